@@ -1,0 +1,45 @@
+# Everything a developer or CI runs. PYTHON is only used to make the virtual environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+INPUT ?=
+SECONDS ?= 60
+SEEDS ?= 20000
+
+.PHONY: setup demo test test-long check format bench clean
+
+$(VENV)/.installed: requirements/dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+setup: $(VENV)/.installed  ## create .venv from the pinned, hashed constraints
+
+demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, and a count of every message
+	@$(BIN)/consumerd demo $(if $(INPUT),--input "$(INPUT)")
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-long: setup  ## longer property, simulation and kill runs: make test-long SECONDS=600 SEEDS=100000
+	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m "long or not long" $(PYTEST_ARGS)
+
+check: setup  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## speed, as ratios against peers in the same run
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache

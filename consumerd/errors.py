@@ -1,0 +1,98 @@
+"""Errors and exit codes: every failure that a user can cause or mend has a class here or in its room, and a code.
+
+Strategy: `ConsumerdError` carries one clear sentence that names the thing and the remedy; the command line prints
+that sentence and exits with the class's `exit_code`. A traceback appears only with `--debug`. Whatever is not a
+`ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command. Scripts may rely on them; they change only with a major version."""
+
+    #: All went well (for `run`: a graceful stop).
+    OK = 0
+    #: A defect in consumerd itself.
+    INTERNAL = 1
+    #: Wrong command line (also used by the option parser).
+    USAGE = 2
+    #: The configuration is missing, unreadable or wrong.
+    CONFIG = 3
+    #: A handler plugin cannot be found, imported or built.
+    HANDLER = 4
+    #: ZooKeeper cannot be reached, refuses us, or holds nodes that contradict us.
+    ZOOKEEPER = 5
+    #: A broker cannot be reached or breaks the protocol.
+    BROKER = 6
+    #: Data on disk or on the wire is corrupt and the policy says to stop.
+    CORRUPT = 7
+    #: A topic, group or partition that was named does not exist.
+    NOT_FOUND = 8
+    #: The configured consumer id or broker id is held by another live process.
+    ID_TAKEN = 9
+    #: The handler kept failing and the policy says to stop.
+    HANDLER_FAILED = 10
+    #: A check that was asked for found differences (`log verify`, `demo`, ...).
+    CHECK_FAILED = 11
+    #: The stop deadline passed, or a second signal forced the exit.
+    FORCED = 12
+    #: Interrupted from the terminal (128 + SIGINT).
+    INTERRUPTED = 130
+
+
+class ConsumerdError(Exception):
+    """Base of every declared error: `str(error)` is one sentence with the thing and the remedy."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+
+
+class ConfigError(ConsumerdError):
+    """The configuration is missing, unreadable or wrong."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class HandlerLoadError(ConsumerdError):
+    """A handler plugin cannot be found, imported or built."""
+
+    exit_code = ExitCode.HANDLER
+
+
+class HandlerFailedError(ConsumerdError):
+    """The handler failed more often than its retry policy allows."""
+
+    exit_code = ExitCode.HANDLER_FAILED
+
+
+class ZooKeeperError(ConsumerdError):
+    """ZooKeeper cannot be reached, refuses us, or holds nodes that contradict us."""
+
+    exit_code = ExitCode.ZOOKEEPER
+
+
+class IdTakenError(ConsumerdError):
+    """A configured consumer id or broker id is held by another live process."""
+
+    exit_code = ExitCode.ID_TAKEN
+
+
+class BrokerError(ConsumerdError):
+    """A broker cannot be reached or breaks the protocol."""
+
+    exit_code = ExitCode.BROKER
+
+
+class CorruptDataError(ConsumerdError):
+    """Bytes on disk or on the wire are corrupt and nothing may go on silently."""
+
+    exit_code = ExitCode.CORRUPT
+
+
+class NotFoundError(ConsumerdError):
+    """A topic, group or partition that was named does not exist."""
+
+    exit_code = ExitCode.NOT_FOUND

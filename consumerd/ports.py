@@ -1,0 +1,164 @@
+"""The ports: what the world outside looks like to the rooms, so that tests and a simulator can stand in for it.
+
+Ring 0: protocols and values only. The real ones are `consumerd.clock.SystemClock`, `consumerd.zk.Session`,
+`consumerd.net.connect` and `consumerd.storage.files`; randomness is a `random.Random` handed in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Clock(Protocol):
+    """Time. `monotonic` for durations, `wall` for names and records, `sleep` to wait."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin; keeps running while the process is stopped by a signal."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`; 0 or less yields once."""
+        ...
+
+
+class SessionState(Enum):
+    """Where the one ZooKeeper session stands."""
+
+    CONNECTED = "connected"
+    #: The connection is gone; the session may still live on the server until the lease runs out.
+    SUSPENDED = "suspended"
+    #: The server said that the session is over, or none was made yet.
+    LOST = "lost"
+    CLOSED = "closed"
+
+
+class SessionEvent(Enum):
+    """What listeners of a session are told, in the order in which it happened."""
+
+    #: A session that did not exist before: nothing of a former one may be relied on.
+    NEW = "new"
+    SUSPENDED = "suspended"
+    RECONNECTED = "reconnected"
+    EXPIRED = "expired"
+
+
+class NodeStat(NamedTuple):
+    """The part of ZooKeeper's Stat that we use."""
+
+    version: int
+    ephemeral_owner: int  # session id, 0 for a persistent node
+    children_count: int
+    created_zxid: int
+    modified_ms: int
+
+
+class Check(NamedTuple):
+    """Multi operation: fail all unless the node exists (with `version`, -1 for any)."""
+
+    path: str
+    version: int = -1
+
+
+class SetData(NamedTuple):
+    """Multi operation: overwrite a node's data."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+class Create(NamedTuple):
+    """Multi operation: create a node."""
+
+    path: str
+    data: bytes | None
+    ephemeral: bool = False
+
+
+class Delete(NamedTuple):
+    """Multi operation: delete a node."""
+
+    path: str
+    version: int = -1
+
+
+Operation = Check | SetData | Create | Delete
+
+
+class ZooKeeper(Protocol):
+    """One supervised ZooKeeper session. Paths are relative to the chroot and start with `/`.
+
+    Every call is one attempt (or, where it says so, retried within a deadline) and raises the errors of
+    `consumerd.zk.errors`: `NoNode`, `NodeExists`, `BadVersion`, `NotEmpty`, `NotConnected` (never sent),
+    `ConnectionLost` (sent, outcome unknown), `SessionChanged`, `MultiFailed`.
+    """
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def session_id(self) -> int:
+        """The id of the present session; 0 when there is none."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """The negotiated session timeout in seconds."""
+        ...
+
+    def lease_left(self) -> float:
+        """Seconds for which the server cannot have expired this session; negative when it may have."""
+        ...
+
+    def subscribe(self, listener: Callable[[SessionEvent, int], None]) -> Callable[[], None]:
+        """Call `listener(event, session_id)` synchronously on every event; returns the unsubscriber."""
+        ...
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed()` when a read of `path` made with `watch=True` may be stale; returns the unwatcher.
+
+        Level-triggered: also called after every reconnect. The reader re-reads, which arms the watch anew.
+        """
+        ...
+
+    async def get(self, path: str, *, watch: bool = False) -> tuple[bytes | None, NodeStat]: ...
+
+    async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None: ...
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str]:
+        """The names below `path`, sorted. Raises NoNode."""
+        ...
+
+    async def create(self, path: str, data: bytes | None, *, ephemeral: bool = False) -> None: ...
+
+    async def ensure(self, path: str) -> None:
+        """Create `path` and its parents, persistent with null data, where missing (golden notes, 4)."""
+        ...
+
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> NodeStat: ...
+
+    async def delete(self, path: str, *, version: int = -1) -> None: ...
+
+    async def create_ephemeral(self, path: str, data: bytes, *, wait: float) -> None:
+        """Create for the present session, parents included; returns when this session owns the node.
+
+        A node of another session is waited for up to `wait` seconds, never adopted, then NodeExists is raised. A lost
+        reply is resolved by looking at the owner. Raises SessionChanged when the session ends meanwhile.
+        """
+        ...
+
+    async def delete_owned(self, path: str) -> bool:
+        """Delete `path` if this very session owns it. False when it is gone or somebody else's."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+        """All or nothing. Raises MultiFailed(index, cause), or SessionChanged when `session_id` is not the present one."""
+        ...
