@@ -7,7 +7,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
 
-.PHONY: setup demo test test-long check format bench clean
+.PHONY: setup demo test test-long check format bench clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -43,3 +43,7 @@ bench: setup  ## speed, as ratios against peers in the same run
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+
+lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --all-extras --group dev pyproject.toml -o requirements/dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt requirements/build.in -o requirements/build.txt

@@ -160,5 +160,5 @@ class ZooKeeper(Protocol):
         ...
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
-        """All or nothing. Raises MultiFailed(index, cause), or SessionChanged when `session_id` is not the present one."""
+        """All or nothing. Raises MultiFailed(index, cause), or SessionChanged when the session is not `session_id`."""
         ...
