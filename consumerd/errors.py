@@ -42,6 +42,8 @@ class ExitCode(IntEnum):
     FORCED = 12
     #: Interrupted from the terminal (128 + SIGINT).
     INTERRUPTED = 130
+    #: The reader of our output went away (128 + SIGPIPE).
+    PIPE = 141
 
 
 class ConsumerdError(Exception):

@@ -1,0 +1,130 @@
+"""The `consumerd` command: finds the sub-command, turns every outcome into one sentence and a documented exit code.
+
+Strategy: commands are named here and imported when called, so that `consumerd --help` and `consumerd log dump` pay for
+nothing they do not use. A command raises `ConsumerdError` for whatever its user can mend; this is the one place
+that prints it. Tracebacks appear with `--debug`, and for defects of our own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd import __version__
+from consumerd.errors import ConsumerdError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: command -> (module, what the list of commands says about it)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("consumerd.cli.run", "Run the daemon: join the group and hand messages to the handler."),
+    "check": ("consumerd.cli.check", "Check a configuration, the handler included, without joining."),
+    "demo": ("consumerd.cli.demo", "Run a whole cluster on loopback, kill parts of it, and count every message."),
+    "broker": ("consumerd.cli.broker", "Run a Kafka 0.7 broker."),
+    "produce": ("consumerd.cli.produce", "Send the lines of standard input to a topic."),
+    "consume": ("consumerd.cli.consume", "Print the messages of a topic as a member of a group."),
+    "topics": ("consumerd.cli.topics", "See the topics that brokers registered."),
+    "group": ("consumerd.cli.group", "See a consumer group and plan its assignment."),
+    "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
+}
+
+EXAMPLES = """\b
+Examples:
+  consumerd demo
+  consumerd run -c /etc/consumerd/events.toml
+  consumerd broker --port 9092 --log-dir /var/lib/kafka --zookeeper 127.0.0.1:2181/kafka
+  gzip -dc old.gz | consumerd produce --broker 127.0.0.1:9092 --topic events --codec gzip
+  consumerd log dump --json /archive/events-0 | jq .offset
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of `COMMANDS`, most used first."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="consumerd", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """A member of Kafka consumer groups that coordinate in ZooKeeper, and the tools around it."""
+    ctx.obj = {"debug": debug}
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def explain(error: BaseException) -> tuple[ExitCode, str | None]:
+    """The exit code of an error and the sentence to print; None where only a traceback helps (a defect of ours).
+
+    Of a group the first declared error speaks, unless something undeclared is among its leaves.
+    """
+    leaves = list(_leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return ExitCode.INTERRUPTED, "interrupted"
+    declared = [leaf for leaf in leaves if isinstance(leaf, ConsumerdError)]
+    if declared and len(declared) == len(leaves):
+        return declared[0].exit_code, str(declared[0])
+    return ExitCode.INTERNAL, None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    debug = "--debug" in arguments
+    try:
+        result: Any = cli.main(args=list(arguments), prog_name="consumerd", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("consumerd: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`): nobody is left to tell. Keep the interpreter's flush quiet too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.PIPE
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        code, sentence = explain(error)
+        if debug or sentence is None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        if sentence is not None:
+            click.echo(f"consumerd: {sentence}", err=True)
+        else:
+            click.echo("consumerd: this is a defect in consumerd; please report it with the lines above.", err=True)
+        return code
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(int(run(sys.argv[1:])))

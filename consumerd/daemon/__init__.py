@@ -1,0 +1,1 @@
+"""Process lifecycle: configuration, logging, signals, service notification."""

@@ -1,0 +1,278 @@
+"""The configuration: one pydantic model, read from TOML with environment overrides, unknown keys refused.
+
+Strategy: every key is a field here with its unit and default in the description, and `config.example.toml` is
+generated from these fields (`consumerd.daemon.example`), so there is one place to look. Defaults are those of 0.7.2
+(golden notes, 8) unless the description says otherwise. `CONSUMERD_GROUP__ID=x` overrides `[group] id`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from consumerd.errors import ConfigError
+
+Seconds = Annotated[float, Gt(0)]
+Bytes = Annotated[int, Gt(0)]
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GroupSection(Section):
+    """The group to join and what to consume. Give exactly one of topics, whitelist and blacklist."""
+
+    id: str = Field(min_length=1, description="Name of the consumer group.", examples=["events"])
+    topics: dict[str, Annotated[int, Ge(1)]] = Field(
+        default_factory=dict,
+        description="Topics and the number of streams for each: how many shares of the topic this member asks for.",
+        examples=[{"events": 1}],
+    )
+    whitelist: str | None = Field(
+        None, description="Consume all topics that match this regular expression, new ones too.", examples=["events-.*"]
+    )
+    blacklist: str | None = Field(
+        None, description="Consume all topics that do not match this regular expression.", examples=["test-.*"]
+    )
+    streams: int = Field(1, ge=1, description="Number of streams for whitelist and blacklist.")
+    consumer_id: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "What stands after `group_` in this member's id, such as a StatefulSet's pod name; unique in the group. "
+            "By default made of host name, time and eight random hex digits."
+        ),
+        examples=["consumerd-0"],
+    )
+
+    @model_validator(mode="after")
+    def _one_subscription(self) -> GroupSection:
+        given = [bool(self.topics), self.whitelist is not None, self.blacklist is not None]
+        if sum(given) != 1:
+            raise ValueError("give exactly one of topics, whitelist and blacklist")
+        for name in (self.id, self.consumer_id or "x"):
+            if "/" in name or "\0" in name:
+                raise ValueError(f"{name!r} cannot be the name of a znode: it holds a slash or a NUL")
+        return self
+
+
+class TlsSection(Section):
+    """TLS to ZooKeeper."""
+
+    ca: Path | None = Field(None, description="PEM file with the authorities to trust; the system's by default.")
+    certificate: Path | None = Field(None, description="PEM file with the client certificate.")
+    key: Path | None = Field(None, description="PEM file with the client's private key.")
+    check_hostname: bool = Field(True, description="Whether the certificate has to name the host.")
+
+
+class ZooKeeperSection(Section):
+    """The one ZooKeeper session."""
+
+    connect: str = Field(
+        "127.0.0.1:2181",
+        description="Hosts and, after them, the chroot (made when missing).",
+        examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
+    )
+    session_timeout: Seconds = Field(6.0, description="Seconds without contact after which the session is over.")
+    connection_timeout: Seconds = Field(
+        30.0, description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout)."
+    )
+    auth: tuple[str, ...] = Field(
+        (), description="Credentials, `digest:user:password` each; sent again after every reconnect."
+    )
+    acl: str = Field(
+        "open",
+        description="Access of nodes that we create: `open`, `creator`, or `scheme:id:rwcda` entries with commas.",
+    )
+    tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
+
+
+class RebalanceSection(Section):
+    """How partitions change hands."""
+
+    drain_timeout: Seconds = Field(
+        4.0,
+        description=(
+            "Seconds in which handlers must finish what they hold of partitions that move. "
+            "JVM members of the group give up about 8 s after the trigger; 5 was seen to work, 9 left them stuck."
+        ),
+    )
+    retry_interval: Seconds = Field(0.2, description="Seconds between attempts to claim what others still hold.")
+    reconcile_interval: Seconds = Field(
+        30.0, description="Seconds between checks of what is decided, owned and registered, since watches get lost."
+    )
+
+
+class FetchSection(Section):
+    """How messages come in."""
+
+    size: Bytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
+    max_size: Bytes = Field(
+        64 << 20, description="Bytes up to which a fetch grows for a message that is larger than `size`."
+    )
+    idle_backoff: Seconds = Field(
+        1.0, description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds."
+    )
+    budget: Bytes = Field(128 << 20, description="Bytes of messages held in memory at most, all partitions together.")
+    partition_budget: Bytes = Field(16 << 20, description="Bytes of messages held in memory at most for one partition.")
+    initial: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where a partition without a committed offset starts (autooffset.reset)."
+    )
+    out_of_range: Literal["earliest", "latest", "fail"] = Field(
+        "earliest", description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail."
+    )
+    corrupt: Literal["fail", "skip", "park"] = Field(
+        "fail",
+        description="A message that is corrupt: fail (stop the daemon), skip it, or park (leave) its partition.",
+    )
+    oversize: Literal["fail", "skip", "park"] = Field(
+        "fail", description="A message that is larger than `max_size`: fail, skip it, or park its partition."
+    )
+    socket_timeout: Seconds = Field(30.0, description="Seconds to wait for an answer of a broker (socket.timeout.ms).")
+    connect_timeout: Seconds = Field(5.0, description="Seconds to wait for a connection to a broker.")
+
+
+class CommitSection(Section):
+    """When handled offsets are written to ZooKeeper."""
+
+    interval: Seconds = Field(10.0, description="Seconds between commits (autocommit.interval.ms).")
+
+
+class HandlerSection(Section):
+    """What is done with the messages."""
+
+    name: str = Field(
+        "print",
+        description="Entry point in the group consumerd.handlers, or `module:attribute`.",
+        examples=["files"],
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the handler.")
+    max_attempts: int = Field(5, ge=1, description="How often a batch is tried in all.")
+    initial_backoff: Seconds = Field(0.1, description="Seconds before the second attempt; doubled each time, jittered.")
+    max_backoff: Seconds = Field(30.0, description="Longest pause between attempts, in seconds.")
+    on_failure: Literal["stop", "skip", "dead_letter"] = Field(
+        "stop", description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter."
+    )
+    dead_letter: Path | None = Field(
+        None, description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed."
+    )
+    timeout: Seconds | None = Field(
+        None, description="Seconds after which one attempt is cancelled and counts as failed."
+    )
+
+    @model_validator(mode="after")
+    def _dead_letter_has_a_place(self) -> HandlerSection:
+        if (self.on_failure == "dead_letter") != (self.dead_letter is not None):
+            raise ValueError('on_failure = "dead_letter" and a dead_letter file go together')
+        return self
+
+
+class DaemonSection(Section):
+    """The process."""
+
+    stop_timeout: Seconds = Field(
+        20.0, description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit."
+    )
+    loop: Literal["auto", "uvloop", "asyncio"] = Field(
+        "auto", description="Event loop; auto takes uvloop if installed."
+    )
+
+
+class LogSection(Section):
+    """The daemon's own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level to show.")
+    format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto is console on a terminal and json elsewhere."
+    )
+
+
+class Config(BaseSettings):
+    """The whole configuration of `consumerd run`."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__", env_nested_max_split=1
+    )
+
+    group: GroupSection
+    zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
+    rebalance: RebalanceSection = Field(default_factory=RebalanceSection)
+    fetch: FetchSection = Field(default_factory=FetchSection)
+    commit: CommitSection = Field(default_factory=CommitSection)
+    handler: HandlerSection = Field(default_factory=HandlerSection)
+    daemon: DaemonSection = Field(default_factory=DaemonSection)
+    log: LogSection = Field(default_factory=LogSection)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file (whose content comes in as init arguments)."""
+        return env_settings, init_settings
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """Names of the keys that the table at `location` may hold."""
+    model: Any = Config
+    for part in location:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return []
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return list(getattr(model, "model_fields", {}))
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem of `error` as one sentence."""
+    problem = error.errors()[0]
+    *table, key = problem["loc"] or ("",)
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(str(key), _known_keys(tuple(table)), n=1)
+        hint = f", did you mean {nearest[0]!r}?" if nearest else ", which is not a key of this table."
+        return f"unknown key {where!r}{hint}"
+    if problem["type"] == "missing":
+        return f"{where!r} is required."
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{where!r} is wrong: {message[:1].lower()}{message[1:]}."
+
+
+def parse(document: dict[str, Any], source: str) -> Config:
+    """Validate a parsed TOML document together with the environment.
+
+    `source` names the document in errors. Raises ConfigError with one sentence about the first problem.
+    """
+    try:
+        return Config(**document)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_sentence(error)}") from error
+
+
+def load(path: Path) -> Config:
+    """Read and validate a configuration file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not UTF-8 text (byte {error.start}).") from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
+    return parse(document, str(path))
