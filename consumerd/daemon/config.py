@@ -68,9 +68,17 @@ class GroupSection(Section):
 class TlsSection(Section):
     """TLS to ZooKeeper."""
 
-    ca: Path | None = Field(None, description="PEM file with the authorities to trust; the system's by default.")
-    certificate: Path | None = Field(None, description="PEM file with the client certificate.")
-    key: Path | None = Field(None, description="PEM file with the client's private key.")
+    ca: Path | None = Field(
+        None,
+        description="PEM file with the authorities to trust; the system's by default.",
+        examples=["/etc/consumerd/ca.pem"],
+    )
+    certificate: Path | None = Field(
+        None, description="PEM file with the client certificate.", examples=["/etc/consumerd/client.pem"]
+    )
+    key: Path | None = Field(
+        None, description="PEM file with the client's private key.", examples=["/etc/consumerd/client.key"]
+    )
     check_hostname: bool = Field(True, description="Whether the certificate has to name the host.")
 
 
@@ -163,10 +171,12 @@ class HandlerSection(Section):
         "stop", description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter."
     )
     dead_letter: Path | None = Field(
-        None, description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed."
+        None,
+        description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed.",
+        examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
     timeout: Seconds | None = Field(
-        None, description="Seconds after which one attempt is cancelled and counts as failed."
+        None, description="Seconds after which one attempt is cancelled and counts as failed.", examples=[60.0]
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,83 @@
+"""`config.example.toml`, generated from the configuration model, so that it cannot fall behind.
+
+`python -m consumerd.daemon.example` prints it; a test compares it with the file in the repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import BaseModel
+
+from consumerd.daemon.config import Config
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+HEADER = """\
+# Example configuration of consumerd: every key, its meaning and its default.
+# Lines that are commented out show the default, or an example where there is no default.
+# Check a file with:  consumerd check -c FILE
+# The environment wins over the file: CONSUMERD_GROUP__ID=other sets [group] id.
+"""
+
+#: Keys that the example sets, so that it is a configuration that works as it stands.
+SET = {("group", "id"), ("group", "topics")}
+
+
+def _toml(value: object) -> str:
+    """One TOML value. Covers what the model's defaults and examples hold."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, Path):
+        return json.dumps(str(value))
+    return json.dumps(value)  # strings, numbers and booleans are spelled alike in JSON and TOML
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 110)]
+
+
+def _model_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The nested table that a field holds, also when it is optional."""
+    candidates: list[Any] = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _table(path: tuple[str, ...], model: type[BaseModel], *, commented: bool) -> list[str]:
+    prefix = "# " if commented else ""
+    lines = ["", *_comment(inspect.getdoc(model) or ""), f"{prefix}[{'.'.join(path)}]"]
+    nested: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = _model_of(field)
+        if inner is not None:
+            nested += _table((*path, name), inner, commented=True)
+            continue
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        shown = field.examples[0] if field.examples and (default in (None, {}) or (*path, name) in SET) else default
+        lines += ["", *_comment(field.description or "")]
+        active = (*path, name) in SET
+        # No default and no example: show the shape of an empty text.
+        lines.append(f"{'' if active else '# '}{name} = {_toml('' if shown is None else shown)}")
+    return lines + nested
+
+
+def example_toml() -> str:
+    """The text of `config.example.toml`."""
+    lines = [HEADER.rstrip("\n")]
+    for name, field in Config.model_fields.items():
+        model = _model_of(field)
+        assert model is not None, name
+        lines += _table((name,), model, commented=False)
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    click.echo(example_toml(), nl=False)

@@ -1,0 +1,50 @@
+"""The daemon's own log: structlog on standard error, JSON lines or a console rendering."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> None:
+    """Set up structlog for the process. `level` is a lower-case name; `auto` is console on a terminal.
+
+    Library loggers (aiozk, asyncio) go the same way from WARNING on, so that standard error holds one format.
+    """
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
+    stamps: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if as_json:
+        render: list[structlog.typing.Processor] = [
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    else:
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*stamps, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=stamps,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *render,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(threshold, logging.WARNING))

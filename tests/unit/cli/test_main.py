@@ -1,0 +1,62 @@
+import subprocess
+import sys
+
+import pytest
+
+from consumerd import __version__
+from consumerd.cli.main import COMMANDS, explain, run
+from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"consumerd {__version__}\n"
+
+
+def test_help_lists_every_command_and_real_invocations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+    assert "consumerd run -c /etc/consumerd/events.toml" in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_imported_and_shows_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert "Usage: consumerd " + name in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["no-such-command"]) == ExitCode.USAGE
+    assert "no-such-command" in capsys.readouterr().err
+
+
+def test_a_declared_error_speaks_for_its_group() -> None:
+    group = ExceptionGroup("g", [ExceptionGroup("h", [ConfigError("the key is wrong")])])
+    assert explain(group) == (ExitCode.CONFIG, "the key is wrong")
+
+
+def test_a_defect_among_declared_errors_is_not_hidden() -> None:
+    assert explain(ExceptionGroup("g", [BrokerError("gone"), KeyError("x")])) == (ExitCode.INTERNAL, None)
+
+
+def test_interrupts_win() -> None:
+    assert explain(BaseExceptionGroup("g", [BrokerError("gone"), KeyboardInterrupt()]))[0] == ExitCode.INTERRUPTED
+
+
+def test_every_error_class_has_a_documented_code() -> None:
+    def below(cls: type[ConsumerdError]) -> list[type[ConsumerdError]]:
+        return [cls, *(c for sub in cls.__subclasses__() for c in below(sub))]
+
+    for cls in below(ConsumerdError)[1:]:
+        assert cls.exit_code in ExitCode
+        assert cls.exit_code is not ExitCode.INTERNAL, cls
+
+
+def test_the_help_of_the_whole_imports_no_command() -> None:
+    code = (
+        "import sys; from consumerd.cli.main import run; run(['--help']);"
+        "bad = {'aiozk', 'pydantic', 'rich', 'asyncio', 'pyspark'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from consumerd.daemon.config import load
+from consumerd.daemon.example import example_toml
+from consumerd.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return path
+
+
+MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
+
+
+def test_the_example_in_the_repository_is_the_generated_one() -> None:
+    assert (ROOT / "config.example.toml").read_text() == example_toml()
+
+
+def test_the_example_is_a_configuration_that_works() -> None:
+    config = load(ROOT / "config.example.toml")
+    assert config.group.topics == {"events": 1}
+
+
+def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_legal_example(tmp_path: Path) -> None:
+    # Uncomment each `# key = value` line of a table in turn: the file must still load.
+    lines = example_toml().splitlines()
+    keys = [i for i, line in enumerate(lines) if line.startswith("# ") and " = " in line and line.split()[1].islower()]
+    tried = 0
+    for i in keys:
+        key = lines[i].split()[1]
+        if not key.isidentifier() or key in {"whitelist", "blacklist", "on_failure", "dead_letter"}:
+            continue  # they exclude, or need, one another
+        changed = list(lines)
+        changed[i] = lines[i][2:]
+        if "[zookeeper.tls]" in lines[i - 40 : i] or "# [zookeeper.tls]" in lines[max(0, i - 12) : i]:
+            changed[lines.index("# [zookeeper.tls]")] = "[zookeeper.tls]"
+        load(write(tmp_path, "\n".join(changed)))
+        tried += 1
+    assert tried > 25
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "'group' is required"),
+        (MINIMAL + "[fetch]\nsise = 1\n", "unknown key 'fetch.sise', did you mean 'size'?"),
+        (MINIMAL + "[zookeper]\nconnect = 'x'\n", "unknown key 'zookeper', did you mean 'zookeeper'?"),
+        (MINIMAL + "[fetch]\nqqqqqq = 1\n", "unknown key 'fetch.qqqqqq', which is not a key of this table"),
+        (MINIMAL + "[zookeeper.tls]\ncertificat = 'x'\n", "did you mean 'certificate'?"),
+        (MINIMAL + "[fetch]\nsize = 0\n", "'fetch.size' is wrong: input should be greater than 0"),
+        ('[group]\nid = "g"\n', "give exactly one of topics, whitelist and blacklist"),
+        (MINIMAL + 'whitelist = "x"\n', "give exactly one of"),
+        ('[group]\nid = "a/b"\ntopics = { t = 1 }\n', "cannot be the name of a znode"),
+        (MINIMAL + '[handler]\non_failure = "dead_letter"\n', "go together"),
+        ("[group\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence_that_names_the_key(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(path)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSUMERD_GROUP__CONSUMER_ID", "pod-3")
+    monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "4096")
+    config = load(write(tmp_path, MINIMAL))
+    assert (config.group.id, config.group.consumer_id, config.fetch.size) == ("g", "pod-3", 4096)
