@@ -1,0 +1,25 @@
+"""Framed, pipelined connections to brokers (ring 1). See `connection` for the rules they keep."""
+
+from consumerd.net.connect import Connection, Connector, connect
+from consumerd.net.connection import BrokerConnection
+from consumerd.net.errors import (
+    BadFrameError,
+    ConnectError,
+    ConnectionClosedError,
+    FrameTooLargeError,
+    RequestTimeoutError,
+)
+from consumerd.net.settings import ConnectionSettings
+
+__all__ = [
+    "BadFrameError",
+    "BrokerConnection",
+    "ConnectError",
+    "Connection",
+    "ConnectionClosedError",
+    "ConnectionSettings",
+    "Connector",
+    "FrameTooLargeError",
+    "RequestTimeoutError",
+    "connect",
+]

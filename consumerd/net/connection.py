@@ -1,0 +1,267 @@
+"""One pipelined connection to a broker: requests go out as they come, answers come back in the same order.
+
+Strategy. Kafka 0.7 has no correlation id: an answer belongs to the oldest request that still waits (golden notes, 1).
+So the whole state is a queue of waiting futures beside a `FrameReceiver`, and one rule guards it: *the queue is popped
+by a complete frame and by nothing else*.
+
+- A request enters the queue in the same step in which its bytes are given to the transport; a lock that is fair by
+  order of arrival lets writers through, so concurrent callers keep their order also while the socket is full.
+- A **cancelled** request stays in the queue as a tombstone: its late answer is read and thrown away in its turn.
+- A **timeout** means that the broker is stuck on the oldest request, and everything behind it is stuck as well, so the
+  connection is closed. The clock of a request starts when it becomes the oldest: a hundred pipelined fetches over a
+  slow line are not a fault, however long the last of them waits. Tombstones are timed too.
+- A connection ends once, with one reason: end of file, reset, a frame that cannot be, a timeout, or `close`. All
+  waiters fail at that moment; when the broker ended it, the oldest request is `blamed`.
+
+A broker closes its side only to refuse (golden notes, 1: a FIN is the only error PRODUCE has), so a half-closed
+connection is treated as closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from consumerd.net.errors import (
+    BadFrameError,
+    ConnectionClosedError,
+    FrameTooLargeError,
+    RequestTimeoutError,
+)
+from consumerd.net.framing import FrameReceiver
+
+if TYPE_CHECKING:
+    from consumerd.net.settings import ConnectionSettings
+
+#: Every answer of the protocol begins with an int16 error code.
+SMALLEST_BODY = 2
+
+
+class _Waiting(NamedTuple):
+    future: asyncio.Future[bytes]
+    max_response: int
+    timeout: float
+
+
+class _Reason(NamedTuple):
+    """Why a connection ended: what the oldest request is told, and what everybody else is told."""
+
+    oldest: ConnectionClosedError | None
+    others: str
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """An open connection; made by `connect`. Use from the loop that made it.
+
+    The methods that asyncio calls (`connection_made` and so on) are not for others.
+    """
+
+    def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
+        self.host = host
+        self.port = port
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReceiver(self._admit, self._deliver)
+        self._waiting: deque[_Waiting] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._reason: _Reason | None = None
+        self._lost = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._writable = asyncio.Event()
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as in messages."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended; requests then fail at once."""
+        return self._reason is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answers have not come, abandoned ones included."""
+        return len(self._waiting)
+
+    async def request(self, frame: bytes, *, max_response: int | None = None, timeout: float | None = None) -> bytes:
+        """Send a whole frame (with its length) and return the body of its answer, without the length.
+
+        `max_response` bounds the body in bytes and `timeout` the seconds that the broker may take once this is the
+        oldest request; both default to the connection's settings. May be cancelled at any time: the others are not
+        disturbed. Raises ConnectionClosedError, RequestTimeoutError, BadFrameError, FrameTooLargeError.
+        """
+        ceiling = self._settings.max_frame_bytes
+        waiting = _Waiting(
+            self._loop.create_future(),
+            ceiling if max_response is None else min(max_response, ceiling),
+            self._settings.request_timeout if timeout is None else timeout,
+        )
+        async with self._turn:
+            await self._writable.wait()
+            transport = self._open()
+            if not self._waiting:
+                self._start_clock(waiting)
+            self._waiting.append(waiting)
+            transport.write(frame)
+        return await waiting.future
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame that has no answer (PRODUCE, MULTIPRODUCE); returns when the write buffer has room again.
+
+        Returning says nothing about the broker's opinion: a refusal shows as the connection's end. Raises
+        ConnectionClosedError.
+        """
+        async with self._turn:
+            await self._writable.wait()
+            self._open().write(frame)
+            await self._writable.wait()
+            self._open()
+
+    async def wait_closed(self) -> None:
+        """Return when the socket is gone."""
+        await self._lost.wait()
+
+    def raise_if_closed(self) -> None:
+        """Raise the ConnectionClosedError that ended this connection, if it has ended."""
+        self._open()
+
+    async def close(self) -> None:
+        """Flush what was written, then close; what the peer does not take within `close_timeout` is dropped.
+
+        Requests that still wait fail at once. Never raises; may be called again.
+        """
+        self._end(_Reason(None, f"the connection to broker {self.address} was closed by us"))
+        transport = self._transport
+        if transport is None:
+            return
+        transport.close()
+        try:
+            async with asyncio.timeout(self._settings.close_timeout):
+                await self._lost.wait()
+        except TimeoutError:
+            pass  # aborted below: the peer does not read
+        finally:
+            transport.abort()
+
+    def abort(self) -> None:
+        """Drop the connection without flushing, for instance when a body does not parse."""
+        self._break(_Reason(None, f"the connection to broker {self.address} was dropped by us"))
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self.closed:  # given up while the connection was being made
+            self._transport.abort()
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        detail = f" ({exc})" if exc else ""
+        text = f"the connection to broker {self.address} was lost{detail}; is the broker still running?"
+        self._end(_Reason(ConnectionClosedError(text, blamed=True), text))
+        self._lost.set()
+
+    def eof_received(self) -> None:
+        text = f"broker {self.address} closed the connection; its log says why"
+        self._break(_Reason(ConnectionClosedError(text, blamed=True), text))
+
+    def pause_writing(self) -> None:
+        if not self.closed:
+            self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        try:
+            self._frames.received(nbytes)
+        except BadFrameError as error:
+            self._break(_Reason(error, f"the connection to broker {self.address} was closed after a bad frame"))
+
+    # The queue.
+
+    def _admit(self, size: int) -> None:
+        if not self._waiting:
+            raise BadFrameError(
+                f"broker {self.address} sent {size} bytes that nobody asked for; is it a Kafka 0.7 broker?",
+                blamed=True,
+            )
+        if size < SMALLEST_BODY:
+            raise BadFrameError(
+                f"broker {self.address} sent a frame of {size} bytes, which cannot be; is it a Kafka 0.7 broker?",
+                blamed=True,
+            )
+        limit = self._waiting[0].max_response
+        if size > limit:
+            raise FrameTooLargeError(
+                f"broker {self.address} announced an answer of {size} bytes where at most {limit} were asked for;"
+                " is it a Kafka 0.7 broker?",
+                blamed=True,
+            )
+
+    def _deliver(self, body: memoryview) -> None:
+        future = self._waiting.popleft().future
+        if not future.done():
+            future.set_result(bytes(body))
+        if self._waiting:
+            self._start_clock(self._waiting[0])
+
+    def _open(self) -> asyncio.Transport:
+        if self._reason is not None:
+            raise ConnectionClosedError(self._reason.others)
+        assert self._transport is not None
+        return self._transport
+
+    # The clock of the oldest request: one timer, moved lazily, instead of one per request.
+
+    def _start_clock(self, oldest: _Waiting) -> None:
+        self._deadline = self._loop.time() + oldest.timeout
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._ring)
+            return
+        seconds = self._waiting[0].timeout
+        late = f"broker {self.address} did not answer within {seconds:g} s; it hangs or is overloaded"
+        others = f"the connection to broker {self.address} was closed: an older request got no answer in {seconds:g} s"
+        self._break(_Reason(RequestTimeoutError(late, blamed=True), others))
+
+    # The end.
+
+    def _break(self, reason: _Reason) -> None:
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, reason: _Reason) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        oldest = reason.oldest
+        while self._waiting:
+            future = self._waiting.popleft().future
+            if not future.done():
+                future.set_exception(oldest or ConnectionClosedError(reason.others))
+                future.exception()  # seen: a waiter that is cancelled at this moment must not leave a complaint behind
+            oldest = None
+        self._writable.set()  # whoever waits to write finds the connection closed

@@ -1,0 +1,33 @@
+"""Errors of broker connections: each names the broker as `host:port` and says what to look at."""
+
+from __future__ import annotations
+
+from consumerd.errors import BrokerError
+
+
+class ConnectError(BrokerError):
+    """No connection to the broker could be made: refused, unreachable, unknown host, or too slow."""
+
+
+class ConnectionClosedError(BrokerError):
+    """The connection ended before the answer came. Whether the broker acted on the request is unknown.
+
+    `blamed` is True for the one request that the broker was answering when the connection ended (the head of the
+    queue); the requests behind it were innocent bystanders and may be sent again at once.
+    """
+
+    def __init__(self, message: str, *, blamed: bool = False) -> None:
+        super().__init__(message)
+        self.blamed = blamed
+
+
+class RequestTimeoutError(ConnectionClosedError):
+    """The broker did not answer in time, and so the connection was closed."""
+
+
+class BadFrameError(ConnectionClosedError):
+    """The broker sent bytes that are no answer: a length that cannot be, or something nobody asked for."""
+
+
+class FrameTooLargeError(BadFrameError):
+    """The broker announced an answer larger than the request allows; nothing was allocated for it."""

@@ -1,0 +1,414 @@
+"""A pipelined connection against peers that answer, stall, lie and hang up, on asyncio and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from consumerd.net import (
+    BadFrameError,
+    BrokerConnection,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionSettings,
+    FrameTooLargeError,
+    RequestTimeoutError,
+    connect,
+)
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+Peer = Callable[[Talk], AbstractAsyncContextManager[int]]
+
+HOST = "127.0.0.1"
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(frame(await read_frame(reader)))
+        await writer.drain()
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def check_echo(connection: BrokerConnection, text: bytes) -> None:
+    assert await connection.request(frame(text)) == text
+
+
+def test_pipelined_answers_go_to_their_requests(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(echo) as port:
+            connection = await connect(HOST, port)
+            bodies = [b"%d " % n * (n * 700 + 1) for n in range(60)]
+            assert await asyncio.gather(*(connection.request(frame(body)) for body in bodies)) == bodies
+            answer = await connection.request(frame(b"immutable"))
+            assert type(answer) is bytes
+            assert connection.in_flight == 0
+            await connection.close()
+
+    run(main())
+
+
+def test_requests_are_on_the_wire_together_and_in_order(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        seen: list[bytes] = []
+
+        async def batch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for _ in range(3):  # nothing is answered before all three arrived
+                seen.append(await read_frame(reader))
+            for body in seen:
+                writer.write(frame(b"re:" + body))
+            await reader.read()
+
+        async with peer(batch) as port:
+            connection = await connect(HOST, port)
+            answers = await asyncio.gather(*(connection.request(frame(b"r%d" % n)) for n in range(3)))
+            assert seen == [b"r0", b"r1", b"r2"]
+            assert answers == [b"re:r0", b"re:r1", b"re:r2"]
+            await connection.close()
+
+    run(main())
+
+
+def test_a_cancelled_request_does_not_shift_the_answers(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            bodies = [await read_frame(reader) for _ in range(3)]
+            await release.wait()
+            for body in bodies:
+                writer.write(frame(body))
+            await echo(reader, writer)
+
+        async with peer(late) as port:
+            connection = await connect(HOST, port)
+            tasks = [asyncio.create_task(connection.request(frame(b"n%d" % n))) for n in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[1]
+            assert connection.in_flight == 3
+            release.set()
+            assert await tasks[0] == b"n0"
+            assert await tasks[2] == b"n2"
+            await check_echo(connection, b"after")
+            await connection.close()
+
+    run(main())
+
+
+def test_a_request_without_an_answer_times_out_and_closes(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(silent) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
+            first, second = await asyncio.gather(
+                connection.request(frame(b"one")), connection.request(frame(b"two")), return_exceptions=True
+            )
+            assert isinstance(first, RequestTimeoutError)
+            assert first.blamed
+            assert f"{HOST}:{port}" in str(first)
+            assert type(second) is ConnectionClosedError
+            assert not second.blamed
+            assert connection.closed
+            with pytest.raises(ConnectionClosedError, match="older request"):
+                await connection.request(frame(b"three"))
+            await connection.wait_closed()
+
+    run(main())
+
+
+def test_the_clock_starts_when_a_request_becomes_the_oldest(run: Run, peer: Peer) -> None:
+    """Ten answers, each well within the limit, together far beyond it."""
+
+    async def main() -> None:
+        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                body = await read_frame(reader)
+                await asyncio.sleep(0.05)
+                writer.write(frame(body))
+
+        async with peer(slow) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.25))
+            answers = await asyncio.gather(*(connection.request(frame(b"%02d" % n)) for n in range(10)))
+            assert answers == [b"%02d" % n for n in range(10)]
+            await connection.close()
+
+    run(main())
+
+
+def test_an_abandoned_request_still_finds_a_hanging_broker(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(silent) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(connection.request(frame(b"x")), 0.01)
+            assert not connection.closed
+            await connection.wait_closed()
+            assert connection.closed
+
+    run(main())
+
+
+def test_a_shorter_limit_of_a_request_beats_the_running_timer(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(frame(await read_frame(reader)))
+            await read_frame(reader)
+            asked.set()
+            await reader.read()
+
+        async with peer(once) as port:
+            connection = await connect(HOST, port)
+            await check_echo(connection, b"arms a timer of 30 s")
+            with pytest.raises(RequestTimeoutError, match=r"within 0\.05 s"):
+                await connection.request(frame(b"second"), timeout=0.05)
+            assert asked.is_set()
+
+    run(main())
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_the_end_of_the_connection_fails_all_waiters_at_once(run: Run, peer: Peer, reset: bool) -> None:
+    async def main() -> None:
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for _ in range(3):
+                await read_frame(reader)
+            if reset:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+        async with peer(hang_up) as port:
+            connection = await connect(HOST, port)
+            errors = await asyncio.gather(
+                *(connection.request(frame(b"n%d" % n)) for n in range(3)), return_exceptions=True
+            )
+            assert [type(error) for error in errors] == [ConnectionClosedError] * 3
+            assert [getattr(error, "blamed", None) for error in errors] == [True, False, False]
+            assert all(f"{HOST}:{port}" in str(error) for error in errors)
+            with pytest.raises(ConnectionClosedError, match=str(port)):
+                await connection.send(frame(b"late"))
+            await connection.close()
+
+    run(main())
+
+
+def test_a_half_close_after_answers_delivers_them_first(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(frame(await read_frame(reader)))
+            await read_frame(reader)
+            writer.write_eof()
+            await reader.read()
+
+        async with peer(half) as port:
+            connection = await connect(HOST, port)
+            first, second = await asyncio.gather(
+                connection.request(frame(b"answered")), connection.request(frame(b"refused")), return_exceptions=True
+            )
+            assert first == b"answered"
+            assert isinstance(second, ConnectionClosedError)
+            await connection.wait_closed()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "error", "words"),
+    [
+        (struct.pack(">i", -98) + b"\0\0", BadFrameError, "-98"),
+        (struct.pack(">i", 1) + b"\0\0", BadFrameError, "1 bytes"),
+        (struct.pack(">i", 0), BadFrameError, "0 bytes"),
+        (struct.pack(">i", 1001) + b"x" * 10, FrameTooLargeError, "at most 1000"),
+        (b"HTTP/1.1 400 Bad Request\r\n", FrameTooLargeError, "1213486160"),
+    ],
+)
+def test_frames_that_cannot_be(run: Run, peer: Peer, garbage: bytes, error: type[Exception], words: str) -> None:
+    async def main() -> None:
+        async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_frame(reader)
+            writer.write(garbage)
+            await reader.read()
+
+        async with peer(lie) as port:
+            connection = await connect(HOST, port)
+            with pytest.raises(error, match=words) as caught:
+                await connection.request(frame(b"x"), max_response=1000)
+            assert isinstance(caught.value, ConnectionClosedError)
+            assert caught.value.blamed
+            await connection.wait_closed()
+
+    run(main())
+
+
+def test_the_settings_bound_what_a_request_may_allow(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(echo) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(max_frame_bytes=64))
+            await check_echo(connection, b"x" * 64)
+            with pytest.raises(FrameTooLargeError):
+                await connection.request(frame(b"x" * 65), max_response=1000)
+
+    run(main())
+
+
+def test_bytes_that_nobody_asked_for_close_the_connection(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(frame(b"hello"))
+            await reader.read()
+
+        async with peer(eager) as port:
+            connection = await connect(HOST, port)
+            await connection.wait_closed()
+            with pytest.raises(ConnectionClosedError, match="bad frame"):
+                await connection.request(frame(b"x"))
+
+    run(main())
+
+
+def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        read = asyncio.Event()
+        total = 0
+
+        async def reluctant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal total
+            await read.wait()
+            while data := await reader.read(1 << 16):
+                total += len(data)
+
+        async with peer(reluctant) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1 << 16, close_timeout=5))
+            sent = 0
+
+            async def flood() -> None:
+                nonlocal sent
+                while sent < 64:
+                    await connection.send(frame(b"p" * (1 << 20)))
+                    sent += 1
+
+            task = asyncio.create_task(flood())
+            before = -1
+            while before != sent:  # until it stands still
+                before = sent
+                await asyncio.sleep(0.05)
+            assert sent < 64
+            read.set()
+            await task
+            await connection.close()  # flushes
+            while total < 64 * ((1 << 20) + 4):
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_a_writer_that_waits_learns_of_the_end(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(silent_without_reading) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1024, close_timeout=0.05))
+            tasks = [asyncio.create_task(connection.send(frame(b"p" * (8 << 20)))) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            await connection.close()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(result) for result in results] == [ConnectionClosedError] * 3
+            assert "by us" in str(results[0])
+
+    run(main())
+
+
+async def silent_without_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.Event().wait()
+
+
+def test_close_fails_the_waiters_and_may_be_repeated(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(silent) as port:
+            connection = await connect(HOST, port)
+            task = asyncio.create_task(connection.request(frame(b"x")))
+            await asyncio.sleep(0)
+            await connection.close()
+            with pytest.raises(ConnectionClosedError, match="by us"):
+                await task
+            await connection.close()
+            connection.abort()
+            with pytest.raises(ConnectionClosedError):
+                connection.raise_if_closed()
+
+    run(main())
+
+
+def test_abort_drops_the_connection(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(echo) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(receive_buffer=1 << 16))
+            await check_echo(connection, b"fine")
+            connection.raise_if_closed()
+            connection.abort()
+            assert connection.closed
+            await connection.wait_closed()
+
+    run(main())
+
+
+def test_connecting_to_nothing_is_a_declared_error(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as bound:  # bound but not listening: refused
+            bound.bind((HOST, 0))
+            port = bound.getsockname()[1]
+            with pytest.raises(ConnectError, match=f"{HOST}:{port}"):
+                await connect(HOST, port)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("a" * 300, 9092), ("\udcff", 9092), ("nul\0byte", 9092), (HOST, 70000), (HOST, -5), ("", 9)]
+)
+def test_addresses_from_hostile_nodes(run: Run, host: str, port: int) -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectError):
+            await connect(host, port, settings=ConnectionSettings(connect_timeout=2))
+
+    run(main())
+
+
+def test_a_host_that_does_not_answer_times_out(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as deaf:
+            deaf.bind((HOST, 0))
+            deaf.listen(0)
+            port = deaf.getsockname()[1]
+            fillers = []
+            try:
+                for _ in range(4):  # fill the accept queue, so that the next SYN is dropped
+                    filler = socket.socket()
+                    filler.setblocking(False)
+                    filler.connect_ex((HOST, port))
+                    fillers.append(filler)
+                with pytest.raises(ConnectError, match=r"within 0\.1 s"):
+                    await connect(HOST, port, settings=ConnectionSettings(connect_timeout=0.1))
+            finally:
+                for filler in fillers:
+                    filler.close()
+
+    run(main())
