@@ -1,0 +1,25 @@
+"""A real ZooKeeper, child processes and a fault proxy on loopback: the demo's and the tests' outside world."""
+
+from consumerd.embedded.children import Child
+from consumerd.embedded.errors import ChildError, MissingRuntimeError, ZooKeeperStartError
+from consumerd.embedded.java import JavaRuntime, find_java
+from consumerd.embedded.ports import free_port, free_ports
+from consumerd.embedded.proxy import Direction, FaultProxy
+from consumerd.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from consumerd.embedded.zookeeper_launch import ZooKeeperTls
+
+__all__ = [
+    "Child",
+    "ChildError",
+    "Direction",
+    "FaultProxy",
+    "JavaRuntime",
+    "MissingRuntimeError",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
+    "ZooKeeperStartError",
+    "ZooKeeperTls",
+    "find_java",
+    "free_port",
+    "free_ports",
+]

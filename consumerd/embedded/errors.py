@@ -1,0 +1,21 @@
+"""What can go wrong around the servers and children that the embedded default starts."""
+
+from __future__ import annotations
+
+from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ZooKeeperError
+
+
+class MissingRuntimeError(ConfigError):
+    """Java, a jar or a tool that the embedded servers need is not on this machine."""
+
+
+class ChildError(ConsumerdError):
+    """A child process of ours ended, or did not get ready, against the plan."""
+
+
+class ZooKeeperStartError(ZooKeeperError):
+    """The embedded ZooKeeper did not start."""
+
+
+class JafkaStartError(BrokerError):
+    """The Jafka broker of the interop tests did not start."""

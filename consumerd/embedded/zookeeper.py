@@ -1,0 +1,320 @@
+"""A real ZooKeeper server as a child process on loopback: for the demo, for tests, for a laptop.
+
+Strategy: the server runs without a logging backend, so the first start that fails is repeated with one, on another port
+if the port was ours to choose; if that fails too, its log says why. Ready means: the server answers `srvr` with
+its mode and `conf` with *our* data directory, so a stranger's server on the same port is never taken for ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from consumerd.embedded.children import Child
+from consumerd.embedded.errors import ZooKeeperStartError
+from consumerd.embedded.java import JavaRuntime, find_java
+from consumerd.embedded.ports import LOOPBACK, free_port, free_ports
+from consumerd.embedded.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+_BIND_FAILURES: Final = ("BindException", "Address already in use")
+_ATTEMPTS: Final = 4
+_POLL_SECONDS: Final = 0.02
+#: While it starts, the server sometimes takes a question and never answers it.
+_PROBE_SECONDS: Final = 0.3
+
+log = structlog.get_logger(__name__)
+
+
+async def four_letter_word(port: int, word: str, *, host: str = LOOPBACK, timeout: float = 2.0) -> str:
+    """ZooKeeper's answer to `srvr`, `conf`, `mntr`, ... Raises OSError or TimeoutError."""
+    async with asyncio.timeout(timeout):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(word.encode("ascii"))
+            return (await reader.read()).decode("utf-8", "replace")
+        finally:
+            writer.transport.abort()
+
+
+class ZooKeeperServer:
+    """One server in `directory` (created; data stays over restarts), on `port` or a free one.
+
+    `tick_ms` decides the session timeouts that clients may ask for: 2 to 20 ticks. `config` adds or overrides keys of
+    its configuration file. `servers` and `my_id` make it a member of an ensemble. With `tls` it also listens on
+    `secure_port`. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        *,
+        tick_ms: int = 500,
+        config: Mapping[str, str | int] | None = None,
+        jvm: Sequence[str] = (),
+        java: JavaRuntime | None = None,
+        tls: ZooKeeperTls | None = None,
+        servers: Mapping[int, str] | None = None,
+        my_id: int | None = None,
+        logging: bool = False,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.port = port or free_port()
+        self.tick_ms = tick_ms
+        self.tls = tls
+        self.secure_port = free_port() if tls else None
+        self.name = "zookeeper" if my_id is None else f"zookeeper-{my_id}"
+        self._port_is_ours = port is None and servers is None
+        self._config = dict(config or {})
+        self._jvm = tuple(jvm)
+        self._java = java
+        self._servers = dict(servers or {})
+        self._my_id = my_id
+        self._logging = logging
+        self._child: Child | None = None
+
+    @property
+    def connect(self) -> str:
+        """`host:port`, as a client's connect string."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """The process is there (perhaps paused)."""
+        return self._child is not None and self._child.running
+
+    @property
+    def pid(self) -> int:
+        """The server's pid. Raises ZooKeeperStartError before `start`."""
+        if self._child is None:
+            raise ZooKeeperStartError(f"{self.name} was not started")
+        return self._child.pid
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output goes."""
+        return self.directory / "zookeeper.log"
+
+    @property
+    def data_directory(self) -> Path:
+        """Snapshots and transaction log."""
+        return self.directory / "data"
+
+    async def start(self, timeout: float = 30.0) -> None:
+        """Start and wait until it serves; nothing happens when it runs. A former process is first waited for.
+
+        Raises ZooKeeperStartError with the end of its log, or MissingRuntimeError.
+        """
+        if self.running:
+            return
+        logging = self._logging
+        for attempt in range(_ATTEMPTS):
+            self._child = await self.launch(logging=logging)
+            try:
+                await self.wait_ready(timeout)
+            except ZooKeeperStartError:
+                bind_failed = any(sign in self._child.output() for sign in _BIND_FAILURES)
+                await self.stop()
+                if attempt == _ATTEMPTS - 1 or (logging and not (bind_failed and self._port_is_ours)):
+                    raise
+                log.info("zookeeper_start_repeated", port=self.port, log=str(self.log_path))
+                logging = True  # so that the next failure says why
+                if self._port_is_ours:
+                    self.port = free_port()
+            except BaseException:
+                self._child.end_now()
+                raise
+            else:
+                self._port_is_ours = False  # clients may know it by now
+                return
+
+    async def launch(self, *, logging: bool = False) -> Child:
+        """Start the process without waiting until it serves (the members of an ensemble wait for each other)."""
+        if self._child is not None:
+            await self._child.wait()
+        if self._java is None:
+            self._java = await asyncio.to_thread(find_java)
+        config = write_zookeeper_config(
+            self.directory, self.port, tick_ms=self.tick_ms, secure_port=self.secure_port, tls=self.tls,
+            servers=self._servers, my_id=self._my_id, extra=self._config,
+        )  # fmt: skip
+        command = zookeeper_command(self._java, config, jvm=self._jvm, logging=logging, tls=self.tls is not None)
+        child = Child(command, log=self.log_path, name=self.name, cwd=self.directory)
+        child.start()
+        self._child = child
+        return child
+
+    async def mode(self, timeout: float = 2.0) -> str | None:
+        """`standalone`, `leader`, `follower`; None while it does not serve."""
+        try:
+            answer = await four_letter_word(self.port, "srvr", timeout=timeout)
+        except (OSError, TimeoutError):
+            return None
+        for line in answer.splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ").strip()
+        return None
+
+    async def wait_ready(self, timeout: float = 30.0) -> None:
+        """Return when it serves. Raises ZooKeeperStartError when it ended or is not ready after `timeout` seconds."""
+        assert self._child is not None
+        try:
+            async with asyncio.timeout(timeout):
+                while await self.mode(_PROBE_SECONDS) is None or not await self._is_ours():
+                    if not self._child.running:
+                        raise ZooKeeperStartError(
+                            f"the embedded {self.name} ended with status {self._child.returncode} "
+                            f"({self.log_path}): {self._child.tail()}"
+                        )
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise ZooKeeperStartError(
+                f"the embedded {self.name} on {self.connect} did not serve within {timeout:g} s "
+                f"({self.log_path}): {self._child.tail()}"
+            ) from None
+
+    async def _is_ours(self) -> bool:
+        try:
+            return f"dataDir={self.data_directory}/" in await four_letter_word(
+                self.port, "conf", timeout=_PROBE_SECONDS
+            )
+        except (OSError, TimeoutError):
+            return False
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL after `grace` seconds; returns when it has ended."""
+        if self._child is not None:
+            await self._child.stop(grace)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone (milliseconds)."""
+        if self._child is not None:
+            self._child.end_now()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
+        if self._child is not None:
+            self._child.pause()
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        if self._child is not None:
+            self._child.resume()
+
+    async def restart(self, timeout: float = 30.0) -> None:
+        """Stop, if it runs, and start again on the same port with the same data."""
+        await self.stop()
+        await self.start(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class ZooKeeperEnsemble:
+    """Servers that elect a leader among them, in `servers` (index 0, 1, ...). Arguments as `ZooKeeperServer`'s."""
+
+    def __init__(
+        self,
+        directory: Path,
+        size: int = 3,
+        *,
+        tick_ms: int = 500,
+        config: Mapping[str, str | int] | None = None,
+        jvm: Sequence[str] = (),
+        java: JavaRuntime | None = None,
+    ) -> None:
+        self._directory = directory
+        self._size = size
+        self._tick_ms = tick_ms
+        self._config = config
+        self._jvm = jvm
+        self._java = java
+        self._known = False
+        self.servers: list[ZooKeeperServer] = self._make_servers()
+
+    def _make_servers(self) -> list[ZooKeeperServer]:
+        ports = free_ports(3 * self._size)
+        quorum = {i + 1: f"{LOOPBACK}:{ports[3 * i]}:{ports[3 * i + 1]}" for i in range(self._size)}
+        return [
+            ZooKeeperServer(
+                self._directory / str(i + 1), ports[3 * i + 2], tick_ms=self._tick_ms, config=self._config,
+                jvm=self._jvm, java=self._java, servers=quorum, my_id=i + 1,
+            )
+            for i in range(self._size)
+        ]  # fmt: skip
+
+    @property
+    def connect(self) -> str:
+        """All members as a client's connect string."""
+        return ",".join(server.connect for server in self.servers)
+
+    async def start(self, timeout: float = 60.0) -> None:
+        """Start every member that does not run; returns when all serve. Errors as `ZooKeeperServer.start`."""
+        if self._java is None:  # once for all members
+            java = await asyncio.to_thread(find_java)
+            self._java = java
+            self.servers = self._make_servers()
+        for attempt in range(_ATTEMPTS):
+            try:
+                for server in self.servers:
+                    if not server.running:
+                        await server.launch(logging=attempt > 0)
+                for server in self.servers:
+                    await server.wait_ready(timeout)
+            except ZooKeeperStartError:
+                await self.stop()
+                if self._known or attempt == _ATTEMPTS - 1:
+                    raise
+                log.info("zookeeper_ensemble_start_repeated")
+                self.servers = self._make_servers()  # some port was taken, most likely
+            except BaseException:
+                for server in self.servers:
+                    server.kill()
+                raise
+            else:
+                self._known = True
+                return
+
+    async def leader(self, timeout: float = 30.0) -> int:
+        """The index of the leading member; waits for an election, at most `timeout` seconds (ZooKeeperStartError)."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    for index, server in enumerate(self.servers):
+                        if server.running and await server.mode(_PROBE_SECONDS) == "leader":
+                            return index
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise ZooKeeperStartError(f"the ensemble {self.connect} has no leader after {timeout:g} s") from None
+
+    def kill(self, index: int) -> None:
+        """SIGKILL one member."""
+        self.servers[index].kill()
+
+    async def stop(self) -> None:
+        """End all members."""
+        async with asyncio.TaskGroup() as group:
+            for server in self.servers:
+                group.create_task(server.stop())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

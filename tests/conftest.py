@@ -1,0 +1,107 @@
+"""What tests of all rooms share: the golden recordings, Java, a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pytest
+
+from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, find_java
+from consumerd.embedded.zookeeper_launch import zookeeper_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+#: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
+_MARKED_FIXTURES = {
+    "golden": "golden",
+    "zookeeper": "zookeeper",
+    "zookeeper_factory": "zookeeper",
+    "jafka_broker": "interop",
+    "jafka_consumer": "interop",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKED_FIXTURES:
+                item.add_marker(_MARKED_FIXTURES[fixture])
+
+
+def _missing(reason: str) -> NoReturn:
+    """Skip the test; under CI nothing may be missing."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"{reason} (CI=true: nothing is skipped)", pytrace=False)
+    pytest.skip(reason)
+
+
+def run_in_thread(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a loop of its own; a session-wide fixture may not touch the loops of single tests."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, main).result()
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of recordings of real brokers: $CONSUMERD_GOLDEN, else ../shared/golden beside the checkout."""
+    named = os.environ.get("CONSUMERD_GOLDEN")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "golden"
+    if not (folder / "kafka-0.7.2" / "NOTES.md").is_file():
+        _missing(f"no golden recordings in {folder}: set CONSUMERD_GOLDEN to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def java() -> JavaRuntime:
+    """A Java runtime together with the jars of ZooKeeper."""
+    try:
+        zookeeper_jars()
+        return find_java()
+    except MissingRuntimeError as error:
+        _missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def zookeeper(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper server for the whole run. Sessions of 1 to 60 s. Leave it alive: see `zookeeper_factory`."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), java=java, config={"maxSessionTimeout": 60_000})
+    run_in_thread(server.start())
+    yield server
+    server.kill()
+
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture
+def zk_root(zookeeper: ZooKeeperServer) -> str:
+    """A connect string with a chroot of this test's own, which does not exist yet."""
+    return f"{zookeeper.connect}/t-{next(_roots)}"
+
+
+class ZooKeeperFactory(Protocol):
+    """Starts a private server; the arguments are those of `ZooKeeperServer`."""
+
+    async def __call__(self, **arguments: Any) -> ZooKeeperServer: ...
+
+
+@pytest.fixture
+def zookeeper_factory(java: JavaRuntime, tmp_path: Path) -> Iterator[ZooKeeperFactory]:
+    """`await zookeeper_factory(tick_ms=200)`: a server of the test's own, to be killed, paused and restarted."""
+    servers: list[ZooKeeperServer] = []
+
+    async def make(**arguments: Any) -> ZooKeeperServer:
+        server = ZooKeeperServer(tmp_path / f"zookeeper-{len(servers)}", java=java, **arguments)
+        servers.append(server)
+        await server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.kill()

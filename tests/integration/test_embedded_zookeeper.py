@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from consumerd.embedded import Child, ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperStartError, free_port
+from consumerd.embedded.zookeeper import four_letter_word
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.embedded import JavaRuntime
+    from tests.conftest import ZooKeeperFactory
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.asyncio
+async def test_the_shared_server_serves_on_any_loop(zookeeper: ZooKeeperServer, zk_root: str) -> None:
+    assert await zookeeper.mode() == "standalone"
+    assert zk_root.startswith(f"{zookeeper.connect}/t-")
+
+
+@pytest.mark.asyncio
+async def test_the_shared_server_serves_on_the_next_loop_too(zookeeper: ZooKeeperServer) -> None:
+    assert "minSessionTimeout=1000" in await four_letter_word(zookeeper.port, "conf")
+
+
+@pytest.mark.asyncio
+async def test_data_survive_a_kill_and_the_port_stays(zookeeper_factory: ZooKeeperFactory) -> None:
+    server = await zookeeper_factory(tick_ms=200)
+    port, pid = server.port, server.pid
+    assert "maxSessionTimeout=4000" in await four_letter_word(port, "conf")
+    server.kill()
+    assert not server.running
+    assert not psutil.pid_exists(pid)
+    assert await server.mode() is None
+    await server.restart()
+    assert (server.port, await server.mode()) == (port, "standalone")
+
+
+@pytest.mark.asyncio
+async def test_a_paused_server_is_silent_and_goes_on(zookeeper_factory: ZooKeeperFactory) -> None:
+    server = await zookeeper_factory()
+    server.pause()
+    assert await server.mode(timeout=0.3) is None
+    assert server.running
+    server.resume()
+    assert await server.mode() == "standalone"
+    server.pause()
+    await server.stop()  # also from a pause
+    assert not server.running
+
+
+@pytest.mark.asyncio
+async def test_a_taken_port_is_one_clear_error(java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    second = ZooKeeperServer(tmp_path, zookeeper.port, java=java)
+    with pytest.raises(ZooKeeperStartError, match="Address already in use") as failure:
+        await second.start()
+    assert "\n" not in str(failure.value)
+    assert str(second.log_path) in str(failure.value)
+    assert await zookeeper.mode() == "standalone"
+
+
+@pytest.mark.asyncio
+async def test_a_free_port_that_was_taken_meanwhile_is_replaced(
+    java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    second = ZooKeeperServer(tmp_path, java=java)
+    second.port = zookeeper.port  # as if another process had been faster
+    async with second:
+        assert second.port != zookeeper.port
+        assert await second.mode() == "standalone"
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_configuration_shows_the_end_of_the_log(java: JavaRuntime, tmp_path: Path) -> None:
+    with pytest.raises(ZooKeeperStartError, match=r"Error processing .*zoo\.cfg"):
+        await ZooKeeperServer(tmp_path, java=java, config={"tickTime": "soon"}).start()
+
+
+@pytest.mark.asyncio
+async def test_a_folder_with_blanks_and_accents_works(java: JavaRuntime, tmp_path: Path) -> None:
+    async with ZooKeeperServer(tmp_path / "un été #1", java=java) as server:
+        assert await server.mode() == "standalone"
+        assert (server.data_directory / "version-2").is_dir()
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path, java=java)
+    starting = asyncio.create_task(server.start())
+    while not server.running:
+        await asyncio.sleep(0.005)
+    pid = server.pid
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.asyncio
+async def test_three_elect_a_leader_again_and_again(java: JavaRuntime, tmp_path: Path) -> None:
+    async with ZooKeeperEnsemble(tmp_path, java=java, tick_ms=200) as ensemble:
+        assert len(ensemble.connect.split(",")) == 3
+        first = await ensemble.leader()
+        ensemble.kill(first)
+        second = await ensemble.leader()
+        assert second != first
+        await ensemble.start()
+        assert sorted([await server.mode() or "" for server in ensemble.servers]) == ["follower", "follower", "leader"]
+    assert not any(server.running for server in ensemble.servers)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_server_dies_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
+    program = textwrap.dedent("""
+        import asyncio, pathlib, sys
+        from consumerd.embedded import ZooKeeperServer
+        async def main():
+            server = ZooKeeperServer(pathlib.Path(sys.argv[1]))
+            await server.start()
+            print("server", server.pid, flush=True)
+            await asyncio.sleep(600)
+        asyncio.run(main())
+    """)
+    parent = Child([sys.executable, "-c", program, tmp_path / "zk"], log=tmp_path / "parent.log", env=dict(os.environ))
+    async with parent:
+        line = await parent.wait_for_line(lambda text: text.startswith("server "), 60)
+        server = psutil.Process(int(line.split()[1]))
+        assert server.is_running()
+        # Only the parent itself: its group would be the server's only if it had not led its own.
+        parent.signal(number)
+        await parent.wait(10)
+        await asyncio.to_thread(server.wait, 10)
+
+
+def test_ports_differ() -> None:
+    assert free_port() != free_port()
