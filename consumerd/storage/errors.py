@@ -1,0 +1,31 @@
+"""Errors of the log on disk.
+
+Two kinds only: `CorruptLogError` when bytes or file names contradict each other and nothing may go on silently, and
+`StorageError` when the operating system refuses (disk full, no permission, a lock held by another process).
+"""
+
+from __future__ import annotations
+
+from consumerd.errors import ConsumerdError, CorruptDataError, ExitCode
+
+
+class StorageError(ConsumerdError):
+    """The file system refused an operation on the log."""
+
+    exit_code = ExitCode.BROKER
+
+
+class DirectoryInUseError(StorageError):
+    """Another process has the same log directory open."""
+
+
+class CorruptLogError(CorruptDataError):
+    """Segment files are damaged or do not fit together; nothing is served until a human has looked."""
+
+
+class FlushFailedError(StorageError):
+    """A sync failed: what the disk holds is unknown, so the log refuses all work until a restart has checked it."""
+
+
+class OffsetOutOfRangeError(StorageError):
+    """The offset lies before the first segment or beyond the flushed end of the log (golden notes, 1: error code 1)."""

@@ -1,0 +1,271 @@
+"""The log of one partition: an immutable list of segments, appends at the end, reads of flushed bytes only.
+
+Strategy (spec 003, 5.5; golden notes, 3): offsets are byte positions in the concatenation of all segments. The list
+of segments is a tuple that is replaced, never changed, so a reader takes it once and searches it in peace while a
+roll or a deletion goes on. Two locks: `_writing` orders appends, rolls and deletions and is held for short work only;
+`_flushing` is held during a sync, so that appends go on meanwhile and one sync serves all sets written before it.
+
+**Invariant**: every segment but the last is flushed whole, and each begins where the one before it ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from consumerd.storage.errors import CorruptLogError, FlushFailedError, OffsetOutOfRangeError, StorageError
+from consumerd.storage.recovery import Damage, recover
+from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from consumerd.storage.files import Files
+
+#: The two special times of an OFFSETS request (spec 000).
+LATEST, EARLIEST = -1, -2
+
+_start_of = attrgetter("start")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How one log behaves. Defaults are those of 0.7.2 (golden notes, 8)."""
+
+    #: A segment larger than this (strictly) is rolled before the next append. log.file.size
+    segment_bytes: int = 1 << 30
+    #: A segment whose first append is older than this is rolled before the next append. log.roll.hours
+    roll_seconds: float = 168 * 3600.0
+    #: Flush when so many messages (leaves of compressed ones counted) are unflushed. log.flush.interval
+    flush_messages: int = 500
+    #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
+    flush_seconds: float = 3.0
+
+
+class Log:
+    """One partition's log. Appends and rolls come from one writer at a time; reads and flushes from any thread."""
+
+    def __init__(self, directory: Path, files: Files, settings: LogSettings, segments: Sequence[Segment], now: float):
+        self.directory = directory
+        self.settings = settings
+        self._files = files
+        self._segments = tuple(segments)
+        self._unflushed = 0
+        self._last_flush = now
+        self._failed: FlushFailedError | None = None
+        self._writing = threading.Lock()
+        self._flushing = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, directory: Path, files: Files, settings: LogSettings, *, now: float, trusted_end: int | None = None
+    ) -> tuple[Log, Damage | None]:
+        """Load the segments in `directory`, recovering the last one; an empty directory gets its first segment.
+
+        `trusted_end` is the end offset that a clean stop noted: if the log still ends there, nothing is walked.
+        Returns the log and the damage that was cut off. Raises CorruptLogError when a file name is no offset, when
+        segments do not follow each other without gap or overlap, or at an unknown magic; StorageError otherwise.
+        """
+        segments: list[Segment] = []
+        damage: Damage | None = None
+        try:
+            for start, path in sorted(_segment_paths(directory, files)):
+                file = files.open(path, create=False)
+                segments.append(Segment(path, file, start, 0))
+                segments[-1].size = segments[-1].flushed = file.size()
+            _check_contiguous(segments)
+            if not segments:
+                segments.append(_create(directory, files, 0))
+            last = segments[-1]
+            if last.size and last.end != trusted_end:
+                last.size, damage = recover(files, last.path, last.file)
+                last.file.sync()  # a killed process leaves bytes that are whole but in the page cache alone
+                last.flushed = last.size
+        except BaseException:
+            for segment in segments:
+                segment.close()
+            raise
+        return cls(directory, files, settings, segments, now), damage
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`."""
+        return self.directory.name
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    @property
+    def start_offset(self) -> int:
+        return self._segments[0].start
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next append gets."""
+        return self._segments[-1].end
+
+    @property
+    def flushed_offset(self) -> int:
+        """The end of what readers see."""
+        last = self._segments[-1]
+        return last.start + last.flushed
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self._unflushed
+
+    def roll_due(self, now: float) -> bool:
+        """Whether the next append must go to a new segment (golden notes, 3)."""
+        last = self._segments[-1]
+        if last.size > self.settings.segment_bytes:
+            return True
+        return last.first_append is not None and now - last.first_append > self.settings.roll_seconds
+
+    def roll(self, now: float) -> None:
+        """Flush, then begin a new, empty segment. Blocks on the disk. Raises StorageError, FlushFailedError."""
+        with self._flushing:
+            self._flush(now)
+            with self._writing:
+                last = self._segments[-1]
+                if not last.size:
+                    return
+                if last.flushed != last.size:
+                    raise RuntimeError(f"{self.name} was appended to during a roll: a log has one writer at a time")
+                self._segments = (*self._segments, _create(self.directory, self._files, last.end))
+
+    def append(self, data: bytes, messages: int, now: float) -> int:
+        """Write a checked message set of `messages` leaves into the page cache; returns its offset.
+
+        Never syncs: look at `roll_due` before and at `flush_due` after. Raises StorageError, with nothing appended, and
+        FlushFailedError once a flush has failed.
+        """
+        with self._writing:
+            if self._failed is not None:
+                raise self._failed
+            offset = self._segments[-1].append(data, now)
+            self._unflushed += messages
+            return offset
+
+    def flush_due(self) -> bool:
+        """Whether enough messages are unflushed for a flush right after the append."""
+        return self._unflushed >= self.settings.flush_messages and self.flushed_offset != self.end_offset
+
+    def flush_overdue(self, now: float) -> bool:
+        """Whether there is something to flush and the last flush is too long ago (asked by the scheduler).
+
+        0.7.2 looks at the message count alone, so a wrapper around nothing stays invisible until the next message;
+        we look at the bytes.
+        """
+        return self.flushed_offset != self.end_offset and now - self._last_flush >= self.settings.flush_seconds
+
+    def flush(self, now: float) -> None:
+        """Make everything appended before this call durable and visible. Blocks on the disk.
+
+        Raises FlushFailedError, then and ever after: the kernel forgets what it failed to write, so a later sync that
+        succeeds would prove nothing.
+        """
+        with self._flushing:
+            self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        with self._writing:
+            last, size, messages = self._segments[-1], self._segments[-1].size, self._unflushed
+            if self._failed is not None:
+                raise self._failed
+        if last.flushed == size:
+            return
+        try:
+            last.file.sync()
+        except StorageError as error:
+            self._failed = FlushFailedError(f"{error}; the log {self.name} must be checked: restart the broker")
+            raise self._failed from error
+        with self._writing:
+            last.flushed = size
+            self._unflushed -= messages
+            self._last_flush = now
+
+    def slice(self, offset: int, max_bytes: int) -> Slice:
+        """The flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
+
+        No check that a message starts at `offset` (golden notes, 1). Raises OffsetOutOfRangeError.
+        """
+        segments = self._segments
+        last = segments[-1]
+        if not segments[0].start <= offset <= last.start + last.flushed:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.name} is outside {segments[0].start} to {last.start + last.flushed}"
+            )
+        segment = segments[bisect_right(segments, offset, key=_start_of) - 1]
+        position = offset - segment.start
+        return Slice(segment, position, min(max_bytes, segment.flushed - position))
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """The bytes of `slice`. Raises OffsetOutOfRangeError, StorageError, ValueError for a negative size."""
+        if max_bytes < 0:
+            raise ValueError(f"cannot read {max_bytes} bytes")
+        segment, position, length = self.slice(offset, max_bytes)
+        return segment.file.read_at(position, length)
+
+    def offsets_before(self, time_ms: int, limit: int, now_ms: int) -> tuple[int, ...]:
+        """At most `limit` segment boundaries, descending, from the last one not younger than `time_ms`.
+
+        The rule of 0.7.2 (golden notes, 3): candidates are the start of every segment with its file's modification
+        time, and the flushed end with the present time unless the last segment is empty. LATEST starts at the last
+        candidate, EARLIEST at the first. Raises ValueError for a negative limit.
+        """
+        if limit < 0:
+            raise ValueError(f"cannot list {limit} offsets")
+        segments = self._segments
+        last = segments[-1]
+        offsets = [segment.start for segment in segments]
+        if last.flushed:
+            offsets.append(last.start + last.flushed)
+        if time_ms == EARLIEST:
+            count = 1
+        elif time_ms == LATEST or (last.flushed and now_ms <= time_ms):
+            count = len(offsets)
+        else:
+            count = len(segments)
+            while count and segments[count - 1].file.modified_ms() > time_ms:
+                count -= 1
+        return tuple(offsets[count - 1 :: -1][:limit]) if count else ()
+
+    def close(self) -> None:
+        """Close the files, each as soon as its last reader is done. Waits for a flush under way, does not begin one."""
+        with self._flushing, self._writing:
+            for segment in self._segments:
+                segment.close()
+
+
+def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:
+    found = []
+    for entry in files.entries(directory):
+        if entry.is_directory or not entry.name.endswith(".kafka"):
+            continue  # 0.7.2 ignores what is not named like a segment
+        start = parse_segment_name(entry.name)
+        if start is None:
+            raise CorruptLogError(
+                f"{directory / entry.name} is named like a segment but not by an offset; move it out of the directory"
+            )
+        found.append((start, directory / entry.name))
+    return found
+
+
+def _check_contiguous(segments: Sequence[Segment]) -> None:
+    for segment, following in itertools.pairwise(segments):
+        if segment.end != following.start:
+            raise CorruptLogError(
+                f"{segment.path} should end at offset {following.start}, where {following.path.name} begins, but ends "
+                f"at {segment.end}; restore the file, or move it and all older ones of that directory away"
+            )
+
+
+def _create(directory: Path, files: Files, start: int) -> Segment:
+    path = directory / segment_name(start)
+    return Segment(path, files.open(path, create=True), start, 0)

@@ -1,0 +1,149 @@
+"""All logs of one broker: the folders `topic-partition` below log.dir, loaded together, closed together.
+
+Strategy: `open` locks the directory against a second process, loads every log and only then removes the clean marker;
+`close` flushes, notes in the marker where each log ends, and lets go. A start that fails touches nothing but damaged
+tails and leaves the marker as it was (0.7.2 writes it even after a failed start and so skips the recovery the next
+time; golden notes, 3). For the same reason the marker's existence proves nothing: a log is taken unchecked only
+if the marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, means: look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.storage.errors import CorruptLogError
+from consumerd.storage.log import Log, LogSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from consumerd.storage.files import Files
+
+#: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
+CLEAN_MARKER = ".kafka_cleanshutdown"
+
+logger = structlog.get_logger(__name__)
+
+
+class LogManager:
+    """The logs below one directory. Blocking; safe to use from several threads.
+
+    `settings` gives the settings of a topic's logs. Times are monotonic seconds.
+    """
+
+    def __init__(self, directory: Path, files: Files, settings: Callable[[str], LogSettings]) -> None:
+        self.directory = directory
+        self._files = files
+        self._settings = settings
+        self._logs: dict[tuple[str, int], Log] = {}
+        self._topics: dict[str, int] = {}
+        self._creating = threading.Lock()
+        self._holding = contextlib.ExitStack()
+
+    def open(self, now: float) -> None:
+        """Load everything. Raises CorruptLogError, DirectoryInUseError, StorageError; then nothing stays open."""
+        self._files.make_directory(self.directory)
+        with contextlib.ExitStack() as undo:
+            self._holding.enter_context(self._files.lock(self.directory))
+            undo.callback(self.abandon)
+            trusted = self._read_marker()
+            for entry in self._files.entries(self.directory):
+                if entry.name == CLEAN_MARKER:
+                    continue
+                if entry.is_directory:
+                    self._load(entry.name, trusted.get(entry.name), now)
+                else:
+                    logger.warning("stray_file_in_log_dir", directory=str(self.directory), name=entry.name)
+            self._files.remove(self.directory / CLEAN_MARKER)
+            undo.pop_all()
+
+    def _load(self, name: str, trusted_end: int | None, now: float) -> None:
+        topic, dash, number = name.rpartition("-")
+        if not (dash and topic and number.isascii() and number.isdigit()) or str(int(number)) != number:
+            raise CorruptLogError(
+                f"{self.directory / name} is not a topic-partition folder such as words-0; "
+                "move it out of the log directory"
+            )
+        log, damage = Log.open(
+            self.directory / name, self._files, self._settings(topic), now=now, trusted_end=trusted_end
+        )
+        self._keep(topic, int(number), log)
+        if damage is not None:
+            logger.warning(
+                "log_truncated", topic=topic, partition=int(number), end_offset=log.end_offset, found=damage.value
+            )
+
+    def _keep(self, topic: str, partition: int, log: Log) -> bool:
+        self._logs[topic, partition] = log
+        known = self._topics.get(topic, 0)
+        self._topics[topic] = known + 1
+        return not known
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The log, or None where nothing was ever produced."""
+        return self._logs.get((topic, partition))
+
+    def get_or_create(self, topic: str, partition: int, now: float) -> tuple[Log, bool]:
+        """The log, created where missing (that blocks on the disk), and whether it is the first one of its topic.
+
+        The topic's name must have been checked: it becomes the name of a folder. Raises StorageError.
+        """
+        with self._creating:
+            log = self._logs.get((topic, partition))
+            if log is not None:
+                return log, False
+            directory = self.directory / f"{topic}-{partition}"
+            self._files.make_directory(directory)
+            log, _ = Log.open(directory, self._files, self._settings(topic), now=now)
+            return log, self._keep(topic, partition, log)
+
+    def topics(self) -> list[str]:
+        """The topics that have a log here, sorted."""
+        return sorted(self._topics)
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """The (topic, partition) of every log."""
+        return list(self._logs)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def close(self, now: float) -> None:
+        """Flush every log, write the clean marker, let go of the directory. Raises StorageError, without a marker."""
+        try:
+            for log in self:
+                log.flush(now)
+            ends = {log.name: log.end_offset for log in self}
+            note = json.dumps({"version": 1, "ends": ends}, sort_keys=True).encode()
+            self._files.write(self.directory / CLEAN_MARKER, note)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go without flushing and without the marker: the next start looks at every log."""
+        for log in self:
+            log.close()
+        self._logs.clear()
+        self._topics.clear()
+        self._holding.close()
+
+    def _read_marker(self) -> dict[str, int]:
+        """The end offsets that the last clean stop noted; empty after a crash, or where 0.7.2 stopped last."""
+        note = self._files.read(self.directory / CLEAN_MARKER)
+        if not note:
+            return {}
+        try:
+            ends = json.loads(note)["ends"]
+            return {str(name): int(end) for name, end in ends.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            logger.warning("clean_marker_unreadable", path=str(self.directory / CLEAN_MARKER))
+            return {}

@@ -1,0 +1,122 @@
+"""Finding the end of what can be trusted in a segment file after a crash (spec 003, 5.5 "Guarantees"; golden notes, 3).
+
+Strategy: walk the messages in windows of about a megabyte, checking sizes and CRCs, and stop at the first that cannot
+have been written whole. What follows the stop is cut off. Two findings are told apart from a torn tail, because
+cutting there may destroy data: an unknown magic byte (0.7.2 refuses to start, so do we), and intact messages after the
+damage (0.7.2 drops them; we drop them from the log but keep the bytes aside in a file of their own).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.storage.errors import CorruptLogError
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.storage.files import Files, SegmentFile
+
+_WINDOW = 1 << 20
+_HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic
+_MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
+
+
+class Damage(Enum):
+    """Why a walk ended before the end of the file."""
+
+    PARTIAL = "a partial message"
+    BAD_SIZE = "an impossible message size"
+    BAD_CRC = "a message whose CRC does not match"
+    UNKNOWN_MAGIC = "a message of unknown magic"
+
+
+class Extent(NamedTuple):
+    """What a walk found: `valid` bytes of whole, intact messages, then `damage` (None: the file ends there)."""
+
+    valid: int
+    damage: Damage | None
+
+
+def walk(file: SegmentFile, size: int, start: int = 0) -> Extent:
+    """Check every message of `file` from `start` up to `size`. Reads the whole range; raises StorageError."""
+    position = start
+    need = _WINDOW
+    while position < size:
+        window = file.read_at(position, min(max(need, _WINDOW), size - position))
+        used, damage, need = _walk_window(window, size - position)
+        position += used
+        if damage is not None:
+            return Extent(position, damage)
+    return Extent(position, None)
+
+
+def _walk_window(window: bytes, left: int) -> tuple[int, Damage | None, int]:
+    """Check the whole messages in `window`, which begins a range of `left` bytes.
+
+    Returns the bytes they take, the damage that ended the walk (None: more window is needed, or the range is done),
+    and how many bytes the next window must have.
+    """
+    at, have = 0, len(window)
+    unpack = _HEADER.unpack_from
+    while at < left:
+        if left - at < _HEADER.size:
+            return at, Damage.PARTIAL, 0
+        if have - at < _HEADER.size:
+            return at, None, _HEADER.size
+        length, magic = unpack(window, at)
+        if length < _MIN_SIZE[0]:
+            return at, Damage.BAD_SIZE, 0
+        end = at + 4 + length
+        if end > left:
+            return at, Damage.PARTIAL, 0
+        if magic > 1:
+            return at, Damage.UNKNOWN_MAGIC, 0
+        if length < _MIN_SIZE[magic]:
+            return at, Damage.BAD_SIZE, 0
+        if end > have:
+            return at, None, end - at
+        body = at + 9 + magic
+        if crc32(window[body:end]) != int.from_bytes(window[body - 4 : body], "big"):
+            return at, Damage.BAD_CRC, 0
+        at = end
+    return at, None, 0
+
+
+def recover(files: Files, path: Path, file: SegmentFile) -> Extent:
+    """Cut `file` after its last message that can be trusted. Returns what was found.
+
+    Raises CorruptLogError at an unknown magic byte, without touching anything.
+    """
+    size = file.size()
+    found = walk(file, size)
+    if found.damage is None:
+        return found
+    if found.damage is Damage.UNKNOWN_MAGIC:
+        raise CorruptLogError(
+            f"{path} holds a message of unknown magic at byte {found.valid}: it may be damaged or of a newer format; "
+            f"look at it with `consumerd log dump`, then move the file away or truncate it to {found.valid} bytes"
+        )
+    if _intact_after(file, found.valid, size):
+        aside = path.with_name(f"{path.name}.cut-{found.valid}")
+        if files.read(aside) is None:
+            files.write(aside, file.read_at(found.valid, size - found.valid))
+    file.truncate(found.valid)
+    return found
+
+
+def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
+    """Whether the message after the damaged one at `position` is intact: then this is no torn tail."""
+    header = file.read_at(position, 4)
+    length = int.from_bytes(header, "big", signed=True)
+    after = position + 4 + length
+    if len(header) < 4 or length < _MIN_SIZE[0] or after >= size:
+        return False
+    window = file.read_at(after, min(_WINDOW, size - after))
+    used, _, need = _walk_window(window, size - after)
+    if not used and need > len(window):
+        used, _, _ = _walk_window(file.read_at(after, need), size - after)
+    return used > 0

@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError
+
+
+@pytest.fixture
+def files() -> OsFiles:
+    return OsFiles()
+
+
+def test_write_and_read_at_positions(files: OsFiles, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "f", create=True)
+    file.write_at(0, b"hello")
+    file.write_at(5, b" world")
+    assert file.read_at(3, 100) == b"lo world"
+    assert file.read_at(11, 1) == b""
+    assert file.size() == 11
+    file.truncate(5)
+    file.sync()
+    assert file.size() == 5
+    assert file.modified_ms() == os.stat(tmp_path / "f").st_mtime_ns // 1_000_000
+    file.close()
+
+
+def test_create_refuses_what_exists_and_open_what_does_not(files: OsFiles, tmp_path: Path) -> None:
+    files.open(tmp_path / "f", create=True).close()
+    with pytest.raises(StorageError, match=r"cannot create .*/f: File exists"):
+        files.open(tmp_path / "f", create=True)
+    with pytest.raises(StorageError, match=r"cannot open .*/g: No such file"):
+        files.open(tmp_path / "g", create=False)
+
+
+_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from consumerd.storage import OsFiles, StorageError
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = OsFiles().open(Path(sys.argv[1]), create=True)
+file.write_at(0, b"x" * 100)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+try:
+    file.write_at(100, b"y" * 100)
+except StorageError as error:
+    print(file.size(), error)
+"""
+
+
+def test_a_failed_write_leaves_no_half_of_the_set(tmp_path: Path) -> None:
+    """A file size limit, in a process of its own, stands in for a full disk: the write stops half way."""
+    path = tmp_path / "f"
+    done = subprocess.run([sys.executable, "-c", _FULL_DISK, path], capture_output=True, text=True, check=True)
+    assert done.stdout == f"100 cannot append to {path}: File too large\n"
+    assert path.read_bytes() == b"x" * 100
+
+
+def test_directories(files: OsFiles, tmp_path: Path) -> None:
+    files.make_directory(tmp_path / "a" / "b")
+    files.make_directory(tmp_path / "a" / "b")
+    files.open(tmp_path / "a" / "f", create=True).close()
+    assert files.entries(tmp_path / "a") == [Entry("b", True), Entry("f", False)]
+    files.remove(tmp_path / "a" / "f")
+    files.remove(tmp_path / "a" / "f")
+    assert files.entries(tmp_path / "a") == [Entry("b", True)]
+    with pytest.raises(StorageError, match="cannot list"):
+        files.entries(tmp_path / "missing")
+    with pytest.raises(StorageError, match="cannot create"):
+        files.make_directory(tmp_path / "a" / ("n" * 300))
+
+
+def test_small_files_are_replaced_whole(files: OsFiles, tmp_path: Path) -> None:
+    assert files.read(tmp_path / "m") is None
+    files.write(tmp_path / "m", b"1")
+    files.write(tmp_path / "m", b"22")
+    assert files.read(tmp_path / "m") == b"22"
+    assert files.entries(tmp_path) == [Entry("m", False)]
+
+
+def test_a_directory_is_held_by_one_at_a_time(files: OsFiles, tmp_path: Path) -> None:
+    with (
+        files.lock(tmp_path),
+        pytest.raises(DirectoryInUseError, match="in use by another broker"),
+        files.lock(tmp_path),
+    ):
+        pass
+    with files.lock(tmp_path):
+        pass

@@ -1,0 +1,237 @@
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from consumerd.storage import (
+    CorruptLogError,
+    FlushFailedError,
+    Log,
+    LogSettings,
+    OffsetOutOfRangeError,
+    OsFiles,
+    OsSegmentFile,
+    StorageError,
+)
+
+Message = Callable[..., bytes]
+
+
+@contextmanager
+def opened(directory: Path, settings: LogSettings | None = None, trusted_end: int | None = None) -> Iterator[Log]:
+    directory.mkdir(exist_ok=True)
+    log, _ = Log.open(directory, OsFiles(), settings or LogSettings(), now=0.0, trusted_end=trusted_end)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def sizes(directory: Path) -> dict[int, int]:
+    return {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.kafka"))}
+
+
+def test_a_new_log_begins_with_an_empty_segment(tmp_path: Path) -> None:
+    with opened(tmp_path / "t-0") as log:
+        assert (log.start_offset, log.end_offset, log.flushed_offset) == (0, 0, 0)
+        assert log.read(0, 100) == b""
+    assert sizes(tmp_path / "t-0") == {0: 0}
+
+
+def test_only_flushed_bytes_are_visible(tmp_path: Path, message: Message) -> None:
+    """behaviour/flush_gating.json: 3 of 5 messages, then a flush by time, then 4 and a set that counts as 3."""
+    one = message(b"x")
+    with opened(tmp_path / "t-0", LogSettings(flush_messages=5, flush_seconds=3.0)) as log:
+        assert log.append(one * 3, 3, 0.1) == 0
+        assert not log.flush_due()
+        assert (log.end_offset, log.flushed_offset, log.read(0, 100)) == (3 * len(one), 0, b"")
+        with pytest.raises(OffsetOutOfRangeError):
+            log.slice(3 * len(one), 100)
+        assert log.offsets_before(-1, 10, 0) == (0,)
+        assert not log.flush_overdue(2.9)
+        assert log.flush_overdue(3.0)
+        log.flush(3.0)
+        assert log.read(0, 1000) == one * 3
+        assert log.read(3 * len(one), 1000) == b""
+        assert not log.flush_overdue(100.0)
+        log.append(one * 4, 4, 3.5)
+        assert not log.flush_due()
+        log.append(one, 3, 3.6)
+        assert log.flush_due()
+        log.flush(3.6)
+        assert log.flushed_offset == 8 * len(one)
+        assert log.unflushed_messages == 0
+
+
+def test_a_wrapper_around_nothing_becomes_visible_by_time(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0", LogSettings(flush_messages=1)) as log:
+        log.append(message(b""), 0, 0.0)
+        assert not log.flush_due()
+        assert log.flush_overdue(3.0)
+        log.flush(3.0)
+        assert log.flushed_offset == log.end_offset
+
+
+def test_rolls_before_an_append_once_strictly_larger(tmp_path: Path, message: Message) -> None:
+    one = message(b"x" * 90)
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=3 * len(one))) as log:
+        for i in range(9):
+            if log.roll_due(float(i)):
+                log.roll(float(i))
+            log.append(one, 1, float(i))
+        assert sizes(tmp_path / "t-0") == {0: 4 * len(one), 4 * len(one): 4 * len(one), 8 * len(one): len(one)}
+        assert log.flushed_offset == 8 * len(one)  # what was rolled is flushed
+        log.flush(9.0)
+        assert log.read(0, 1 << 20) == one * 4  # never across a segment
+        assert log.read(3 * len(one), 1 << 20) == one
+        assert log.read(4 * len(one), 1 << 20) == one * 4
+        assert log.read(4 * len(one) - 1, 1 << 20) == one[-1:]
+        assert log.read(9 * len(one), 10) == b""
+        for outside in (-1, 9 * len(one) + 1):
+            with pytest.raises(OffsetOutOfRangeError, match="outside 0 to"):
+                log.read(outside, 1)
+
+
+def test_rolls_by_the_age_of_the_first_append(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
+        assert not log.roll_due(1e9)  # empty: nothing to roll
+        log.append(message(b"a"), 1, 100.0)
+        log.append(message(b"b"), 1, 3000.0)
+        assert not log.roll_due(3700.0)
+        assert log.roll_due(3700.1)
+        log.roll(3700.1)
+        log.roll(3700.2)
+        assert len(log.segments) == 2
+    with opened(tmp_path / "t-0", LogSettings(roll_seconds=3600)) as log:
+        assert not log.roll_due(1e9)  # counted anew since the opening, like 0.7.2
+
+
+def test_a_slice_of_a_negative_size_keeps_the_number(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0") as log:
+        log.append(message(b"a"), 1, 0.0)
+        log.flush(0.0)
+        assert log.slice(0, -100).length == -100
+        assert log.slice(0, (1 << 31) - 1).length == len(message(b"a"))
+        with pytest.raises(ValueError, match="-1 bytes"):
+            log.read(0, -1)
+
+
+def test_offsets_by_time(tmp_path: Path, message: Message) -> None:
+    one = message(b"x")
+    size = len(one)
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=1)) as log:
+        assert log.offsets_before(-1, 10, 5000) == (0,)
+        assert log.offsets_before(-2, 10, 5000) == (0,)
+        for _ in range(4):
+            if log.roll_due(0.0):
+                log.roll(0.0)
+            log.append(one, 1, 0.0)
+        log.flush(0.0)
+        for i, path in enumerate(sorted((tmp_path / "t-0").glob("*.kafka"))):
+            os.utime(path, ns=(0, (1000 * i + 1000) * 1_000_000 + 999_999))
+        assert log.offsets_before(-1, 10, 9000) == (4 * size, 3 * size, 2 * size, size, 0)
+        assert log.offsets_before(-1, 2, 9000) == (4 * size, 3 * size)
+        assert log.offsets_before(-1, 0, 9000) == ()
+        assert log.offsets_before(-2, 10, 9000) == (0,)
+        assert log.offsets_before(-2, 0, 9000) == ()
+        assert log.offsets_before(9000, 10, 9000) == (4 * size, 3 * size, 2 * size, size, 0)
+        assert log.offsets_before(8999, 2, 9000) == (3 * size, 2 * size)
+        assert log.offsets_before(2000, 10, 9000) == (size, 0)
+        assert log.offsets_before(1999, 10, 9000) == (0,)
+        assert log.offsets_before(999, 10, 9000) == ()
+        assert log.offsets_before(0, 10, 9000) == ()
+        assert log.offsets_before(-3, 10, 9000) == ()
+        with pytest.raises(ValueError, match="-1 offsets"):
+            log.offsets_before(-2, -1, 9000)
+        log.roll(0.0)
+        assert log.offsets_before(-1, 2, 9000) == (4 * size, 3 * size)  # the empty last segment counts once
+
+
+def test_reopening_finds_the_segments_again(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=1)) as log:
+        for payload in (b"a", b"bb", b"ccc"):
+            if log.roll_due(0.0):
+                log.roll(0.0)
+            log.append(message(payload), 1, 0.0)
+    with opened(tmp_path / "t-0") as log:
+        assert log.flushed_offset == log.end_offset == len(message(b"a") + message(b"bb") + message(b"ccc"))
+        assert log.append(message(b"d"), 1, 0.0) == log.end_offset - len(message(b"d"))
+    (tmp_path / "t-0" / f"{0:020d}.kafka").unlink()
+    with opened(tmp_path / "t-0") as log:
+        assert log.start_offset == len(message(b"a"))
+
+
+def test_a_log_that_ends_where_the_marker_says_is_not_walked(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / f"{100:020d}.kafka").write_bytes(b"no message at all")
+    with opened(directory, trusted_end=117) as log:
+        assert log.end_offset == 117
+    with opened(directory, trusted_end=116) as log:
+        assert log.end_offset == 100
+
+
+def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.kafka").write_bytes(message(b"a"))
+    for start in (10, 12):
+        (directory / f"{start:020d}.kafka").write_bytes(message(b"b"))
+        with (
+            pytest.raises(CorruptLogError, match=rf"should end at offset {start}, .* but ends at 11"),
+            opened(directory),
+        ):
+            pass
+        (directory / f"{start:020d}.kafka").unlink()
+    (directory / "abc.kafka").touch()
+    with (
+        pytest.raises(CorruptLogError, match=r"abc\.kafka is named like a segment but not by an offset"),
+        opened(directory),
+    ):
+        pass
+    (directory / "abc.kafka").rename(directory / "index.tmp")
+    with opened(directory) as log:
+        assert log.end_offset == 11
+
+
+def test_nothing_is_accepted_after_a_failed_sync(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: OsSegmentFile) -> None:
+        raise StorageError("cannot sync it: Input/output error")
+
+    with opened(tmp_path / "t-0") as log:
+        log.append(message(b"a"), 1, 0.0)
+        log.flush(0.0)
+        log.append(message(b"b"), 1, 0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(OsSegmentFile, "sync", fail)
+            with pytest.raises(FlushFailedError, match=r"Input/output error; .* restart the broker"):
+                log.flush(0.0)
+        for work in (lambda: log.flush(0.0), lambda: log.append(b"", 0, 0.0), lambda: log.roll(0.0)):
+            with pytest.raises(FlushFailedError):
+                work()
+        assert log.read(0, 100) == message(b"a")
+
+
+def test_appends_go_on_during_a_flush(tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def slow(file: OsSegmentFile) -> None:
+        syncing.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(OsSegmentFile, "sync", slow)
+    with opened(tmp_path / "t-0") as log:
+        log.append(message(b"a"), 1, 0.0)
+        flusher = threading.Thread(target=log.flush, args=(0.0,))
+        flusher.start()
+        assert syncing.wait(10)
+        log.append(message(b"b"), 1, 0.0)
+        go_on.set()
+        flusher.join(10)
+        assert log.read(0, 100) == message(b"a")
+        assert log.unflushed_messages == 1

@@ -1,0 +1,135 @@
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from consumerd.storage import (
+    CLEAN_MARKER,
+    CorruptLogError,
+    DirectoryInUseError,
+    LogManager,
+    LogSettings,
+    OsFiles,
+    StorageError,
+)
+
+Message = Callable[..., bytes]
+SEGMENT = f"{0:020d}.kafka"
+
+
+def manager(directory: Path) -> LogManager:
+    return LogManager(
+        directory, OsFiles(), lambda topic: LogSettings(segment_bytes=50 if topic == "small" else 1 << 30)
+    )
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[LogManager]:
+    logs = manager(directory)
+    logs.open(0.0)
+    try:
+        yield logs
+    finally:
+        logs.abandon()
+
+
+def test_logs_are_created_once_and_found_again(tmp_path: Path, message: Message) -> None:
+    with opened(tmp_path / "log") as logs:
+        assert logs.get("words", 0) is None
+        log, new = logs.get_or_create("words", 0, 0.0)
+        assert new
+        assert logs.get_or_create("words", 0, 0.0) == (log, False)
+        assert logs.get("words", 0) is log
+        assert not logs.get_or_create("words", 1, 0.0)[1]
+        assert logs.get_or_create("a-b-0", 3, 0.0)[1]
+        assert logs.get_or_create("small", 0, 0.0)[0].settings.segment_bytes == 50
+        assert logs.topics() == ["a-b-0", "small", "words"]
+        log.append(message(b"a"), 1, 0.0)
+        logs.close(1.0)
+    with opened(tmp_path / "log") as logs:
+        assert logs.topics() == ["a-b-0", "small", "words"]
+        assert sorted(logs.partitions()) == [("a-b-0", 3), ("small", 0), ("words", 0), ("words", 1)]
+        found = logs.get("words", 0)
+        assert found is not None
+        assert found.read(0, 100) == message(b"a")
+
+
+def test_a_clean_stop_notes_the_ends_and_a_start_takes_the_note_away(tmp_path: Path, message: Message) -> None:
+    marker = tmp_path / CLEAN_MARKER
+    with opened(tmp_path) as logs:
+        logs.get_or_create("t", 0, 0.0)[0].append(message(b"a"), 1, 0.0)
+        logs.close(0.0)
+    assert json.loads(marker.read_bytes()) == {"version": 1, "ends": {"t-0": 11}}
+    with opened(tmp_path):
+        assert not marker.exists()
+    assert not marker.exists()
+
+
+def test_a_marker_proves_nothing_but_the_ends_it_names(tmp_path: Path, message: Message) -> None:
+    """0.7.2 leaves an empty marker even after a failed start, and then serves the torn tail (golden notes, 3)."""
+    path = tmp_path / "t-0" / SEGMENT
+    path.parent.mkdir()
+    torn = message(b"a") + b"torn"
+    for note in (
+        b"",
+        b'{"ends": {"t-0": 11}}',
+        b"[",
+        b"[]",
+        b'{"ends": 1}',
+        b'{"ends": {"t-0": "x"}}',
+        b'{"x": 1}',
+        b"\xff",
+    ):
+        path.write_bytes(torn)
+        (tmp_path / CLEAN_MARKER).write_bytes(note)
+        with opened(tmp_path) as logs:
+            log = logs.get("t", 0)
+            assert log is not None
+            assert log.end_offset == 11
+        assert path.read_bytes() == message(b"a")
+
+
+def test_a_failed_start_leaves_the_marker_as_it_was(tmp_path: Path, message: Message) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / SEGMENT).write_bytes(message(b"a"))
+    (tmp_path / "u-0").mkdir()
+    (tmp_path / "u-0" / SEGMENT).write_bytes(b"\0\0\0\x07\x05" + b"x" * 6)
+    marker = tmp_path / CLEAN_MARKER
+    for note in (None, b"", b'{"ends": {}}'):
+        if note is not None:
+            marker.write_bytes(note)
+        with pytest.raises(CorruptLogError, match="unknown magic"), opened(tmp_path):
+            pass
+        assert (marker.read_bytes() if marker.exists() else None) == note
+    with pytest.raises(CorruptLogError, match="unknown magic"):  # and the directory was let go
+        manager(tmp_path).open(0.0)
+
+
+@pytest.mark.parametrize("name", ["plain", "t-", "-0", "t-x", "t-00", "t--1x", "t-\u0661"])
+def test_directories_that_are_no_partitions_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(CorruptLogError, match="is not a topic-partition folder"), opened(tmp_path):
+        pass
+
+
+def test_stray_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "stray.txt").write_text("x")
+    with opened(tmp_path) as logs:
+        assert len(logs) == 0
+    assert (tmp_path / "stray.txt").exists()
+
+
+def test_one_process_per_directory(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(DirectoryInUseError, match="in use by another broker"), opened(tmp_path):
+        pass
+    with opened(tmp_path):
+        pass
+
+
+def test_a_name_that_the_file_system_refuses(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        with pytest.raises(StorageError, match="File name too long"):
+            logs.get_or_create("n" * 255, 0, 0.0)
+        assert logs.topics() == []
