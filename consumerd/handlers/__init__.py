@@ -10,16 +10,24 @@ from consumerd.handlers.api import (
     MessageHandler,
     message_handler,
 )
+from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
 from consumerd.handlers.loading import load_handler
+from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
 
 __all__ = [
     "Batch",
     "Content",
+    "DeadLetters",
+    "FileDeadLetters",
     "Handler",
     "HandlerContext",
     "Identity",
+    "Letter",
     "Message",
     "MessageHandler",
+    "OnFailure",
+    "RetryPolicy",
     "load_handler",
     "message_handler",
+    "retrying",
 ]

@@ -1,0 +1,114 @@
+"""Where messages go that a handler would not take: each must be on disk before its offset may be committed.
+
+Strategy: an append-only NDJSON file, one write(2) with O_APPEND and one fsync for all letters of a failure, so that
+members on one host can share the file. A letter holds the message's whole identity, its exact bytes and the error.
+After a crash between the letter and the commit it is written again at the next delivery: identity tells.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.handlers.api import Message
+    from consumerd.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that is given up, and why."""
+
+    message: Message
+    #: The last error.
+    error: BaseException
+    #: How often the handler was asked.
+    attempts: int
+
+
+class DeadLetters(Protocol):
+    """A place for messages that are given up."""
+
+    async def start(self) -> None:
+        """Make ready, so that a wrong path or address is found before the first message. Raises ConsumerdError."""
+        ...
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        """Store `letters`. Returning confirms them; raises HandlerFailedError when they cannot be kept."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class FileDeadLetters(DeadLetters):
+    """Appends letters to the file at `path`, made (with its folders) when missing.
+
+    Each line: `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`,
+    `failed_at` (seconds since the epoch). A line that a crash cut short stays, and the next one begins on its own.
+    """
+
+    def __init__(self, path: Path | str, *, clock: Clock) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._descriptor: int | None = None
+
+    async def start(self) -> None:
+        try:
+            await in_thread(self._open)
+        except OSError as error:
+            raise HandlerFailedError(f"cannot open the dead-letter file {self._path}: {error.strerror}.") from error
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        try:
+            await in_thread(lambda: self._append(letters))
+        except OSError as error:
+            raise HandlerFailedError(
+                f"cannot write to the dead-letter file {self._path}: {error.strerror}; "
+                "the messages stay uncommitted and come again after a restart."
+            ) from error
+
+    async def stop(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)  # a new file is only there after a power failure if its folder says so
+            finally:
+                os.close(folder)
+        return self._descriptor
+
+    def _append(self, letters: Sequence[Letter]) -> None:
+        descriptor = self._open()
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        data = memoryview(b"\n" * torn + b"".join(self._line(letter) for letter in letters))
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+
+    def _line(self, letter: Letter) -> bytes:
+        message = letter.message
+        record = {
+            **message.identity._asdict(),
+            "payload_base64": base64.b64encode(message.payload).decode(),
+            "error_type": type(letter.error).__qualname__,
+            "error": str(letter.error),
+            "attempts": letter.attempts,
+            "failed_at": round(self._clock.wall(), 3),
+        }
+        return json.dumps(record).encode() + b"\n"

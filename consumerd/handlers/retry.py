@@ -1,0 +1,213 @@
+"""What happens when a handler raises: it is asked again, later and later, and in the end the policy decides.
+
+Strategy: one wrapper around the handler. The unit of a retry is what is left of the batch: a handler that counts
+(per-message ones do, see `Batch.mark`) goes on from the message that failed, and its attempts are counted per message;
+one that does not count gets the whole batch again. The unit of giving up follows: one message, or the batch.
+
+    raise ──► attempts left? ──yes──► pause (exponential, full jitter) ──► the rest again
+                   │no
+                   ▼
+      on_failure: stop         raise HandlerFailedError: nothing of it is committed
+                  skip         log it, go on after it
+                  dead_letter  write it down, confirmed on disk, then go on after it
+
+A `HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+from tenacity import AsyncRetrying, RetryError, retry_if_exception
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers.api import Handler
+from consumerd.handlers.dead_letters import Letter
+
+if TYPE_CHECKING:
+    import random
+
+    from tenacity import RetryCallState
+
+    from consumerd.handlers.api import Batch, HandlerContext, Message
+    from consumerd.handlers.dead_letters import DeadLetters
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+OnFailure = Literal["stop", "skip", "dead_letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How patient to be with a handler. Times in seconds."""
+
+    #: How often one unit is tried in all.
+    max_attempts: int = 5
+    #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
+    initial_backoff: float = 0.1
+    max_backoff: float = 30.0
+    on_failure: OnFailure = "stop"
+    #: After this one attempt is cancelled and counts as failed; None waits for ever.
+    timeout: float | None = None
+
+
+def retrying(
+    handler: Handler,
+    policy: RetryPolicy,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    name: str = "handler",
+    dead_letters: DeadLetters | None = None,
+) -> Handler:
+    """Wrap `handler` so that its failures are met with `policy`; `name` is what errors and logs call it.
+
+    The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
+    HandlerFailedError when the policy, or the handler itself, says to stop.
+    """
+    if (policy.on_failure == "dead_letter") != (dead_letters is not None):
+        raise ValueError('on_failure="dead_letter" and a place for dead letters go together')
+    return _Retrying(handler, policy, clock, rng, name, dead_letters)
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The failures in a row of one unit."""
+
+    count: int = 0
+    last: BaseException = field(default_factory=Exception)
+
+
+class _Retrying(Handler):
+    def __init__(
+        self,
+        inner: Handler,
+        policy: RetryPolicy,
+        clock: Clock,
+        rng: random.Random,
+        name: str,
+        dead_letters: DeadLetters | None,
+    ) -> None:
+        self._inner = inner
+        self._policy = policy
+        self._clock = clock
+        self._rng = rng
+        self._name = name
+        self._dead_letters = dead_letters
+
+    async def start(self, context: HandlerContext) -> None:
+        if self._dead_letters is not None:
+            await self._dead_letters.start()
+        await self._inner.start(context)
+
+    async def stop(self) -> None:
+        try:
+            await self._inner.stop()
+        finally:
+            if self._dead_letters is not None:
+                await self._dead_letters.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._inner.position(partition)
+
+    async def handle(self, batch: Batch) -> None:
+        while failures := await self._exhausted(batch):
+            end = batch.handled + 1 if batch.counted else len(batch)
+            await self._give_up(batch, list(islice(batch.messages(), batch.handled, end)), failures)
+            if end >= len(batch):
+                break
+            batch.mark(end)
+        batch.mark(len(batch))
+
+    async def _exhausted(self, batch: Batch) -> _Failures | None:
+        """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
+        failures = _Failures()
+        attempts = AsyncRetrying(
+            sleep=self._clock.sleep,
+            stop=lambda _: failures.count >= self._policy.max_attempts,
+            wait=lambda _: self._pause(failures),
+            retry=retry_if_exception(lambda e: isinstance(e, Exception) and not isinstance(e, HandlerFailedError)),
+            before_sleep=lambda state: self._log(batch, failures, state),
+        )
+        try:
+            await attempts(self._try, batch, failures)
+        except RetryError:
+            return failures
+        return None
+
+    async def _try(self, batch: Batch, failures: _Failures) -> None:
+        """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""
+        done = batch.handled
+        rest = batch.rest(done)
+        timeout = asyncio.timeout(self._policy.timeout)
+        try:
+            await self._call(rest, timeout)
+        except Exception as error:
+            failures.count = 1 if rest.handled else failures.count + 1
+            failures.last = error
+            if timeout.expired() and isinstance(error, TimeoutError):
+                failures.last = TimeoutError(f"no end after {self._policy.timeout:g} s")
+            raise
+        finally:
+            if rest is not batch and rest.counted:
+                batch.mark(done + rest.handled)
+
+    async def _call(self, rest: Batch, timeout: asyncio.Timeout) -> None:
+        try:
+            async with timeout:
+                await self._inner.handle(rest)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
+                raise RuntimeError("something that the handler waited for was cancelled") from error
+            raise
+
+    def _pause(self, failures: _Failures) -> float:
+        bound = self._policy.initial_backoff * 2.0 ** min(failures.count - 1, 64)
+        return self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
+
+    def _log(self, batch: Batch, failures: _Failures, state: RetryCallState) -> None:
+        log.warning(
+            "handler_failed",
+            handler=self._name,
+            partition=str(batch.partition),
+            offset=batch.prefix(batch.handled),
+            attempt=failures.count,
+            of=self._policy.max_attempts,
+            pause=round(state.upcoming_sleep, 3),
+            error=_brief(failures.last),
+        )
+
+    async def _give_up(self, batch: Batch, messages: list[Message], failures: _Failures) -> None:
+        """Do what the policy says about `messages`, which failed for the last time."""
+        offset = messages[0].offset if messages else batch.start_offset
+        if self._policy.on_failure == "stop":
+            times = "once" if failures.count == 1 else f"{failures.count} times"
+            raise HandlerFailedError(
+                f"handler {self._name!r} failed {times} at offset {offset} of {batch.partition} "
+                f"({_brief(failures.last)}); mend it, or set on_failure to skip or dead_letter."
+            ) from failures.last
+        if self._dead_letters is not None:
+            await self._dead_letters.write([Letter(m, failures.last, failures.count) for m in messages])
+        log.error(
+            "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
+            handler=self._name,
+            partition=str(batch.partition),
+            offset=offset,
+            index=messages[0].index if messages else None,
+            messages=len(messages),
+            attempts=failures.count,
+            error=_brief(failures.last),
+        )
+
+
+def _brief(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
