@@ -6,12 +6,20 @@ import asyncio
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
-from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, find_java
+from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 
 if TYPE_CHECKING:
@@ -105,3 +113,32 @@ def zookeeper_factory(java: JavaRuntime, tmp_path: Path) -> Iterator[ZooKeeperFa
     yield make
     for server in servers:
         server.kill()
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of a made-up authority: its certificate, a server's and a client's key with chain."""
+
+    authority: Path
+    client: Path
+    zookeeper: ZooKeeperTls
+
+
+@pytest.fixture
+def tls_files(tmp_path: Path) -> TlsFiles:
+    """For `ZooKeeperServer(tls=tls_files.zookeeper)` on 127.0.0.1, and for the SSLContext of its client."""
+    authority = trustme.CA()
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    for name in ("server", "client"):
+        issued = authority.issue_cert("127.0.0.1", "localhost")
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        # Java reads PKCS #8 only.
+        text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / f"{name}.pem").write_bytes(text + b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    return TlsFiles(
+        folder / "authority.pem",
+        folder / "client.pem",
+        ZooKeeperTls(folder / "server.pem", folder / "authority.pem"),
+    )

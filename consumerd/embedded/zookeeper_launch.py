@@ -41,7 +41,7 @@ _LOG4J: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperTls:
-    """PEM files for a second, encrypted port: `key_store` holds key and chain, `trust_store` the clients' CA."""
+    """PEM files for a second, encrypted port: `key_store` holds a PKCS #8 key and its chain, `trust_store` the CA."""
 
     key_store: Path
     trust_store: Path

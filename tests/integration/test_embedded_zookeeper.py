@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.embedded import JavaRuntime
-    from tests.conftest import ZooKeeperFactory
+    from tests.conftest import TlsFiles, ZooKeeperFactory
 
 pytestmark = pytest.mark.zookeeper
 
@@ -145,3 +147,38 @@ async def test_the_server_dies_with_its_parent(java: JavaRuntime, tmp_path: Path
 
 def test_ports_differ() -> None:
     assert free_port() != free_port()
+
+
+@pytest.mark.asyncio
+async def test_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
+    server = await zookeeper_factory(tls=tls_files.zookeeper)
+    context = ssl.create_default_context(cafile=str(tls_files.authority))
+    assert server.secure_port is not None
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.secure_port, ssl=context)
+        writer.write(b"srvr")
+        answer = await reader.read(-1)
+        writer.transport.abort()
+    assert b"Mode: standalone" in answer
+    assert await server.mode() == "standalone"
+
+
+@pytest.mark.asyncio
+async def test_tls_may_ask_for_a_client_certificate(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
+    server = await zookeeper_factory(tls=replace(tls_files.zookeeper, client_certificate=True))
+    context = ssl.create_default_context(cafile=str(tls_files.authority))
+
+    async def ask() -> bytes:
+        async with asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.secure_port, ssl=context)
+            try:
+                writer.write(b"srvr")
+                return await reader.read(-1)
+            except (ssl.SSLError, ConnectionError):
+                return b"refused"
+            finally:
+                writer.transport.abort()
+
+    assert await ask() == b"refused"
+    context.load_cert_chain(tls_files.client)
+    assert b"Mode: standalone" in await ask()
