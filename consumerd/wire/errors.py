@@ -1,0 +1,43 @@
+"""What can be wrong with bytes on the wire or in a segment file, and with what we are asked to encode.
+
+Strategy: decoders of hostile bytes raise only classes of this module (and most return a verdict instead, see
+`consumerd.wire.v07.decode_batch`); encoders raise `EncodeError` for values that no frame can hold.
+"""
+
+from __future__ import annotations
+
+from consumerd.errors import ConsumerdError, ExitCode
+
+
+class WireError(ConsumerdError):
+    """The peer breaks the protocol, or we were asked to."""
+
+    exit_code = ExitCode.BROKER
+
+
+class FrameError(WireError):
+    """The body of a request or response is cut, contradicts itself, or is of no known type."""
+
+
+class EncodeError(WireError):
+    """A value does not fit into the field that has to carry it."""
+
+
+class CorruptMessageError(WireError):
+    """A message, or the set inside a compressed one, cannot be what a producer wrote."""
+
+    exit_code = ExitCode.CORRUPT
+
+
+class DecompressionError(CorruptMessageError):
+    """The payload of a compressed message is damaged, or larger than the limit once decompressed."""
+
+
+class OversizeMessageError(WireError):
+    """The payload of an outer message is larger than the broker's max.message.size."""
+
+
+class InvalidTopicError(WireError):
+    """A topic name that brokers refuse."""
+
+    exit_code = ExitCode.USAGE

@@ -1,0 +1,69 @@
+"""Kafka 0.6/0.7 on the wire: messages, message sets, the five requests and their responses. Pure, no I/O."""
+
+from consumerd.wire.compression import Codec
+from consumerd.wire.v07.batch import BatchEnd, Message, MessageBatch
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, EARLIEST, LATEST, ErrorCode, Limits, RequestType
+from consumerd.wire.v07.decode import decode_batch
+from consumerd.wire.v07.encode import encode_message, encode_message_set
+from consumerd.wire.v07.outer import OuterMessage, Tail, iter_outer, read_outer
+from consumerd.wire.v07.produced import CheckedSet, check_produced_set
+from consumerd.wire.v07.requests import (
+    FetchRequest,
+    MultiFetchRequest,
+    MultiProduceRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    Request,
+    decode_request,
+)
+from consumerd.wire.v07.responses import (
+    FetchResponse,
+    MultiFetchResponse,
+    OffsetsResponse,
+    decode_fetch_response,
+    decode_multifetch_response,
+    decode_offsets_response,
+    fetch_response_header,
+    multifetch_response_header,
+)
+from consumerd.wire.v07.topics import validate_topic
+from consumerd.wire.v07.unwrap import leaf_payloads
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "EARLIEST",
+    "LATEST",
+    "BatchEnd",
+    "CheckedSet",
+    "Codec",
+    "ErrorCode",
+    "FetchRequest",
+    "FetchResponse",
+    "Limits",
+    "Message",
+    "MessageBatch",
+    "MultiFetchRequest",
+    "MultiFetchResponse",
+    "MultiProduceRequest",
+    "OffsetsRequest",
+    "OffsetsResponse",
+    "OuterMessage",
+    "ProduceRequest",
+    "Request",
+    "RequestType",
+    "Tail",
+    "check_produced_set",
+    "decode_batch",
+    "decode_fetch_response",
+    "decode_multifetch_response",
+    "decode_offsets_response",
+    "decode_request",
+    "encode_message",
+    "encode_message_set",
+    "fetch_response_header",
+    "iter_outer",
+    "leaf_payloads",
+    "multifetch_response_header",
+    "read_outer",
+    "validate_topic",
+]

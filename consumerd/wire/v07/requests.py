@@ -1,0 +1,219 @@
+"""The five requests, client side (`encode`) and server side (`decode_request`).
+
+Strategy: one frozen dataclass per request, whose `encode` gives the whole frame; one reader per request type, `(body,
+position) -> (value, position)`, in a table. A frame is int32 length, int16 type, body. Single requests go on with topic
+and partition, multi requests with an int16 count of entries that each begin so (spec 000, both request headers; golden
+notes, 1).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumerd.wire.errors import EncodeError, FrameError
+from consumerd.wire.v07.constants import RequestType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_FRAME = struct.Struct(">ih")
+_FETCH = struct.Struct(">iqi")
+_OFFSETS = struct.Struct(">iqi")
+_PRODUCE = struct.Struct(">ii")
+
+
+def _frame(kind: RequestType, *parts: bytes) -> bytes:
+    try:
+        return b"".join((_FRAME.pack(2 + sum(map(len, parts)), kind), *parts))
+    except struct.error as error:
+        raise EncodeError(f"a {kind.name} request is too long for one frame") from error
+
+
+def _topic(topic: str) -> bytes:
+    try:
+        name = topic.encode()
+        return _INT16.pack(len(name)) + name
+    except (UnicodeEncodeError, struct.error) as error:
+        raise EncodeError(f"the topic name {topic[:20]!r}... cannot be sent: not UTF-8, or too long") from error
+
+
+def _numbers(layout: struct.Struct, what: str, *values: int) -> bytes:
+    try:
+        return layout.pack(*values)
+    except struct.error as error:
+        raise EncodeError(f"a number does not fit into a {what}: {', '.join(map(str, values))}") from error
+
+
+def _count(kind: RequestType, entries: int) -> bytes:
+    try:
+        return _INT16.pack(entries)
+    except struct.error as error:
+        raise EncodeError(f"{entries} entries are too many for one {kind.name} request; send at most 32767") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Up to `max_size` bytes of a partition's log from `offset` on."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_size: int
+
+    def entry(self) -> bytes:
+        """The request without frame and type: what a MULTIFETCH repeats."""
+        return _topic(self.topic) + _numbers(_FETCH, "fetch request", self.partition, self.offset, self.max_size)
+
+    def encode(self) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        return _frame(RequestType.FETCH, self.entry())
+
+
+@dataclass(frozen=True, slots=True)
+class MultiFetchRequest:
+    """Several fetches, answered in one frame in this order."""
+
+    fetches: tuple[FetchRequest, ...]
+
+    def encode(self) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        kind = RequestType.MULTIFETCH
+        return _frame(kind, _count(kind, len(self.fetches)), *(fetch.entry() for fetch in self.fetches))
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """Append `messages`, an encoded message set, to a partition; partition -1 leaves the choice to the broker.
+
+    No answer comes, whatever happens (golden notes, 1).
+    """
+
+    topic: str
+    partition: int
+    messages: bytes
+
+    def entry(self) -> bytes:
+        """The request without frame and type: what a MULTIPRODUCE repeats."""
+        sizes = _numbers(_PRODUCE, "produce request", self.partition, len(self.messages))
+        return b"".join((_topic(self.topic), sizes, self.messages))
+
+    def encode(self) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        return _frame(RequestType.PRODUCE, self.entry())
+
+
+@dataclass(frozen=True, slots=True)
+class MultiProduceRequest:
+    """Several produce requests in one frame. No answer comes."""
+
+    produces: tuple[ProduceRequest, ...]
+
+    def encode(self) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        kind = RequestType.MULTIPRODUCE
+        return _frame(kind, _count(kind, len(self.produces)), *(produce.entry() for produce in self.produces))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """Up to `max_number` offsets, descending, of segments last written before `time` (ms since 1970, LATEST or
+    EARLIEST).
+
+    A negative `max_number` can be sent; brokers close the connection over it.
+    """
+
+    topic: str
+    partition: int
+    time: int
+    max_number: int
+
+    def encode(self) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        numbers = _numbers(_OFFSETS, "offsets request", self.partition, self.time, self.max_number)
+        return _frame(RequestType.OFFSETS, _topic(self.topic), numbers)
+
+
+Request = FetchRequest | MultiFetchRequest | ProduceRequest | MultiProduceRequest | OffsetsRequest
+
+
+def decode_request(body: bytes | memoryview) -> Request:
+    """Read a request; `body` is the frame without its length field. Bytes after a whole request are ignored.
+
+    Topic names and numbers are handed over as they came, for the broker to judge; bytes that are not UTF-8 become
+    U+FFFD, which no valid topic holds. Raises FrameError for an unknown type, a cut-off body, a null topic, or a
+    negative count or set size: for all of these a real broker closes the connection (golden notes, 1).
+    """
+    data = bytes(body)
+    try:
+        (number,) = _INT16.unpack_from(data)
+        read = _READERS.get(number)
+        if read is None:
+            raise FrameError(f"request type {number} does not exist; 0 to 4 do")
+        return read(data, 2)
+    except struct.error as error:
+        raise FrameError(f"a request of {len(data)} bytes ends within a field") from error
+
+
+def _read_topic(data: bytes, position: int) -> tuple[str, int]:
+    (size,) = _INT16.unpack_from(data, position)
+    start, end = position + 2, position + 2 + size
+    if size < 0 or end > len(data):
+        raise FrameError(f"a topic name of {size} bytes where {len(data) - start} are left")
+    return data[start:end].decode(errors="replace"), end
+
+
+def _read_count(data: bytes, position: int) -> tuple[int, int]:
+    (count,) = _INT16.unpack_from(data, position)
+    if count < 0:
+        raise FrameError(f"a request with {count} entries")
+    return count, position + 2
+
+
+def _read_fetch(data: bytes, position: int) -> tuple[FetchRequest, int]:
+    topic, position = _read_topic(data, position)
+    return FetchRequest(topic, *_FETCH.unpack_from(data, position)), position + _FETCH.size
+
+
+def _read_produce(data: bytes, position: int) -> tuple[ProduceRequest, int]:
+    topic, position = _read_topic(data, position)
+    partition, size = _PRODUCE.unpack_from(data, position)
+    start, end = position + _PRODUCE.size, position + _PRODUCE.size + size
+    if size < 0 or end > len(data):
+        raise FrameError(f"a message set of {size} bytes where {len(data) - start} are left")
+    return ProduceRequest(topic, partition, data[start:end]), end
+
+
+def _read_offsets(data: bytes, position: int) -> OffsetsRequest:
+    topic, position = _read_topic(data, position)
+    return OffsetsRequest(topic, *_OFFSETS.unpack_from(data, position))
+
+
+def _read_multifetch(data: bytes, position: int) -> MultiFetchRequest:
+    count, position = _read_count(data, position)
+    fetches = []
+    for _ in range(count):
+        fetch, position = _read_fetch(data, position)
+        fetches.append(fetch)
+    return MultiFetchRequest(tuple(fetches))
+
+
+def _read_multiproduce(data: bytes, position: int) -> MultiProduceRequest:
+    count, position = _read_count(data, position)
+    produces = []
+    for _ in range(count):
+        produce, position = _read_produce(data, position)
+        produces.append(produce)
+    return MultiProduceRequest(tuple(produces))
+
+
+_READERS: dict[int, Callable[[bytes, int], Request]] = {
+    RequestType.PRODUCE: lambda data, position: _read_produce(data, position)[0],
+    RequestType.FETCH: lambda data, position: _read_fetch(data, position)[0],
+    RequestType.MULTIFETCH: _read_multifetch,
+    RequestType.MULTIPRODUCE: _read_multiproduce,
+    RequestType.OFFSETS: _read_offsets,
+}

@@ -1,0 +1,30 @@
+"""Which topic names a 0.7.2 broker accepts (golden notes, 1: everything but this)."""
+
+from __future__ import annotations
+
+import re
+
+from consumerd.wire.errors import InvalidTopicError
+
+#: The broker's max.topic.name.length.
+MAX_TOPIC_LENGTH = 255
+
+_ILLEGAL = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+
+def validate_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
+    """Raise InvalidTopicError for a name that the broker would refuse; `max_length` counts UTF-16 units as the JVM
+    does.
+    """
+    if not name:
+        raise InvalidTopicError("the topic name is empty")
+    if name in {".", ".."}:
+        raise InvalidTopicError(f"the topic name {name!r} would be a directory of its own kind; choose another")
+    if len(name) > max_length or len(name.encode("utf-16-le", "surrogatepass")) > 2 * max_length:
+        raise InvalidTopicError(f"the topic name {name[:20]!r}... is longer than {max_length} characters")
+    found = _ILLEGAL.search(name)
+    if found:
+        raise InvalidTopicError(
+            f"the topic name {name!r} holds {found.group()!r}, which brokers refuse: no slash, control, surrogate or "
+            "private-use characters"
+        )
