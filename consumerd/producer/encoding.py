@@ -1,0 +1,90 @@
+"""Payloads -> message sets that a broker accepts, or a clear refusal before anything is sent.
+
+Strategy: brokers drop a set with an oversize message silently and close the connection on an oversize request (golden
+notes, 1), and there is no answer that could tell. So both limits are kept here: a message over the limit is an
+error, a wrapper over it is made again from halves, and a set over the request limit becomes several.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.producer.errors import MessageSizeTooLargeError
+from consumerd.wire.compression import Codec
+from consumerd.wire.v07 import encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Bytes of a magic-1 message beside its payload: length, magic, attributes, CRC.
+HEADER = 10
+#: A wrapper over more messages than this is not made, however well they compress: consumers hold it decompressed, and
+#: refuse a wrapper that grows too much (`wire.v07.Limits`).
+MAX_WRAPPED_BYTES = 16 * 1024 * 1024
+
+
+def encode_sets(
+    topic: str, payloads: Sequence[bytes], *, magic: int, codec: Codec, max_message_bytes: int, max_set_bytes: int
+) -> list[bytes]:
+    """The message sets to send, in order; each has at most `max_set_bytes`.
+
+    `max_message_bytes` bounds the payload of an outermost message, as the broker's max.message.size does. `topic` is
+    only for the error. Raises MessageSizeTooLargeError.
+    """
+    if codec is Codec.NONE:
+        for payload in payloads:
+            _check(topic, len(payload), max_message_bytes)
+        return [encode_message_set(part, magic=magic) for part in _parts(payloads, max_set_bytes)]
+    wrappers = (
+        wrapper
+        for part in _parts(payloads, MAX_WRAPPED_BYTES)
+        for wrapper in _wrappers(topic, part, magic, codec, max_message_bytes)
+    )
+    return _join(wrappers, max_set_bytes)
+
+
+def _check(topic: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise MessageSizeTooLargeError(
+            f"a message for topic {topic!r} has {size} bytes and the limit is {limit}: brokers drop larger ones "
+            "silently; if yours have a larger max.message.size, raise the producer's limit."
+        )
+
+
+def _parts(payloads: Sequence[bytes], max_set_bytes: int) -> Iterator[Sequence[bytes]]:
+    """Consecutive parts of `payloads` whose message sets have at most `max_set_bytes`, as few as can be."""
+    first, size = 0, 0
+    for position, payload in enumerate(payloads):
+        more = HEADER + len(payload)
+        if size + more > max_set_bytes and position > first:
+            yield payloads[first:position]
+            first, size = position, 0
+        size += more
+    yield payloads[first:]
+
+
+def _wrappers(
+    topic: str, payloads: Sequence[bytes], magic: int, codec: Codec, max_message_bytes: int
+) -> Iterator[bytes]:
+    """Compressed messages over all of `payloads`: one, unless that would be too large."""
+    wrapper = encode_message_set(payloads, magic=magic, codec=codec)
+    if len(wrapper) - HEADER <= max_message_bytes:
+        yield wrapper
+    elif len(payloads) > 1:
+        middle = len(payloads) // 2
+        yield from _wrappers(topic, payloads[:middle], magic, codec, max_message_bytes)
+        yield from _wrappers(topic, payloads[middle:], magic, codec, max_message_bytes)
+    else:  # it does not compress; plain it may still fit
+        _check(topic, len(payloads[0]), max_message_bytes)
+        yield encode_message_set(payloads, magic=magic)
+
+
+def _join(messages: Iterator[bytes], max_set_bytes: int) -> list[bytes]:
+    sets: list[bytes] = []
+    current = b""
+    for message in messages:
+        if current and len(current) + len(message) > max_set_bytes:
+            sets.append(current)
+            current = b""
+        current += message
+    return [*sets, current]

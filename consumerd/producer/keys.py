@@ -1,0 +1,47 @@
+"""Which partition a key belongs to, as Kafka 0.7.2's DefaultPartitioner decides it.
+
+Strategy: `abs(key.hashCode) % n` over the sorted list of candidates (golden notes, 7), with Java's own hash of strings,
+so that JVM producers and ours put a key's messages into one partition. Java's `abs` has one quirk, documented below.
+"""
+
+from __future__ import annotations
+
+#: Text keys hash like Java's String. Bytes keys hash like `java.util.Arrays.hashCode(byte[])`: a Java array itself
+#: hashes by its address, so there is nothing of 0.7.2 to be compatible with.
+Key = str | bytes
+
+_WRAP = 1 << 32
+_SIGN = 1 << 31
+
+
+def _to_int32(value: int) -> int:
+    value %= _WRAP
+    return value - _WRAP if value & _SIGN else value
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode()`: int32, computed over UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) % _WRAP
+    return _to_int32(value)
+
+
+def java_bytes_hash(data: bytes) -> int:
+    """`Arrays.hashCode(byte[])`: int32, computed over signed bytes."""
+    value = 1
+    for byte in data:
+        value = (31 * value + (byte - 256 if byte > 127 else byte)) % _WRAP
+    return _to_int32(value)
+
+
+def key_index(key: Key, count: int) -> int:
+    """Index of the candidate for `key` among `count` (at least 1) candidates, sorted by (broker, partition).
+
+    Where the hash is -2**31, Java's `abs` overflows and stays negative: 0.7.2 then refuses the message unless `count`
+    divides 2**31. Here the absolute value is a number's: the same candidate wherever 0.7.2 accepts one, and a valid
+    one elsewhere.
+    """
+    value = java_string_hash(key) if isinstance(key, str) else java_bytes_hash(key)
+    return abs(value) % count
