@@ -1,0 +1,380 @@
+"""The vocabulary of the membership machine: what happens to a member (events) and what it has done (actions).
+
+Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
+a list of actions; whoever runs it (the consumer, or a simulator) performs them. Three conventions make that safe:
+
+- *Tickets.* Every action that takes time carries a `ticket`, a number never used before. It is answered exactly once,
+  with an event that carries the same ticket, or with `Failed(ticket)` when the outcome is unknown. Answers may come in
+  any order, and late or never when the session ended: the machine ignores what it no longer waits for.
+- *Sessions.* Every action that touches ZooKeeper carries the `session_id` on which it is valid. The runner performs it
+  on that very session or answers `Failed`; it never moves an action over to a newer session.
+- *Order.* The actions of one list are begun in list order; none waits for another to end, since what must come later
+  is only asked for when its predecessor was answered. Actions without a ticket take effect before the next event is
+  handled.
+
+Ring 0. Times are seconds on one monotonic clock (the `now` of `Member.handle`). Sources: spec 001 "Consumer rebalancing
+algorithm"; golden notes, 4 and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """What a group looked like in ZooKeeper. The reads behind it need not be atomic.
+
+    Watches are armed by the very reads (ids, topics, verified owner nodes, the own id node), so that a change after the
+    read leads to `Triggered`.
+    """
+
+    #: Every child of `/consumers/G/ids` with its text, our own included. A child that vanished between listing and
+    #: reading is left out.
+    members: Mapping[str, str]
+    #: The session that owns the id node named like us; None when there is no such node.
+    own_id_session: int | None
+    #: topic -> broker -> number of partitions (`/brokers/topics/T/B`), for the topics asked for. A topic that does not
+    #: exist may be missing or empty.
+    topics: Mapping[str, Mapping[int, int]]
+    #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.
+    owner_sessions: Mapping[TopicPartition, int | None]
+    #: Every partition of `topics` that has an owner node, anybody's; None unless `TakeSnapshot.survey` asked for it.
+    claimed: frozenset[TopicPartition] | None = None
+
+
+# ---- Events: the session ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """A ZooKeeper session that did not exist before. Nothing of a former one counts."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSuspended:
+    """The connection is gone; the session may live on at the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """Connected again, with the same session."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """While suspended, the time ran out in which the server cannot have ended the session (`lease_left()` <= 0).
+
+    Others may own our partitions from now on, so whatever handlers still hold has to stop. `SessionResumed` may follow
+    all the same: the server may be slower than our cautious reckoning.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExpired:
+    """The session is over: its id node and owner nodes are gone or about to go."""
+
+
+# ---- Events: from outside -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """Something that the assignment depends on may have changed: a watch fired, or a poll saw a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipLost:
+    """The owner node of a partition is no longer ours, seen outside a snapshot: a commit was refused, a watch fired."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Leave the group in order: drain, release, unregister. Repeated requests do no harm."""
+
+
+# ---- Events: answers to actions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The action was not performed, or whether it was is unknown: not connected, connection lost, session changed.
+
+    Answers `TakeSnapshot`, `Register`, `Unregister`, `Claim` and `Release`. `Drain` and `Abandon` always succeed.
+    """
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """Answers `TakeSnapshot`."""
+
+    ticket: int
+    snapshot: GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Answers `Register`: our id node stands, and this session owns it."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationBlocked:
+    """Answers `Register`: a node of that name belongs to another session, dead or alive. It is waited for."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """Answers `Unregister`: no id node of this session stands."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Answers `Claim`: the owner node stands with the stream asked for, and this session owns it."""
+
+    partition: TopicPartition
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimBlocked:
+    """Answers `Claim`: somebody else's owner node (or one of our former session) is in the way."""
+
+    partition: TopicPartition
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Answers `Drain`: no handler holds anything of the partition, and what was handled is committed if possible."""
+
+    partition: TopicPartition
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answers `Release`: no owner node of this session stands."""
+
+    partition: TopicPartition
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Answers `Abandon`: the handler has ended, nothing of the partition is held any more."""
+
+    partition: TopicPartition
+    ticket: int
+
+
+Event = (
+    SessionStarted
+    | SessionSuspended
+    | SessionResumed
+    | LeaseExpired
+    | SessionExpired
+    | Triggered
+    | OwnershipLost
+    | TimerFired
+    | StopRequested
+    | Failed
+    | SnapshotTaken
+    | Registered
+    | RegistrationBlocked
+    | Unregistered
+    | Claimed
+    | ClaimBlocked
+    | Drained
+    | Released
+    | Abandoned
+)
+
+
+# ---- Actions: in ZooKeeper ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Read the group. Answer: `SnapshotTaken` or `Failed`. A newer one makes an older one pointless."""
+
+    ticket: int
+    session_id: int
+    #: The topics to read; None for all (a filter subscription).
+    topics: frozenset[str] | None
+    #: The partitions whose owner nodes have to be looked at.
+    verify: frozenset[TopicPartition]
+    #: Whether to list all owner nodes of the topics too (`GroupSnapshot.claimed`).
+    survey: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Create the id node `/consumers/G/ids/C` as an ephemeral. Answer: `Registered`, `RegistrationBlocked`, `Failed`.
+
+    The runner may wait for a node in the way before it answers `RegistrationBlocked`, and the machine asks again after
+    the retry interval. How long a start waits for a configured id that another process holds is the runner's decision.
+    """
+
+    ticket: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Delete our id node if this session owns it. Answer: `Unregistered` or `Failed`."""
+
+    ticket: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Create the owner node as an ephemeral with the value `consumer_id-stream`. Never wait, never adopt.
+
+    A node that this very session owns already (an earlier reply was lost) counts as created. Answer: `Claimed`,
+    `ClaimBlocked` or `Failed`.
+    """
+
+    partition: TopicPartition
+    ticket: int
+    session_id: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Delete the owner node if this session owns it; nothing to delete is success. Answer: `Released` or `Failed`."""
+
+    partition: TopicPartition
+    ticket: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Create and delete a dummy id in one atomic multi, to wake members that gave up (no answer).
+
+    Its data is `{ }`: empty data or a topic with zero streams would break every JVM peer's rebalance. A nudge that
+    fails is repeated while the session lives.
+    """
+
+    session_id: int
+
+
+# ---- Actions: the flow of messages --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartConsuming:
+    """The partition is ours: find its position, fetch, hand over, commit on this session (no answer).
+
+    While handover is paused, the partition starts paused.
+    """
+
+    partition: TopicPartition
+    session_id: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop fetching, let the handler finish what it holds, commit, then answer `Drained`.
+
+    At `deadline` (absolute) the handler is cancelled and its end awaited; what was handled until then is committed.
+    """
+
+    partition: TopicPartition
+    ticket: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Stop at once: no more fetching or handing over, cancel the handler, do not commit, do not release.
+
+    Also ends a `Drain` of the partition, which then needs no answer. Answer: `Abandoned`, when the handler has ended.
+    """
+
+    partition: TopicPartition
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseHandover:
+    """Hand over nothing more, of no partition, and commit nothing (no answer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeHandover:
+    """Handing over and committing may go on, while the lease lasts (no answer)."""
+
+
+# ---- Actions: the rest --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send `TimerFired` at `at` (absolute). There is one timer: this replaces an earlier setting."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the operator, once."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseGroup:
+    """We cannot be in this group (a foreign dialect). The member leaves by itself; `Finished` follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The member has left: nothing is held, nothing registered by us stands, no more actions will come."""
+
+
+Action = (
+    TakeSnapshot
+    | Register
+    | Unregister
+    | Claim
+    | Release
+    | Nudge
+    | StartConsuming
+    | Drain
+    | Abandon
+    | PauseHandover
+    | ResumeHandover
+    | SetTimer
+    | Warn
+    | RefuseGroup
+    | Finished
+)
