@@ -1,0 +1,28 @@
+"""What can be wrong with a znode's name or value.
+
+Ring 0. Every function of this room that reads text written by somebody else raises these and nothing else.
+"""
+
+from __future__ import annotations
+
+from consumerd.errors import ConsumerdError, ExitCode
+
+#: How much of a foreign text an error message shows.
+_SHOWN = 80
+
+
+class RegistryError(ConsumerdError):
+    """A znode's name or value is not what Kafka 0.7 writes, or cannot be written in its format."""
+
+    exit_code = ExitCode.ZOOKEEPER
+
+
+class DialectError(RegistryError):
+    """The znodes are those of Kafka 0.8 or later, or of both: such a group is never joined."""
+
+
+def shown(text: str) -> str:
+    """`text` quoted, with control characters escaped, cut to a length that fits a sentence."""
+    if len(text) > _SHOWN:
+        return f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+    return repr(text)

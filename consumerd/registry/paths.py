@@ -1,0 +1,117 @@
+"""Where Kafka 0.7 keeps what in ZooKeeper: one function per kind of node.
+
+Ring 0. Paths are relative to the chroot (spec 001 "ZooKeeper Directories"; golden notes, 4). All parents are
+persistent with null data. Names that come from users are checked here, because a `/` in a group id would otherwise
+name a node of some other group; each function raises RegistryError for a name that no node can have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.registry.errors import RegistryError, shown
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
+
+CONSUMERS = "/consumers"
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+
+
+def _forbidden(char: str) -> bool:
+    """Characters that ZooKeeper refuses in a path, the separator included."""
+    return (
+        char == "/"
+        or char <= "\x1f"
+        or "\x7f" <= char <= "\x9f"
+        or "\ud800" <= char <= "\uf8ff"
+        or "\ufff0" <= char <= "\uffff"
+    )
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if it can be one element of a path; `kind` ("group", "topic", ...) is for the error's sentence."""
+    if not name:
+        raise RegistryError(f"the {kind} is empty: give it a name")
+    if name in (".", ".."):
+        raise RegistryError(f"{name!r} cannot be a {kind}: ZooKeeper reserves it")
+    bad = next((char for char in name if _forbidden(char)), None)
+    if bad is not None:
+        raise RegistryError(f"the {kind} {shown(name)} holds {bad!r}, which no ZooKeeper node can have in its name")
+    return name
+
+
+def broker_ids_path() -> str:
+    """The parent of the live brokers."""
+    return BROKER_IDS
+
+
+def broker_path(broker: int) -> str:
+    """Ephemeral: the broker's address."""
+    return f"{BROKER_IDS}/{broker:d}"
+
+
+def topics_path() -> str:
+    """The parent of the topics."""
+    return BROKER_TOPICS
+
+
+def topic_path(topic: str) -> str:
+    """The parent of the brokers that hold `topic`."""
+    return f"{BROKER_TOPICS}/{check_name('topic', topic)}"
+
+
+def topic_broker_path(topic: str, broker: int) -> str:
+    """Ephemeral: how many partitions of `topic` the broker has."""
+    return f"{topic_path(topic)}/{broker:d}"
+
+
+def consumers_path() -> str:
+    """The parent of the groups."""
+    return CONSUMERS
+
+
+def group_path(group: str) -> str:
+    """The parent of all that belongs to `group`."""
+    return f"{CONSUMERS}/{check_name('group', group)}"
+
+
+def ids_path(group: str) -> str:
+    """The parent of the group's live members."""
+    return f"{group_path(group)}/ids"
+
+
+def id_path(group: str, consumer_id: str) -> str:
+    """Ephemeral: what the member subscribes to."""
+    return f"{ids_path(group)}/{check_name('consumer id', consumer_id)}"
+
+
+def owners_root(group: str) -> str:
+    """The parent of the topics that the group ever owned."""
+    return f"{group_path(group)}/owners"
+
+
+def owners_path(group: str, topic: str) -> str:
+    """The parent of the owned partitions of `topic`."""
+    return f"{owners_root(group)}/{check_name('topic', topic)}"
+
+
+def owner_path(group: str, partition: TopicPartition) -> str:
+    """Ephemeral: which member and stream owns the partition."""
+    return f"{owners_path(group, partition.topic)}/{partition.name}"
+
+
+def offsets_root(group: str) -> str:
+    """The parent of the topics for which the group ever committed."""
+    return f"{group_path(group)}/offsets"
+
+
+def offsets_path(group: str, topic: str) -> str:
+    """The parent of the committed partitions of `topic`."""
+    return f"{offsets_root(group)}/{check_name('topic', topic)}"
+
+
+def offset_path(group: str, partition: TopicPartition) -> str:
+    """Persistent: the offset of the first message that was not handled."""
+    return f"{offsets_path(group, partition.topic)}/{partition.name}"

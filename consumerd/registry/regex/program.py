@@ -1,0 +1,172 @@
+"""What a parsed pattern becomes: a short program of relative jumps, built from fragments.
+
+Ring 0. Fragments know the least and greatest number of characters that they can take (lookbehind needs both) and can be
+put together without patching, because all jumps are relative. Copies made for `{n,m}` are counted before they are
+made: a pattern of a few characters must not ask for a program of millions.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.registry.errors import RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.registry.regex.charset import CharSet
+
+#: Instructions of one program, those inside its lookarounds and atomic groups included.
+MAX_INSTRUCTIONS = 20_000
+
+
+class Op(IntEnum):
+    """What an instruction does; `a` and `b` are its operands."""
+
+    CHAR = auto()  #: take one character of the set `a`
+    SPLIT = auto()  #: try `a`, then `b` (relative)
+    JUMP = auto()  #: go to `a` (relative)
+    AGAIN = auto()  #: back to the loop's head at `a`, or, when that was seen here (an empty turn), on to `b`
+    ATOMIC = auto()  #: take what the program `a` takes at its first success, and never reconsider
+    AHEAD = auto()  #: the program `a` matches from here; `b`: must it?
+    BEHIND = auto()  #: the program `a` (a `Behind`) matches up to here; `b`: must it?
+    BEGIN = auto()  #: at the beginning
+    END = auto()  #: at the end, or before a line terminator that ends the text
+    LAST = auto()  #: at the very end
+    BOUNDARY = auto()  #: between a word character and another one; `b`: must it be?
+    MATCH = auto()
+
+
+class Instruction(NamedTuple):
+    """One step of a program."""
+
+    op: Op
+    a: object = None
+    b: object = None
+
+
+Program = tuple[Instruction, ...]
+
+
+class Behind(NamedTuple):
+    """The operand of a lookbehind: its program and how far back it may begin."""
+
+    program: Program
+    least: int
+    most: int
+
+
+class Fragment(NamedTuple):
+    """Part of a program. It ends by running off its end.
+
+    `least` and `most` are the numbers of characters it takes (None: without bound), `cost` its instructions with
+    those of the programs inside it.
+    """
+
+    code: Program
+    least: int
+    most: int | None
+    cost: int
+
+
+EMPTY = Fragment((), 0, 0, 0)
+
+
+def _check_cost(cost: int) -> None:
+    if cost > MAX_INSTRUCTIONS:
+        raise RegistryError(f"a topic filter grows to more than {MAX_INSTRUCTIONS} steps: repeat less")
+
+
+def one(chars: CharSet) -> Fragment:
+    """One character of a set."""
+    return Fragment((Instruction(Op.CHAR, chars),), 1, 1, 1)
+
+
+def assertion(op: Op, wanted: bool = True) -> Fragment:
+    """An assertion about the position."""
+    return Fragment((Instruction(op, None, wanted),), 0, 0, 1)
+
+
+def _sum(fragments: Iterable[Fragment]) -> int | None:
+    """The greatest length of all in a row; None when one has no bound."""
+    total = 0
+    for fragment in fragments:
+        if fragment.most is None:
+            return None
+        total += fragment.most
+    return total
+
+
+def chain(parts: Sequence[Fragment]) -> Fragment:
+    """One after the other."""
+    cost = sum(part.cost for part in parts)
+    _check_cost(cost)
+    code = tuple(step for part in parts for step in part.code)
+    return Fragment(code, sum(part.least for part in parts), _sum(parts), cost)
+
+
+def choice(branches: Sequence[Fragment]) -> Fragment:
+    """The first branch that leads on; at least one is given."""
+    *heads, last = branches
+    cost = sum(branch.cost for branch in branches) + 2 * len(heads)
+    _check_cost(cost)
+    code: list[Instruction] = []
+    left = sum(len(branch.code) + 2 for branch in heads) + len(last.code)
+    for branch in heads:
+        left -= len(branch.code) + 2
+        code += (Instruction(Op.SPLIT, 1, len(branch.code) + 2), *branch.code, Instruction(Op.JUMP, left + 1))
+    code += last.code
+    lengths = [branch.most for branch in branches if branch.most is not None]
+    most = max(lengths) if len(lengths) == len(branches) else None
+    return Fragment(tuple(code), min(branch.least for branch in branches), most, cost)
+
+
+def _split(onward: int, lazy: bool) -> Instruction:
+    return Instruction(Op.SPLIT, onward, 1) if lazy else Instruction(Op.SPLIT, 1, onward)
+
+
+def _optional(body: Fragment, times: int, lazy: bool) -> Fragment:
+    """Up to `times`: every turn may be the last, so all turns leave to the same place."""
+    code: list[Instruction] = []
+    for left in range(times, 0, -1):
+        code += (_split(left * (len(body.code) + 1), lazy), *body.code)
+    most = None if body.most is None else body.most * times
+    return Fragment(tuple(code), 0, most, (body.cost + 1) * times)
+
+
+def _star(body: Fragment, lazy: bool) -> Fragment:
+    code = (_split(len(body.code) + 2, lazy), *body.code, Instruction(Op.AGAIN, -len(body.code) - 1, 1))
+    return Fragment(code, 0, 0 if body.most == 0 else None, body.cost + 2)
+
+
+def repeat(body: Fragment, least: int, most: int | None, *, lazy: bool = False) -> Fragment:
+    """`least` to `most` times (None: without bound)."""
+    _check_cost((body.cost + 1) * (least + 1 if most is None else most))
+    rest = _star(body, lazy) if most is None else _optional(body, most - least, lazy)
+    return chain([*[body] * least, rest])
+
+
+def complete(body: Fragment) -> Program:
+    """A whole program that can be run."""
+    return (*body.code, Instruction(Op.MATCH))
+
+
+def atomic(body: Fragment) -> Fragment:
+    """A group that is not entered again once it matched."""
+    return Fragment((Instruction(Op.ATOMIC, complete(body)),), body.least, body.most, body.cost + 1)
+
+
+def ahead(body: Fragment, wanted: bool) -> Fragment:
+    """Lookahead."""
+    return Fragment((Instruction(Op.AHEAD, complete(body), wanted),), 0, 0, body.cost + 1)
+
+
+def behind(body: Fragment, wanted: bool) -> Fragment:
+    """Lookbehind. Raises RegistryError when its length has no bound, as Java does."""
+    if body.most is None:
+        raise RegistryError("a topic filter looks behind without bound: use {n,m} instead of * and + in (?<=...)")
+    # It has to end exactly here: the text that it may take from ends here, so "at the very end" says so.
+    program = (*body.code, Instruction(Op.LAST), Instruction(Op.MATCH))
+    operand = Behind(program, body.least, body.most)
+    return Fragment((Instruction(Op.BEHIND, operand, wanted),), 0, 0, body.cost + 1)

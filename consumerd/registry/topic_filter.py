@@ -1,0 +1,70 @@
+"""Topic filters: which topics a member with a whitelist or blacklist subscribes to.
+
+Ring 0. The text is normalised as 0.7.2 does (golden notes, 4) and matched against the whole name with Java's rules
+(`consumerd.registry.regex`; docs/topic-filters.md). Every member of a group must come to the same set of topics, so a
+construct whose meaning is not certain is refused instead of approximated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+
+from consumerd.registry import regex
+from consumerd.registry.errors import RegistryError
+
+#: Characters of a filter; room for a list of some hundreds of topics.
+MAX_FILTER_LENGTH = 16_384
+
+#: What Java's `trim` takes off both ends: everything up to the blank.
+_TRIMMED = "".join(map(chr, range(0x21)))
+
+
+class FilterKind(Enum):
+    """Whether the pattern names the topics that are wanted or those that are not."""
+
+    WHITELIST = "*"
+    BLACKLIST = "!"
+
+
+def normalise(text: str) -> str:
+    """As 0.7.2: trimmed, each `,` a `|`, no blanks, no quotes of either kind around it (property files bring them)."""
+    return text.strip(_TRIMMED).replace(",", "|").replace(" ", "").strip("\"'")
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> regex.Program:
+    return regex.parse(pattern)
+
+
+@lru_cache(maxsize=65_536)
+def _matches(pattern: str, topic: str) -> bool:
+    return regex.matches(_compiled(pattern), topic)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """A whitelist or blacklist. `text` is normalised when it is made; equal filters compare equal.
+
+    Raises RegistryError for a pattern that is too long or not in the supported subset.
+    """
+
+    kind: FilterKind
+    text: str
+    _program: regex.Program = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.text) > MAX_FILTER_LENGTH:
+            raise RegistryError(
+                f"a topic filter of {len(self.text)} characters is too long: at most {MAX_FILTER_LENGTH} are read"
+            )
+        object.__setattr__(self, "text", normalise(self.text))
+        object.__setattr__(self, "_program", _compiled(self.text))
+
+    def matches(self, topic: str) -> bool:
+        """Is `topic` subscribed to: does the whole name match (whitelist), or not match (blacklist)?
+
+        Raises RegistryError for a pattern of lookarounds so nested that one name takes millions of steps.
+        """
+        return _matches(self.text, topic) is (self.kind is FilterKind.WHITELIST)
