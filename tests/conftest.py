@@ -23,7 +23,7 @@ from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 #: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
 _MARKED_FIXTURES = {
@@ -53,6 +53,12 @@ def run_in_thread(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine on a loop of its own; a session-wide fixture may not touch the loops of single tests."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, main).result()
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], NoReturn]:
+    """What to call with the reason when something that a test needs is not on this machine."""
+    return _missing
 
 
 @pytest.fixture(scope="session")

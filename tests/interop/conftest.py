@@ -1,0 +1,76 @@
+"""A Jafka broker and JVM members of groups, against our ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pytest
+
+from consumerd.embedded import JavaRuntime, MissingRuntimeError
+from consumerd.embedded.jafka import JafkaBroker, JafkaMember, compile_java, jafka_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+@pytest.fixture(scope="session")
+def jafka_class_path(
+    java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]
+) -> list[Path]:
+    """Jafka's jars and our compiled `JafkaMember`."""
+    classes = tmp_path_factory.mktemp("java")
+    try:
+        jars = jafka_jars()
+        compile_java(java, Path(__file__).with_name("java") / "JafkaMember.java", jars, classes)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    return [classes, *jars]
+
+
+class JafkaBrokerFactory(Protocol):
+    """Starts a broker registered in `zookeeper`; further arguments are those of `JafkaBroker`."""
+
+    async def __call__(self, zookeeper: str, **arguments: Any) -> JafkaBroker: ...
+
+
+class JafkaConsumerFactory(Protocol):
+    """Starts a member of `group`; returns when it has joined. Further arguments are those of `JafkaMember`."""
+
+    async def __call__(
+        self, zookeeper: str, group: str, topics: Mapping[str, int], **arguments: Any
+    ) -> JafkaMember: ...
+
+
+@pytest.fixture
+def jafka_broker(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaBrokerFactory]:
+    brokers: list[JafkaBroker] = []
+
+    async def start(zookeeper: str, **arguments: Any) -> JafkaBroker:
+        folder = tmp_path / f"jafka-broker-{len(brokers)}"
+        broker = JafkaBroker(folder, zookeeper, java=java, jars=jafka_class_path, **arguments)
+        brokers.append(broker)
+        await broker.start()
+        return broker
+
+    yield start
+    for broker in brokers:
+        broker.kill()
+
+
+@pytest.fixture
+def jafka_consumer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaConsumerFactory]:
+    members: list[JafkaMember] = []
+
+    async def start(zookeeper: str, group: str, topics: Mapping[str, int], **arguments: Any) -> JafkaMember:
+        folder = tmp_path / f"jafka-member-{len(members)}"
+        member = JafkaMember(
+            folder, zookeeper, group, topics, java=java, class_path=jafka_class_path, main="JafkaMember", **arguments
+        )
+        members.append(member)
+        await member.start()
+        return member
+
+    yield start
+    for member in members:
+        member.kill()
