@@ -1,0 +1,141 @@
+"""`consumerd log`: look into directories of .kafka segment files without a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.storage.dump import LogEntry
+
+#: Rows that share a table: rich must see a whole table before it prints, and a segment has millions of messages.
+ROWS_PER_TABLE = 1000
+#: Problems that are spelt out at the end; the others are counted.
+PROBLEMS_SHOWN = 20
+#: Width of the table where standard output is not a terminal.
+PIPE_WIDTH = 160
+
+EXAMPLES = """\b
+Examples:
+  consumerd log dump /var/lib/kafka/events-0
+  consumerd log dump --json /archive | jq 'select(.valid | not)'
+"""
+
+
+@click.group("log")
+def command() -> None:
+    """Read directories of .kafka segment files without a broker."""
+
+
+@command.command("dump", epilog=EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a table.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
+    """Show every outer message of segment files, and of directories with such, in order.
+
+    Offsets begin with the number in the file's name. A damaged message is shown as not valid and the dump goes on where
+    its length allows; what cannot be read ends the file as one last entry. Problems are summed up on standard error and
+    do not change the exit code, 0.
+    """
+    from consumerd.storage.dump import find_segments, read_segment  # noqa: PLC0415  # `--help` needs no storage
+
+    show = _show_json if as_json else _show_table
+    problems = _Problems()
+    for path, start in find_segments(paths):
+        show(path, problems.watch(path, read_segment(path, start)))
+    problems.report()
+
+
+class _Problems:
+    """Passes entries through and remembers what was wrong with them."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._files = 0
+        self._bad = 0
+        self._shown: list[str] = []
+
+    def watch(self, path: Path, entries: Iterator[LogEntry]) -> Iterator[LogEntry]:
+        self._files += 1
+        for entry in entries:
+            self._entries += 1
+            if entry.problem is not None:
+                self._bad += 1
+                if len(self._shown) < PROBLEMS_SHOWN:
+                    self._shown.append(f"{path}: {entry.problem}")
+            yield entry
+
+    def report(self) -> None:
+        if not self._bad:
+            return
+        for line in self._shown:
+            click.echo(f"consumerd: {line}", err=True)
+        click.echo(f"consumerd: {self._bad} of {self._entries} entries in {self._files} files are not valid", err=True)
+
+
+def _codec_name(entry: LogEntry) -> str | None:
+    return None if entry.codec is None else entry.codec.name.lower()
+
+
+def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
+    name = str(path)
+    for entry in entries:
+        line: dict[str, object] = {
+            "file": name,
+            "offset": entry.offset,
+            "next_offset": entry.next_offset,
+            "valid": entry.valid,
+            "magic": entry.magic,
+            "codec": _codec_name(entry),
+            "size": entry.size,
+            "payloads_base64": [base64.b64encode(payload).decode("ascii") for payload in entry.payloads],
+        }
+        if entry.problem is not None:
+            line["problem"] = entry.problem
+        sys.stdout.write(json.dumps(line) + "\n")
+
+
+def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
+    from rich.console import Console  # noqa: PLC0415  # only where a table is wanted
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False, markup=False)
+    console.print(path, soft_wrap=True)
+    header = True
+    digits = 0
+    while rows := list(islice(entries, ROWS_PER_TABLE)):
+        digits = max(digits, len("offset"), len(str(rows[-1].next_offset)))
+        table = Table(show_header=header, expand=True, box=None, pad_edge=False)
+        for column, width in (("offset", digits), ("next", digits), ("size", 10)):
+            table.add_column(column, justify="right", min_width=width)
+        for column in ("valid", "magic"):
+            table.add_column(column, min_width=5)
+        table.add_column("codec", min_width=6)
+        table.add_column("messages", justify="right", min_width=8)
+        table.add_column("first payload, or problem", no_wrap=True, overflow="ellipsis", ratio=1)
+        for entry in rows:
+            table.add_row(*_cells(entry))
+        console.print(table)
+        header = False
+
+
+def _cells(entry: LogEntry) -> tuple[str, ...]:
+    first = repr(entry.payloads[0][:200])[1:] if entry.payloads else ""
+    return (
+        str(entry.offset),
+        str(entry.next_offset),
+        "" if entry.size is None else str(entry.size),
+        "yes" if entry.valid else "NO",
+        "" if entry.magic is None else str(entry.magic),
+        _codec_name(entry) or "",
+        str(len(entry.payloads)),
+        entry.problem or first,
+    )

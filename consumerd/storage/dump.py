@@ -1,0 +1,140 @@
+"""Reading segment files one outer message at a time, for dumps and archives: no broker, no whole file in memory.
+
+Strategy: a window of the file slides over the messages; it holds at least one message, so that memory follows the
+largest message and not the file. Entries tile the file exactly: whatever cannot be read as a message is one last entry
+that is not valid, as long as the rest of the file. A wrong CRC, magic or set does not end the reading, because the
+length still says where the next message begins; a torn tail or an impossible length does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from consumerd.errors import NotFoundError
+from consumerd.storage.errors import StorageError
+from consumerd.storage.segment import parse_segment_name
+from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits, OuterMessage, Tail, leaf_payloads, read_outer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+#: Bytes of a file read at once.
+WINDOW = 1 << 20
+
+
+class LogEntry(NamedTuple):
+    """One outer message of a segment file, opened, or the unreadable rest of the file.
+
+    `size` is the length field, without its own 4 bytes. `payloads` are the flattened leaves, none when not `valid`.
+    Of what cannot be told, `magic`, `codec` and `size` are None. `problem` is a sentence when not `valid`.
+    """
+
+    offset: int
+    next_offset: int
+    valid: bool
+    magic: int | None
+    codec: Codec | None
+    size: int | None
+    payloads: list[bytes]
+    problem: str | None
+
+
+def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
+    """The segment files that `paths` name, each with its start offset: files as given, directories recursively, sorted.
+
+    Raises NotFoundError for a path that is missing, a directory without segments, and a file whose name is no start
+    offset.
+    """
+    found: list[tuple[Path, int]] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.rglob("*.kafka"))
+            if not inside:
+                raise NotFoundError(f"{path} holds no .kafka segment files; name the log directory or a partition's")
+            found += [_with_start(file) for file in inside]
+        elif path.exists():
+            found.append(_with_start(path))
+        else:
+            raise NotFoundError(f"{path} does not exist; name segment files or directories that hold some")
+    return found
+
+
+def _with_start(path: Path) -> tuple[Path, int]:
+    start = parse_segment_name(path.name)
+    if start is None:
+        raise NotFoundError(
+            f"{path} is not named by its first message's offset, as 00000000000000000000.kafka is: rename it"
+        )
+    return path, start
+
+
+def read_segment(
+    path: Path, start: int, *, limits: Limits = DEFAULT_LIMITS, window: int = WINDOW
+) -> Iterator[LogEntry]:
+    """The entries of the file at `path`, whose first byte has offset `start`. Raises StorageError if reading fails."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield from read_entries(file, start, limits=limits, window=window)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_entries(
+    file: BinaryIO, start: int, *, limits: Limits = DEFAULT_LIMITS, window: int = WINDOW
+) -> Iterator[LogEntry]:
+    """The entries of a seekable binary file from its present position on, which has offset `start`."""
+    data, position, offset, wanted = b"", 0, start, window
+    while True:
+        fresh = file.read(wanted)
+        data, offset, position = data[position:] + fresh, offset + position, 0
+        while isinstance(item := read_outer(data, position, offset + position, limits.max_message_bytes), OuterMessage):
+            yield _open(item, limits)
+            position += 4 + item.size
+        if item.problem is not None or not fresh:
+            break
+        wanted = max(window, (item.needed or 0) - (len(data) - position))
+    if position < len(data):
+        rest = len(data) - position + _unread(file)
+        size = int.from_bytes(data[position : position + 4], signed=True) if len(data) - position >= 4 else None
+        yield _rest(item, size, rest)
+
+
+def _open(message: OuterMessage, limits: Limits) -> LogEntry:
+    payloads: list[bytes] = []
+    problem = None
+    if message.valid:
+        try:
+            payloads = leaf_payloads(message, limits=limits)
+        except CorruptMessageError as error:
+            problem = f"the message at offset {message.offset} cannot be opened: {error}"
+    else:
+        problem = f"the message at offset {message.offset} has {message.problem}"
+    return LogEntry(
+        message.offset,
+        message.next_offset,
+        problem is None,
+        message.magic,
+        message.codec,
+        message.size,
+        payloads,
+        problem,
+    )
+
+
+def _rest(tail: Tail, size: int | None, rest: int) -> LogEntry:
+    """The last `rest` bytes of a file, at which the messages end."""
+    if tail.problem is not None:
+        problem = f"at offset {tail.offset} stands {tail.problem}; the last {rest} bytes of the file are unreadable"
+    elif tail.needed is not None:
+        problem = f"the message at offset {tail.offset} is torn: it takes {tail.needed} bytes and the file has {rest}"
+    else:
+        problem = f"the file ends {rest} bytes into a length field, at offset {tail.offset}"
+    return LogEntry(tail.offset, tail.offset + rest, False, None, None, size, [], problem)
+
+
+def _unread(file: BinaryIO) -> int:
+    here = file.tell()
+    return file.seek(0, os.SEEK_END) - here
