@@ -92,6 +92,8 @@ def _load(name: str) -> object:
             raise HandlerLoadError(f"handler {name!r} is not of the form module:attribute.")
         return _import(name, module, attribute)
     point = _entry_point(name)
+    if not point.attr:
+        raise HandlerLoadError(f"handler {name!r}: its package names {point.value!r}, which is not module:attribute.")
     return _import(name, point.module, point.attr)
 
 

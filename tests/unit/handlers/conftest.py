@@ -1,0 +1,59 @@
+"""What the handlers' tests share: batches decoded from real message sets, and a clock that does not wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from consumerd.handlers import Batch
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MakeBatch(Protocol):
+    """Plain payloads, and lists of payloads as compressed messages."""
+
+    def __call__(
+        self, *messages: bytes | Sequence[bytes], start: int = 0, topic: str = "t", broker: int = 0, partition: int = 0
+    ) -> Batch: ...
+
+
+@pytest.fixture
+def make_batch() -> MakeBatch:
+    def make(
+        *messages: bytes | Sequence[bytes], start: int = 0, topic: str = "t", broker: int = 0, partition: int = 0
+    ) -> Batch:
+        data = b"".join(
+            encode_message_set([m]) if isinstance(m, bytes) else encode_message_set(m, codec=Codec.GZIP)
+            for m in messages
+        )
+        return Batch(TopicPartition(topic, broker, partition), decode_batch(data, start))
+
+    return make
+
+
+class FakeTime:
+    """A clock whose sleeps return at once and are written down."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> FakeTime:
+    return FakeTime()

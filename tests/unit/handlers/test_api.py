@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, message_handler
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    MakeBatch = Callable[..., Batch]
+
+HEAD = 10  # bytes of a plain message beside its payload
+
+
+def test_a_batch_is_a_sequence_of_payloads_that_knows_where_they_come_from(make_batch: MakeBatch) -> None:
+    batch = make_batch(b"one", b"two", b"three", start=100, topic="events", broker=3, partition=7)
+    assert list(batch) == [b"one", b"two", b"three"]
+    assert len(batch) == 3
+    assert batch[1] == b"two"
+    assert batch[-2:] == [b"two", b"three"]
+    assert b"two" in batch
+    assert batch.index(b"three") == 2
+    assert batch.partition == TopicPartition("events", 3, 7)
+    assert (batch.topic, batch.broker) == ("events", 3)
+    assert (batch.start_offset, batch.next_offset) == (100, 100 + 3 * HEAD + 11)
+    assert not make_batch()
+
+
+def test_messages_have_the_whole_identity_also_inside_a_compressed_message(make_batch: MakeBatch) -> None:
+    batch = make_batch(b"a", [b"b", b"c"], b"d")
+    inside = HEAD + 1
+    after = batch.next_offset - HEAD - 1
+    found = list(batch.messages())
+    assert [m.identity for m in found] == [
+        Identity("t", 0, 0, 0, 0),
+        Identity("t", 0, 0, inside, 0),
+        Identity("t", 0, 0, inside, 1),
+        Identity("t", 0, 0, after, 0),
+    ]
+    assert [m.next_offset for m in found] == [inside, inside, after, batch.next_offset]
+    assert [m.payload for m in found] == [b"a", b"b", b"c", b"d"]
+    assert (found[0].topic, found[0].broker, found[0].partition) == ("t", 0, TopicPartition("t", 0, 0))
+
+
+def test_rest_is_what_a_retry_needs(make_batch: MakeBatch) -> None:
+    batch = make_batch(b"a", [b"b", b"c"], b"d")
+    assert batch.rest(0) is batch
+    rest = batch.rest(2)  # in the middle of the compressed message
+    assert list(rest) == [b"c", b"d"]
+    assert len(rest) == 2
+    assert rest[0] == b"c"
+    assert rest.start_offset == HEAD + 1
+    assert rest.next_offset == batch.next_offset
+    assert list(rest.messages()) == list(batch.messages())[2:]
+    assert [rest.prefix(n) for n in range(3)] == [batch.prefix(n) for n in (2, 3, 4)]
+    assert list(rest.rest(1)) == [b"d"]
+
+
+def test_marks_only_go_forward_and_stay_inside(make_batch: MakeBatch) -> None:
+    batch = make_batch(b"a", b"b")
+    assert (batch.handled, batch.counted) == (0, False)
+    batch.mark(1)
+    assert (batch.handled, batch.counted) == (1, True)
+    for wrong in (0, 3):
+        with pytest.raises(ValueError, match="cannot mark"):
+            batch.mark(wrong)
+
+
+@pytest.mark.asyncio
+async def test_a_message_handler_goes_in_order_and_marks_what_it_did(make_batch: MakeBatch) -> None:
+    seen: list[Message] = []
+
+    @message_handler
+    async def collect(message: Message) -> None:
+        """Collect."""
+        if message.payload == b"poison":
+            raise ValueError(message.payload)
+        seen.append(message)
+
+    batch = make_batch(b"a", b"b", b"poison", b"c")
+    with pytest.raises(ValueError, match="poison"):
+        await collect.handle(batch)
+    assert [m.payload for m in seen] == [b"a", b"b"]
+    assert batch.handled == 2
+    assert isinstance(collect, Handler)
+    assert collect.__doc__ == "Collect."
+    await collect(next(batch.messages()))  # the function itself, for its own tests
+    assert len(seen) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_was_marked_is_gone_on_with(make_batch: MakeBatch) -> None:
+    seen: list[bytes] = []
+
+    @message_handler
+    async def collect(message: Message) -> None:
+        seen.append(message.payload)
+
+    batch = make_batch(b"a", b"b", b"c")
+    batch.mark(1)
+    await collect.handle(batch)
+    assert seen == [b"b", b"c"]
+    assert batch.handled == 3
+
+
+@pytest.mark.asyncio
+async def test_the_decorator_works_on_a_method_too(make_batch: MakeBatch) -> None:
+    class Words:
+        def __init__(self) -> None:
+            self.seen: list[bytes] = []
+
+        @message_handler
+        async def handle(self, message: Message) -> None:
+            self.seen.append(message.payload)
+
+    words = Words()
+    await words.handle(make_batch(b"a", b"b"))
+    assert words.seen == [b"a", b"b"]
+
+
+def test_the_decorator_refuses_what_is_not_async() -> None:
+    wrong: Any = print
+    with pytest.raises(TypeError, match="async def"):
+        message_handler(wrong)
+
+
+@pytest.mark.asyncio
+async def test_the_optional_methods_have_defaults(make_batch: MakeBatch, clock: Any) -> None:
+    class Mine(Handler):
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(len(batch))
+
+    mine = Mine()
+    await mine.start(HandlerContext("g", "g_1", clock))
+    assert await mine.position(TopicPartition("t", 0, 0)) is None
+    await mine.stop()

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers import (
+    Batch,
+    DeadLetters,
+    Handler,
+    HandlerContext,
+    Letter,
+    Message,
+    RetryPolicy,
+    message_handler,
+    retrying,
+)
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    MakeBatch = Callable[..., Batch]
+
+
+class Memory(DeadLetters):
+    """Keeps letters; for the policy alone, the file has its own tests."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+        self.calls: list[str] = []
+
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        self.letters += letters
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+
+class Scripted(Handler):
+    """A batch handler that raises what the script says, one entry per call, and then takes everything."""
+
+    def __init__(self, *script: BaseException | None) -> None:
+        self.script = list(script)
+        self.calls: list[list[bytes]] = []
+
+    async def handle(self, batch: Batch) -> None:
+        self.calls.append(list(batch))
+        if self.script and (error := self.script.pop(0)) is not None:
+            raise error
+
+
+def wrapped(
+    inner: Handler, clock: Any, *, dead_letters: DeadLetters | None = None, seed: int = 1, **policy: Any
+) -> Handler:
+    return retrying(
+        inner, RetryPolicy(**policy), clock=clock, rng=random.Random(seed), name="mine", dead_letters=dead_letters
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_tried_again_until_it_is_taken(make_batch: MakeBatch, clock: Any) -> None:
+    inner = Scripted(ValueError("no"), OSError("no"), None)
+    batch = make_batch(b"a", b"b")
+    await wrapped(inner, clock).handle(batch)
+    assert inner.calls == [[b"a", b"b"]] * 3
+    assert batch.handled == 2
+    assert len(clock.sleeps) == 2
+
+
+@pytest.mark.asyncio
+async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batch: MakeBatch, clock: Any) -> None:
+    failures = 60
+    policy: dict[str, Any] = {"max_attempts": failures + 1, "initial_backoff": 0.5, "max_backoff": 3.0}
+    await wrapped(Scripted(*[ValueError()] * failures), clock, **policy).handle(make_batch(b"a"))
+    bounds = [0.5, 1.0, 2.0] + [3.0] * (failures - 3)
+    assert len(clock.sleeps) == failures
+    assert all(0 <= pause <= bound for pause, bound in zip(clock.sleeps, bounds, strict=True))
+    assert len(set(clock.sleeps)) == failures
+    assert max(clock.sleeps) > 2.5
+    again = type(clock)()
+    await wrapped(Scripted(*[ValueError()] * failures), again, **policy).handle(make_batch(b"a"))
+    assert again.sleeps == clock.sleeps  # all randomness is the generator's
+
+
+@pytest.mark.asyncio
+async def test_stop_is_one_sentence_about_the_place_and_the_cause(make_batch: MakeBatch, clock: Any) -> None:
+    inner = Scripted(*[ValueError("bad\nthing")] * 9)
+    batch = make_batch(b"a", b"b", start=400, topic="events", broker=1, partition=2)
+    with pytest.raises(HandlerFailedError) as caught:
+        await wrapped(inner, clock, max_attempts=3).handle(batch)
+    assert len(inner.calls) == 3
+    assert str(caught.value) == (
+        "handler 'mine' failed 3 times at offset 400 of events/1-2 (ValueError: bad thing); "
+        "mend it, or set on_failure to skip or dead_letter."
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert batch.handled == 0
+
+
+@pytest.mark.asyncio
+async def test_skip_goes_on_after_the_batch_of_a_handler_that_does_not_count(make_batch: MakeBatch, clock: Any) -> None:
+    batch = make_batch(b"a", b"b")
+    await wrapped(Scripted(*[ValueError()] * 9), clock, max_attempts=2, on_failure="skip").handle(batch)
+    assert batch.handled == 2
+
+
+@pytest.mark.asyncio
+async def test_only_the_message_that_fails_is_given_up_and_nothing_is_handled_twice(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    calls: list[bytes] = []
+    flaky = {b"once"}
+
+    @message_handler
+    async def work(message: Message) -> None:
+        calls.append(message.payload)
+        if message.payload.startswith(b"poison") or message.payload in flaky:
+            flaky.discard(message.payload)
+            raise ValueError(message.payload.decode())
+
+    memory = Memory()
+    batch = make_batch(b"a", [b"b", b"poison 1", b"c"], b"once", b"poison 2")
+    handler = wrapped(work, clock, max_attempts=3, on_failure="dead_letter", dead_letters=memory)
+    await handler.handle(batch)
+    assert calls == [b"a", b"b", *[b"poison 1"] * 3, b"c", *[b"once"] * 2, *[b"poison 2"] * 3]
+    assert [(letter.message.payload, letter.attempts, str(letter.error)) for letter in memory.letters] == [
+        (b"poison 1", 3, "poison 1"),
+        (b"poison 2", 3, "poison 2"),
+    ]
+    assert memory.letters[0].message.identity == ("t", 0, 0, 11, 1)
+    assert batch.handled == 6
+
+
+@pytest.mark.asyncio
+async def test_progress_begins_the_count_anew(make_batch: MakeBatch, clock: Any) -> None:
+    failed: set[bytes] = set()
+
+    @message_handler
+    async def every_message_fails_once(message: Message) -> None:
+        if message.payload not in failed:
+            failed.add(message.payload)
+            raise ValueError
+
+    batch = make_batch(*[b"%d" % n for n in range(20)])
+    await wrapped(every_message_fails_once, clock, max_attempts=2).handle(batch)
+    assert batch.handled == 20
+    assert max(clock.sleeps) <= 0.1  # and so does the back-off
+
+
+@pytest.mark.asyncio
+async def test_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock: Any) -> None:
+    memory = Memory()
+    handler = wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="dead_letter", dead_letters=memory)
+    await handler.handle(make_batch(b"a", b"b"))
+    assert [letter.message.payload for letter in memory.letters] == [b"a", b"b"]
+    assert clock.sleeps == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("on_failure", ["stop", "skip"])
+async def test_a_declared_failure_is_never_retried_nor_skipped(
+    make_batch: MakeBatch, clock: Any, on_failure: str
+) -> None:
+    class DiskGoneError(HandlerFailedError):
+        pass
+
+    inner = Scripted(DiskGoneError("the disk is gone."))
+    with pytest.raises(DiskGoneError):
+        await wrapped(inner, clock, on_failure=on_failure).handle(make_batch(b"a"))
+    assert len(inner.calls) == 1
+
+
+@pytest.mark.asyncio
+async def test_when_a_dead_letter_cannot_be_kept_the_message_is_not_handled(make_batch: MakeBatch, clock: Any) -> None:
+    class Full(Memory):
+        async def write(self, letters: Sequence[Letter]) -> None:
+            raise HandlerFailedError("no room for dead letters.")
+
+    batch = make_batch(b"a")
+    with pytest.raises(HandlerFailedError, match="no room"):
+        await wrapped(Scripted(*[ValueError()] * 9), clock, on_failure="dead_letter", dead_letters=Full()).handle(batch)
+    assert batch.handled == 0
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_that_takes_too_long_is_cancelled_and_counts(make_batch: MakeBatch, clock: Any) -> None:
+    ended: list[str] = []
+
+    class Slow(Handler):
+        async def handle(self, batch: Batch) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("ended")
+
+    with pytest.raises(HandlerFailedError, match=r"failed 2 times.*no end after 0\.01 s"):
+        await wrapped(Slow(), clock, max_attempts=2, timeout=0.01).handle(make_batch(b"a"))
+    assert ended == ["ended"] * 2
+
+
+@pytest.mark.asyncio
+async def test_cancellation_is_neither_retried_nor_swallowed_and_keeps_the_progress(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    at_second = asyncio.Event()
+
+    @message_handler
+    async def work(message: Message) -> None:
+        if message.payload == b"b":
+            at_second.set()
+            await asyncio.Event().wait()
+
+    batch = make_batch(b"a", b"b", b"c")
+    task = asyncio.create_task(wrapped(work, clock, timeout=60.0).handle(batch))
+    await at_second.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert batch.handled == 1
+    assert clock.sleeps == []
+
+
+@pytest.mark.asyncio
+async def test_a_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
+    class Stuck:
+        pausing = asyncio.Event()
+
+        def monotonic(self) -> float:
+            return 0.0
+
+        def wall(self) -> float:
+            return 0.0
+
+        async def sleep(self, seconds: float) -> None:
+            self.pausing.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(wrapped(Scripted(ValueError()), Stuck()).handle(make_batch(b"a")))
+    await Stuck.pausing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.asyncio
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
+    with pytest.raises(HandlerFailedError, match="something that the handler waited for was cancelled"):
+        await wrapped(Scripted(*[asyncio.CancelledError()] * 2), clock, max_attempts=2).handle(make_batch(b"a"))
+
+
+@pytest.mark.asyncio
+async def test_an_empty_batch_is_handled_and_can_fail(make_batch: MakeBatch, clock: Any) -> None:
+    await wrapped(Scripted(), clock).handle(make_batch())
+    await wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="skip").handle(make_batch())
+    with pytest.raises(HandlerFailedError, match="failed once at offset 5"):
+        await wrapped(Scripted(ValueError()), clock, max_attempts=1).handle(make_batch(start=5))
+
+
+@pytest.mark.asyncio
+async def test_the_rest_of_the_life_cycle_passes_through(clock: Any) -> None:
+    calls: list[Any] = []
+
+    class Full(Scripted):
+        async def start(self, context: HandlerContext) -> None:
+            calls.append(context)
+
+        async def stop(self) -> None:
+            raise ValueError("while stopping")
+
+        async def position(self, partition: TopicPartition) -> int | None:
+            return 7
+
+    memory = Memory()
+    handler = wrapped(Full(), clock, on_failure="dead_letter", dead_letters=memory)
+    context = HandlerContext("g", "c", clock)
+    await handler.start(context)
+    assert await handler.position(TopicPartition("t", 0, 0)) == 7
+    with pytest.raises(ValueError, match="while stopping"):
+        await handler.stop()
+    assert calls == [context]
+    assert memory.calls == ["start", "stop"]
+
+
+def test_dead_letters_and_the_policy_go_together(clock: Any) -> None:
+    for arguments in ({"on_failure": "dead_letter"}, {"dead_letters": Memory()}):
+        with pytest.raises(ValueError, match="go together"):
+            wrapped(Scripted(), clock, **arguments)
