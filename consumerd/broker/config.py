@@ -1,0 +1,191 @@
+"""The broker's settings under their 0.7 names (golden notes, 8).
+
+Strategy: one table says for every property of 0.7.2 which field it fills and how its text is read, or that it has no
+meaning here. A name outside the table is refused with the nearest one; a known name that this broker does not honour
+is reported by `ignored`, so that the caller can say so instead of letting the user believe in it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consumerd.errors import ConfigError
+from consumerd.storage import LogSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker. Defaults are those of 0.7.2, but for port 9092 (spec 000) and the broker id."""
+
+    log_dir: Path
+    broker_id: int = 0
+    #: Address to listen on.
+    host: str = "127.0.0.1"
+    #: 0 takes a free one.
+    port: int = 9092
+    #: What clients are told through ZooKeeper; by default the address to listen on.
+    advertised_host: str | None = None
+    partitions: int = 1
+    topic_partitions: Mapping[str, int] = field(default_factory=dict)
+    segment_bytes: int = 1 << 30
+    topic_segment_bytes: Mapping[str, int] = field(default_factory=dict)
+    roll_hours: int = 168
+    topic_roll_hours: Mapping[str, int] = field(default_factory=dict)
+    flush_messages: int = 500
+    flush_check_ms: int = 3000
+    #: None: as often as the scheduler looks.
+    flush_ms: int | None = None
+    topic_flush_ms: Mapping[str, int] = field(default_factory=dict)
+    #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
+    max_message_bytes: int = 1_000_000
+    max_request_bytes: int = 100 << 20
+    max_topic_length: int = 255
+    #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
+    send_buffer: int = 0
+    receive_buffer: int = 0
+    use_zookeeper: bool = True
+    #: `host:port[,host:port...][/chroot]`
+    zookeeper: str | None = None
+    zk_session_ms: int = 6000
+    #: None: as long as the session timeout.
+    zk_connection_ms: int | None = None
+    #: Properties that were given, are known in 0.7.2 and have no effect here.
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> BrokerConfig:
+        """Read `key=value` texts by their 0.7 names. `overrides` are fields of this class and win.
+
+        Raises ConfigError for an unknown name (with the nearest), a value of the wrong form, and missing log.dir.
+        """
+        values: dict[str, Any] = {}
+        ignored = []
+        for name, text in properties.items():
+            if name in _WITHOUT_EFFECT:
+                ignored.append(name)
+            elif name in _PROPERTIES:
+                field_name, read = _PROPERTIES[name]
+                values[field_name] = read(name, text.strip())
+            else:
+                near = difflib.get_close_matches(name, [*_PROPERTIES, *_WITHOUT_EFFECT], n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{name} is not a broker property of Kafka 0.7{hint}")
+        values.update((key, value) for key, value in overrides.items() if value is not None)
+        if not values.get("log_dir"):
+            raise ConfigError("the broker needs a directory for its logs: give --log-dir or log.dir")
+        config = cls(**values, ignored=tuple(ignored))
+        if config.use_zookeeper and not config.zookeeper:
+            raise ConfigError(
+                "the broker needs a ZooKeeper: give --zookeeper HOST:PORT, or --no-zookeeper to do without"
+            )
+        return config
+
+    def partitions_of(self, topic: str) -> int:
+        """How many partitions `topic` has on this broker."""
+        return self.topic_partitions.get(topic, self.partitions)
+
+    def log_settings(self, topic: str) -> LogSettings:
+        """The log settings of `topic`."""
+        flush_ms = self.flush_check_ms if self.flush_ms is None else self.flush_ms
+        return LogSettings(
+            segment_bytes=self.topic_segment_bytes.get(topic, self.segment_bytes),
+            roll_seconds=self.topic_roll_hours.get(topic, self.roll_hours) * 3600.0,
+            flush_messages=self.flush_messages,
+            flush_seconds=self.topic_flush_ms.get(topic, flush_ms) / 1000,
+        )
+
+
+def _text(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"{name} is empty")
+    return text
+
+
+def _path(name: str, text: str) -> Path:
+    return Path(_text(name, text))
+
+
+def _integer(low: int, high: int = _INT32) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
+        if not low <= value <= high:
+            raise ConfigError(f"{name} must be from {low} to {high}, not {value}")
+        return value
+
+    return read
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _per_topic(low: int) -> Callable[[str, str], dict[str, int]]:
+    read_value = _integer(low)
+
+    def read(name: str, text: str) -> dict[str, int]:
+        out = {}
+        for pair in filter(None, (piece.strip() for piece in text.split(","))):
+            topic, colon, value = pair.rpartition(":")
+            if not colon or not topic:
+                raise ConfigError(f"{name} must look like topic:number,topic:number, not {text!r}")
+            out[topic.strip()] = read_value(f"{name} of topic {topic.strip()}", value.strip())
+        return out
+
+    return read
+
+
+#: property of 0.7.2 -> (field here, reader of its text)
+_PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "brokerid": ("broker_id", _integer(0)),
+    "port": ("port", _integer(0, 65535)),
+    "hostname": ("advertised_host", _text),
+    "log.dir": ("log_dir", _path),
+    "num.partitions": ("partitions", _integer(1)),
+    "topic.partition.count.map": ("topic_partitions", _per_topic(1)),
+    "log.file.size": ("segment_bytes", _integer(1)),
+    "topic.log.file.size": ("topic_segment_bytes", _per_topic(1)),
+    "log.roll.hours": ("roll_hours", _integer(1)),
+    "topic.log.roll.hours": ("topic_roll_hours", _per_topic(1)),
+    "log.flush.interval": ("flush_messages", _integer(1)),
+    "log.default.flush.interval.ms": ("flush_ms", _integer(1)),
+    "log.default.flush.scheduler.interval.ms": ("flush_check_ms", _integer(1)),
+    "topic.flush.intervals.ms": ("topic_flush_ms", _per_topic(1)),
+    "max.message.size": ("max_message_bytes", _integer(0)),
+    "max.socket.request.bytes": ("max_request_bytes", _integer(1)),
+    "max.topic.name.length": ("max_topic_length", _integer(1, 255)),
+    "socket.send.buffer": ("send_buffer", _integer(1)),
+    "socket.receive.buffer": ("receive_buffer", _integer(1)),
+    "enable.zookeeper": ("use_zookeeper", _boolean),
+    "zk.connect": ("zookeeper", _text),
+    "zk.sessiontimeout.ms": ("zk_session_ms", _integer(1)),
+    "zk.connectiontimeout.ms": ("zk_connection_ms", _integer(1)),
+}
+
+#: Properties of 0.7.2 that this broker knows but does not honour.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "log.retention.hours",
+        "topic.log.retention.hours",
+        "log.retention.size",
+        "topic.log.retention.size",
+        "log.cleanup.interval.mins",
+        "num.threads",
+        "monitoring.period.secs",
+        "zk.synctime.ms",
+    }
+)
+
+assert {name for name, _ in _PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}

@@ -1,0 +1,107 @@
+"""The broker's way to its logs: ordered appends and shared flushes on the loop, the disk's slow work in threads.
+
+Strategy: an append is a write into the page cache and runs at once; whatever can wait for the disk (creating a log,
+rolling a segment, a flush, a very large write) runs in a thread while a lock per partition keeps the order. A flush
+that is asked for while another runs waits for it and then usually finds its bytes flushed: one sync serves all
+producers that wrote meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from consumerd.storage import StorageError
+
+if TYPE_CHECKING:
+    from consumerd.ports import Clock
+    from consumerd.storage import Log, LogManager, Slice
+
+#: Most bytes that a fetch answer can announce: its int32 length counts the error code, too.
+MAX_RANGE = (1 << 31) - 3
+#: Sets larger than this are written in a thread.
+_LARGE = 1 << 20
+
+
+class Partition:
+    """One log as the connections of a broker share it."""
+
+    __slots__ = ("_appending", "_clock", "_flushing", "log")
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self.log = log
+        self._clock = clock
+        self._appending = asyncio.Lock()
+        self._flushing = asyncio.Lock()
+
+    async def append(self, data: bytes, messages: int) -> None:
+        """Append a checked set of `messages` leaves, and flush when that many are due (golden notes, 3).
+
+        Raises StorageError with nothing appended, FlushFailedError when the log must not be used any more.
+        """
+        log = self.log
+        async with self._appending:
+            now = self._clock.monotonic()
+            if log.roll_due(now):
+                await asyncio.to_thread(log.roll, now)
+            if len(data) > _LARGE:
+                await asyncio.to_thread(log.append, data, messages, now)
+            else:
+                log.append(data, messages, now)
+        if log.flush_due():
+            await self.flush()
+
+    def hold(self, offset: int, max_bytes: int) -> Slice:
+        """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
+        while True:
+            found = self.log.slice(offset, min(max_bytes, MAX_RANGE))
+            if found.segment.retain():
+                return found
+            if found.segment in self.log.segments:
+                raise StorageError(f"the log {self.log.name} is closed")
+
+    async def flush(self) -> None:
+        """Return when all that is appended now is durable and visible. Raises FlushFailedError."""
+        target = self.log.end_offset
+        async with self._flushing:
+            if self.log.flushed_offset < target:
+                await asyncio.to_thread(self.log.flush, self._clock.monotonic())
+
+
+class Partitions:
+    """All partitions of a broker, by (topic, partition)."""
+
+    def __init__(self, logs: LogManager, clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._known: dict[tuple[str, int], Partition] = {}
+        self._creating = asyncio.Lock()
+
+    def get(self, topic: str, partition: int) -> Partition | None:
+        """The partition, or None where it has no log yet."""
+        known = self._known.get((topic, partition))
+        if known is None:
+            log = self._logs.get(topic, partition)
+            if log is None:
+                return None
+            known = self._known.setdefault((topic, partition), Partition(log, self._clock))
+        return known
+
+    async def get_or_create(self, topic: str, partition: int) -> tuple[Partition, bool]:
+        """The partition, its log created where missing, and whether the topic is new. Raises StorageError."""
+        known = self.get(topic, partition)
+        if known is not None:
+            return known, False
+        async with self._creating:
+            now = self._clock.monotonic()
+            log, new_topic = await asyncio.to_thread(self._logs.get_or_create, topic, partition, now)
+            known = self._known.setdefault((topic, partition), Partition(log, self._clock))
+            return known, new_topic
+
+    async def flush_overdue(self) -> None:
+        """Flush what waited long enough; the scheduler's work. Raises FlushFailedError."""
+        now = self._clock.monotonic()
+        for topic, partition in self._logs.partitions():
+            known = self.get(topic, partition)
+            if known is not None and known.log.flush_overdue(now):
+                await known.flush()

@@ -1,0 +1,150 @@
+"""The broker's place in ZooKeeper: its address, and its partition count for every topic it holds (golden notes, 4).
+
+Strategy: a set of topics that should be registered and a note of what this session has registered; one task brings the
+second up to the first whenever a topic is new, the session is new, or our address was deleted. The nodes are ephemeral
+and made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout waits until
+the node of its former life is gone, where 0.7.2 dies; an id that is still held after that belongs to a live broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.errors import IdTakenError
+from consumerd.ports import SessionEvent
+from consumerd.registry.paths import broker_path, topic_broker_path
+from consumerd.registry.values import Broker, format_broker, format_partition_count, make_creator_id
+from consumerd.zk.errors import ConnectionLost, NodeExists, NotConnected, SessionChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from consumerd.ports import Clock, ZooKeeper
+
+logger = structlog.get_logger(__name__)
+
+#: A dead session is buried by the server up to a tick or two after its timeout.
+_MARGIN = 2.0
+#: Pause after a failed attempt.
+_RETRY = 1.0
+
+
+class Registration:
+    """Registers one broker. `partitions_of` gives the configured number of a topic's partitions."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        broker_id: int,
+        host: str,
+        port: int,
+        partitions_of: Callable[[str], int],
+        clock: Clock,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._id = broker_id
+        self._host = host
+        self._port = port
+        self._partitions_of = partitions_of
+        self._clock = clock
+        self._topics: set[str] = set()
+        self._registered: set[str] = set()
+        self._session = 0
+        self._wake = asyncio.Event()
+
+    def add_topic(self, topic: str) -> None:
+        """Register `topic` soon; returns at once, as 0.7.2 does this in the background, too."""
+        self._topics.add(topic)
+        self._wake.set()
+
+    async def register(self, topics: Iterable[str]) -> None:
+        """Register the broker and the topics that it holds already.
+
+        Raises IdTakenError when another live broker holds the id, RegistryError when the address cannot be written,
+        and ZooKeeperError.
+        """
+        self._topics.update(topics)
+        await self._bring_up_to_date()
+
+    async def run(self) -> None:
+        """Keep the registration until cancelled. Raises IdTakenError when the id was lost to another broker."""
+        forget = [
+            self._zookeeper.subscribe(self._on_event),
+            self._zookeeper.watch(broker_path(self._id), self._wake.set),
+        ]
+        try:
+            self._wake.set()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    await self._check_address()
+                    await self._bring_up_to_date()
+                except (NotConnected, ConnectionLost, SessionChanged) as error:
+                    logger.warning("registration_delayed", broker=self._id, reason=str(error))
+                    self._wake.set()
+                    await self._clock.sleep(_RETRY)
+        finally:
+            for unsubscribe in forget:
+                unsubscribe()
+
+    async def withdraw(self) -> None:
+        """Delete what this session registered, the address first. Raises ZooKeeperError."""
+        address = broker_path(self._id)
+        for path in sorted(self._registered, key=lambda path: path != address):
+            await self._zookeeper.delete_owned(path)
+        self._registered.clear()
+
+    def _on_event(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.NEW:
+            self._wake.set()
+
+    async def _check_address(self) -> None:
+        """Read our own address node, which arms the watch on it; forget it if it is not ours any more."""
+        address = broker_path(self._id)
+        found = await self._zookeeper.exists(address, watch=True)
+        if found is None or found.ephemeral_owner != self._session:
+            self._registered.discard(address)
+
+    async def _bring_up_to_date(self) -> None:
+        if self._zookeeper.session_id != self._session:
+            self._session = self._zookeeper.session_id
+            self._registered.clear()
+        address = broker_path(self._id)
+        if address not in self._registered:
+            await self._register_address(address)
+        for topic in sorted(self._topics):
+            path = topic_broker_path(topic, self._id)
+            if path not in self._registered:
+                count = format_partition_count(self._partitions_of(topic))
+                await self._create(path, count)
+                logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
+
+    async def _register_address(self, address: str) -> None:
+        creator = make_creator_id(self._host, int(self._clock.wall() * 1000))
+        value = format_broker(Broker(self._id, creator, self._host, self._port))
+        holder = await self._zookeeper.exists(address)
+        if holder is not None and holder.ephemeral_owner != self._session:
+            logger.warning("waiting_for_broker_id", broker=self._id, seconds=self._patience)
+        try:
+            await self._create(address, value)
+        except NodeExists:
+            raise IdTakenError(
+                f"broker id {self._id} is held by another live broker in ZooKeeper ({address}); "
+                "stop that one or choose another --broker-id"
+            ) from None
+        logger.info("broker_registered", broker=self._id, address=value)
+
+    async def _create(self, path: str, text: str) -> None:
+        session = self._session
+        await self._zookeeper.create_ephemeral(path, text.encode(), wait=self._patience)
+        if self._zookeeper.session_id != session:
+            raise SessionChanged(session, self._zookeeper.session_id)
+        self._registered.add(path)
+
+    @property
+    def _patience(self) -> float:
+        return self._zookeeper.session_timeout + _MARGIN

@@ -1,0 +1,253 @@
+"""The broker: opens the logs, listens, serves, registers; and the same backwards.
+
+Strategy: `run` is the whole life as one function of nested parts, each undone when the next ends: logs are held, a
+socket listens, a task group holds the acceptor, the flush scheduler, the registration and one task per connection.
+A graceful stop takes the address out of ZooKeeper, stops accepting, lets every connection finish what it has
+received, flushes, and writes the clean marker. Any other end leaves no marker, so the next start checks the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from consumerd.broker.connection import serve
+from consumerd.broker.errors import ListenError
+from consumerd.broker.partitions import Partitions
+from consumerd.broker.registration import Registration
+from consumerd.broker.requests import Requests
+from consumerd.broker.sockets import Stream
+from consumerd.errors import ZooKeeperError
+from consumerd.storage import LogManager, OsFiles
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from consumerd.broker.config import BrokerConfig
+    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.storage import Files
+
+logger = structlog.get_logger(__name__)
+
+_BACKLOG = 1024
+#: Pause of the acceptor when the process has no descriptors or memory left.
+_ACCEPT_PAUSE = 0.5
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: How long a graceful stop waits for ZooKeeper, and for clients that do not read their answers, in seconds.
+_STOP_PATIENCE = 5.0
+
+
+class Broker:
+    """One 0.7 broker. `async with Broker(...) as broker` serves inside the block; or `start`, `wait`, `stop`.
+
+    `zookeeper` is a started session that the caller owns; None runs without registration.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        zookeeper: ZooKeeper | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._rng = rng
+        self._zookeeper = zookeeper
+        self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
+        self._streams: dict[asyncio.Task[None], Stream] = {}
+        self._stopping = asyncio.Event()
+        #: Set once the broker serves and is registered.
+        self.ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: The port listened on, once started.
+        self.port = config.port
+
+    # -- life
+
+    async def start(self) -> None:
+        """Return when the broker serves and is registered.
+
+        Raises StorageError and CorruptLogError for the logs, ListenError, IdTakenError and ZooKeeperError.
+        """
+        self._task = asyncio.create_task(self.run(), name="broker")
+        ready = asyncio.create_task(self.ready.wait(), name="broker ready")
+        try:
+            await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            if not self.ready.is_set():
+                self._task.cancel()
+                await asyncio.wait({self._task})
+        if not self.ready.is_set():
+            self._task.result()
+
+    async def wait(self) -> None:
+        """Return when the broker has stopped. Raises what ended it."""
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop; `run` returns when it is done."""
+        self._stopping.set()
+
+    async def stop(self) -> None:
+        """Stop gracefully. Raises StorageError when the last flush fails."""
+        self.request_stop()
+        await self.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def run(self) -> None:
+        """Serve until `stop`; cancelled, or with an error, it ends at once and without the clean marker."""
+        try:
+            await _in_thread(self._logs.open, self._clock.monotonic())
+            with self._listen() as listener:
+                try:
+                    await self._serve(listener)
+                except BaseExceptionGroup as group:
+                    raise _first(group) from None
+        except BaseException:
+            await _in_thread(self._logs.abandon)
+            raise
+        await _in_thread(self._logs.close, self._clock.monotonic())
+        logger.info("broker_stopped", broker=self.config.broker_id)
+
+    def _listen(self) -> socket.socket:
+        host, port = self.config.host, self.config.port
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            )[0]
+            listener = socket.socket(family, kind, protocol)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(address)
+                listener.listen(_BACKLOG)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+        except OSError as error:
+            raise ListenError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        self.port = listener.getsockname()[1]
+        return listener
+
+    async def _serve(self, listener: socket.socket) -> None:
+        partitions = Partitions(self._logs, self._clock)
+        async with asyncio.TaskGroup() as group:
+            registration = self._registration()
+            if registration is not None:
+                await registration.register(self._logs.topics())
+            requests = Requests(
+                self.config,
+                partitions,
+                self._clock,
+                self._rng,
+                registration.add_topic if registration is not None else None,
+            )
+            tasks = [
+                group.create_task(self._accept(listener, group, requests), name="accept"),
+                group.create_task(self._flush_regularly(partitions), name="flush"),
+            ]
+            if registration is not None:
+                tasks.append(group.create_task(registration.run(), name="registration"))
+            logger.info("broker_ready", broker=self.config.broker_id, port=self.port, logs=len(self._logs))
+            self.ready.set()
+            await self._stopping.wait()
+            await self._shut_down(registration, tasks)
+
+    async def _shut_down(self, registration: Registration | None, tasks: list[asyncio.Task[None]]) -> None:
+        logger.info("broker_stopping", broker=self.config.broker_id, connections=len(self._streams))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if registration is not None:
+            try:
+                async with asyncio.timeout(_STOP_PATIENCE):
+                    await registration.withdraw()
+            except (TimeoutError, ZooKeeperError) as error:  # the nodes go with the session
+                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=str(error))
+        for stream in self._streams.values():
+            stream.stop()
+        if self._streams:
+            _, pending = await asyncio.wait(self._streams, timeout=_STOP_PATIENCE)
+            for task in pending:
+                logger.warning("connection_cut", task=task.get_name())
+                task.cancel()
+
+    def _registration(self) -> Registration | None:
+        if self._zookeeper is None:
+            return None
+        config = self.config
+        host = config.advertised_host or config.host
+        return Registration(self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock)
+
+    # -- tasks
+
+    async def _accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: Requests) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _SHORTAGES:
+                    logger.error("accept_paused", reason=error.strerror, connections=len(self._streams))
+                    await self._clock.sleep(_ACCEPT_PAUSE)
+                continue  # otherwise the client gave up before we came to it
+            peer = f"{address[0]}:{address[1]}"
+            try:
+                self._prepare(sock)
+                stream = Stream(sock, self.config.max_request_bytes)
+            except OSError as error:
+                logger.info("connection_lost", peer=peer, reason=str(error))
+                sock.close()
+                continue
+            task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")
+            self._streams[task] = stream
+            task.add_done_callback(self._streams.pop)
+
+    def _prepare(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.config.send_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.config.send_buffer)
+        if self.config.receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.config.receive_buffer)
+
+    async def _flush_regularly(self, partitions: Partitions) -> None:
+        while True:
+            await self._clock.sleep(self.config.flush_check_ms / 1000)
+            await partitions.flush_overdue()
+
+
+async def _in_thread(work: Callable[..., None], *arguments: float) -> None:
+    """Run blocking work to its end, even if this task is cancelled meanwhile: files must not close under it."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended a task group: all others are its consequences."""
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -1,0 +1,198 @@
+"""Raw non-blocking sockets on the event loop: waiting for readiness, reading frames, sending bytes and file ranges.
+
+Strategy: fetches go from the page cache to the socket by `os.sendfile`, which needs the bare descriptor; asyncio's
+transports would claim it, and uvloop has no `sock_sendfile`. So a connection is a plain socket, every system call is
+tried at once and only when it would block does the task wait for the loop's readiness callback. Works the same under
+asyncio and uvloop, and a reader that stalls costs a sleeping task, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from consumerd.broker.errors import RequestRefusedError
+from consumerd.storage import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: First size of a connection's read buffer, and the size it falls back to.
+_BUFFER = 1 << 14
+#: A buffer larger than this is given back when the connection falls idle.
+_KEEP = 1 << 18
+#: Bytes to send without letting other tasks run.
+_TURN = 1 << 22
+#: Most bytes of one sendfile call: bounds how long cold pages can hold the loop.
+_SENDFILE = 1 << 20
+#: Small file ranges are copied into one send with their header: cheaper than two system calls with a partial packet.
+_COPY = 1 << 13
+#: Bytes a connection may still bring in after the broker began to stop.
+_STOP_BYTES = 1 << 22
+#: Bytes to throw away when closing on a client that still sends, so that it sees our FIN rather than a reset.
+_LINGER = 1 << 20
+
+#: Tells the kernel that more follows, so that the header leaves in one packet with the data (Linux).
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+Part = bytes | Slice
+
+
+class Stream:
+    """One client's socket: frames in, answers out. Used by a single task; `stop` may be called by another."""
+
+    def __init__(self, sock: socket.socket, max_frame: int) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._max_frame = max_frame
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(_BUFFER)
+        self._begin = self._end = 0  # the unread part of the buffer
+        self._idle: asyncio.Future[None] | None = None
+        self._last_bytes: int | None = None  # once stopping: how many more may be read
+
+    async def frame(self) -> memoryview | None:
+        """The body of the next request; None when the client is done or the broker stops.
+
+        The view is valid until the next call, before which it must be released. Raises RequestRefusedError for a
+        length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the connection broke.
+        """
+        if not await self._have(4):
+            return None
+        length = int.from_bytes(self._buffer[self._begin : self._begin + 4], "big", signed=True)
+        if not 0 < length <= self._max_frame:
+            raise RequestRefusedError(f"a request of {length} bytes is outside 1 to {self._max_frame}")
+        if not await self._have(4 + length):
+            return None
+        begin = self._begin + 4
+        self._begin = begin + length
+        return memoryview(self._buffer)[begin : begin + length]
+
+    async def _have(self, count: int) -> bool:
+        """Read until `count` unread bytes are buffered; False at the end of the stream.
+
+        The buffer grows with what arrives, not with what a length field promises.
+        """
+        while self._end - self._begin < count:
+            if self._begin == self._end:
+                self._begin = self._end = 0
+            elif len(self._buffer) - self._begin < count and self._begin:
+                self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
+                self._begin, self._end = 0, self._end - self._begin
+            if self._end == len(self._buffer):
+                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end)))
+            received = await self._receive()
+            if not received:
+                return False
+            self._end += received
+        return True
+
+    async def _receive(self) -> int:
+        while True:
+            if self._last_bytes is not None and self._last_bytes <= 0:
+                return 0
+            try:
+                with memoryview(self._buffer) as view, view[self._end :] as room:
+                    received = self._sock.recv_into(room)
+            except (BlockingIOError, InterruptedError):
+                if self._last_bytes is not None:
+                    return 0
+                if self._begin == self._end and len(self._buffer) > _KEEP:
+                    self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
+                await self._readable()
+                continue
+            if self._last_bytes is not None:
+                self._last_bytes -= received
+            return received
+
+    async def _readable(self) -> None:
+        self._idle = self._loop.create_future()
+        self._loop.add_reader(self._fd, _wake, self._idle)
+        try:
+            await self._idle
+        finally:
+            self._loop.remove_reader(self._fd)
+            self._idle = None
+
+    async def _writable(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._fd, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._loop.remove_writer(self._fd)
+
+    def stop(self) -> None:
+        """Let `frame` return what has arrived already and then None, without waiting for more."""
+        if self._last_bytes is None:
+            self._last_bytes = _STOP_BYTES
+        if self._idle is not None:
+            _wake(self._idle)
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send bytes and file ranges in order. Raises ConnectionError, and OSError when a file cannot be read.
+
+        The caller holds the segments of the ranges.
+        """
+        pending = b""
+        for part in parts:
+            if isinstance(part, bytes):
+                pending += part
+            elif part.length <= _COPY:
+                pending += part.segment.file.read_at(part.position, part.length)
+            else:
+                if pending:
+                    await self._send_bytes(pending, _MORE)
+                    pending = b""
+                await self._send_range(part)
+        if pending:
+            await self._send_bytes(pending, 0)
+
+    async def _send_bytes(self, data: bytes, flags: int) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._sock.send(view, flags) :]
+            except (BlockingIOError, InterruptedError):
+                await self._writable()
+
+    async def _send_range(self, part: Slice) -> None:
+        file, position, left = part.segment.file.fileno(), part.position, part.length
+        turn = _TURN
+        while left:
+            try:
+                sent = os.sendfile(self._fd, file, position, min(left, _SENDFILE))
+            except (BlockingIOError, InterruptedError):
+                await self._writable()
+                turn = _TURN
+                continue
+            if not sent:
+                raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")
+            position += sent
+            left -= sent
+            turn -= sent
+            if turn <= 0:
+                turn = _TURN
+                await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Close both ways: FIN after all that was sent, even if the client has sent more than was read."""
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+            thrown = 0
+            while thrown < _LINGER:
+                received = len(self._sock.recv(1 << 16))
+                if not received:
+                    break
+                thrown += received
+        except OSError:
+            pass  # the client is gone or has nothing more to say: either way there is nobody to tell
+        finally:
+            self._sock.close()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

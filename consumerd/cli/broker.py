@@ -1,0 +1,161 @@
+"""`consumerd broker`: run a Kafka 0.7 broker until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import random
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import structlog
+
+from consumerd.broker import Broker, BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.daemon.logs import configure_logs
+from consumerd.errors import ConfigError, ExitCode
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+logger = structlog.get_logger(__name__)
+
+#: Options that are another spelling of a property.
+_SPELLINGS = {
+    "port": "port",
+    "log_dir": "log.dir",
+    "broker_id": "brokerid",
+    "partitions": "num.partitions",
+    "zookeeper": "zk.connect",
+}
+
+
+_EXAMPLE = """\b
+Example:
+  consumerd broker --port 9092 --log-dir /var/lib/kafka --zookeeper 127.0.0.1:2181/kafka \\
+    --partitions 4 --set log.flush.interval=1
+"""
+
+
+@click.command("broker", epilog=_EXAMPLE)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [default: 9092]")
+@click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
+@click.option("--broker-id", type=click.IntRange(0), help="Id of this broker in ZooKeeper. [default: 0]")
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of a topic on this broker. [default: 1]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Where to register.")
+@click.option("--no-zookeeper", is_flag=True, help="Do not register anywhere.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker property of Kafka 0.7.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(**options: Any) -> int:
+    """Run a Kafka 0.7 broker.
+
+    When it serves (and is registered), one line of JSON with the port goes to standard output; the log goes to standard
+    error. SIGTERM and SIGINT stop it after the requests in hand; a second one ends it at once, and the next start then
+    checks the logs.
+    """
+    configure_logs(options.pop("log_level"), "auto")
+    config = _config(options)
+    for name in config.ignored:
+        logger.warning("property_without_effect", name=name)
+    return int(_runner()(_main(config)))
+
+
+def _config(options: dict[str, Any]) -> BrokerConfig:
+    """Properties and options as one configuration. Raises ConfigError."""
+    properties: dict[str, str] = {}
+    for setting in options["settings"]:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting} has no value: write --set key=value")
+        properties[name.strip()] = value
+    for option, name in _SPELLINGS.items():
+        value = options[option]
+        if value is None:
+            continue
+        if properties.setdefault(name, str(value)) != str(value):
+            raise ConfigError(f"--{option.replace('_', '-')} and --set {name} contradict each other: give one of them")
+    if options["no_zookeeper"]:
+        if options["zookeeper"] is not None:
+            raise ConfigError("--zookeeper and --no-zookeeper contradict each other: give one of them")
+        properties["enable.zookeeper"] = "false"
+    host = options["host"]
+    announced = None
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - only asked whether it is a wildcard, which cannot be announced
+        announced = socket.gethostname()
+    return BrokerConfig.from_properties(
+        properties, host=host, advertised_host=None if "hostname" in properties else announced
+    )
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, ExitCode]], ExitCode]:
+    """The runner of uvloop where it is installed, else of asyncio."""
+    try:
+        run: Callable[[Coroutine[Any, Any, ExitCode]], ExitCode] = importlib.import_module("uvloop").run
+    except ImportError:
+        return asyncio.run
+    return run
+
+
+async def _main(config: BrokerConfig) -> ExitCode:
+    clock, rng = SystemClock(), random.Random()
+    if not config.use_zookeeper:
+        return await _serve(Broker(config, clock=clock, rng=rng))
+    assert config.zookeeper is not None
+    session = Session(
+        config.zookeeper,
+        session_timeout=config.zk_session_ms / 1000,
+        connect_timeout=(config.zk_connection_ms or config.zk_session_ms) / 1000,
+        clock=clock,
+        rng=rng,
+    )
+    async with session:
+        return await _serve(Broker(config, clock=clock, rng=rng, zookeeper=session))
+
+
+async def _serve(broker: Broker) -> ExitCode:
+    """Run until the first signal, then stop gracefully; a second one, or one during the start, ends it at once."""
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(broker.run(), name="broker")
+    ready = loop.create_task(broker.ready.wait(), name="broker ready")
+    asked = 0
+
+    def on_signal() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1 or not broker.ready.is_set():
+            running.cancel()
+        else:
+            broker.request_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if broker.ready.is_set():
+            _announce(broker)
+        await running
+    except asyncio.CancelledError:
+        if not asked:
+            raise
+        return ExitCode.FORCED if asked > 1 else ExitCode.OK
+    finally:
+        ready.cancel()
+        running.cancel()
+        await asyncio.wait({ready, running})
+    return ExitCode.OK
+
+
+def _announce(broker: Broker) -> None:
+    line = {"event": "ready", "broker": broker.config.broker_id, "host": broker.config.host, "port": broker.port}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
