@@ -1,0 +1,33 @@
+"""Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the way in."""
+
+from consumerd.fetch.budget import ByteBudget, Reservation
+from consumerd.fetch.errors import (
+    BrokerUnknownError,
+    CorruptPartitionError,
+    LaneClosedError,
+    MessageTooLargeError,
+    OffsetRefusedError,
+)
+from consumerd.fetch.lane import Lane
+from consumerd.fetch.link import Directory
+from consumerd.fetch.listener import FetchCounters, FetchListener
+from consumerd.fetch.pool import FetchPool
+from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, ResetPolicy
+
+__all__ = [
+    "BadMessagePolicy",
+    "BrokerUnknownError",
+    "ByteBudget",
+    "CorruptPartitionError",
+    "Directory",
+    "FetchCounters",
+    "FetchListener",
+    "FetchPool",
+    "FetchSettings",
+    "Lane",
+    "LaneClosedError",
+    "MessageTooLargeError",
+    "OffsetRefusedError",
+    "Reservation",
+    "ResetPolicy",
+]

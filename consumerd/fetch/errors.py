@@ -1,0 +1,60 @@
+"""Errors of fetching: what a partition can fail of. Broken connections are not here: they are retried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import BrokerError, CorruptDataError
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
+
+
+class LaneClosedError(Exception):
+    """The lane was closed: its partition is not ours any more. Control flow of the owner, never shown to users."""
+
+
+class BrokerUnknownError(BrokerError):
+    """ZooKeeper knows no address of the broker at present."""
+
+    def __init__(self, broker: int) -> None:
+        super().__init__(f"broker {broker} is not registered in ZooKeeper; is it running?")
+        self.broker = broker
+
+
+class OffsetRefusedError(BrokerError):
+    """The broker has no such offset, and the policy says to fail."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(
+            f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
+            " group's offset to one that exists, or choose on_out_of_range earliest or latest"
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+class MessageTooLargeError(CorruptDataError):
+    """A message does not fit into the largest fetch allowed, and the policy says to fail."""
+
+    def __init__(self, partition: TopicPartition, offset: int, needed: int | None, limit: int) -> None:
+        size = f"needs {needed} bytes" if needed is not None else "needs more"
+        super().__init__(
+            f"the message at offset {offset} of {partition} {size}, and max_fetch_bytes is {limit}; raise it, or"
+            " choose on_oversize skip or park"
+        )
+        self.partition = partition
+        self.offset = offset
+        self.needed = needed
+
+
+class CorruptPartitionError(CorruptDataError):
+    """A message is corrupt, and the policy says to fail."""
+
+    def __init__(self, partition: TopicPartition, offset: int, problem: str) -> None:
+        super().__init__(
+            f"{partition} is corrupt at offset {offset} ({problem}); move the group's offset past it, or choose"
+            " on_corrupt skip or park"
+        )
+        self.partition = partition
+        self.offset = offset

@@ -1,0 +1,66 @@
+"""What a decoded answer means for the next fetch: pure decisions, without policies.
+
+Strategy: whatever brings the position forward is progress, and what stands behind the progress is judged when it
+stands first. Only an answer that moved nothing is looked at: a message cut off by *our* size asks for a larger fetch;
+one cut off although the broker could have sent more is torn in the log, or will be completed by the next append; a
+length above the largest fetch is oversize; anything undecodable is corrupt. Sources: golden notes, 1 (the bytes are
+cut at the max size; a fetch never crosses a segment) and 3 (a torn tail can be served for ever).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.wire.v07 import BatchEnd
+
+if TYPE_CHECKING:
+    from consumerd.wire.v07 import MessageBatch
+
+
+class Finding(Enum):
+    """What an answer is."""
+
+    #: Messages, or at least a position further on.
+    PROGRESS = "progress"
+    #: The end of the log.
+    EMPTY = "empty"
+    #: A message larger than this fetch; `size` is what to ask for.
+    CUT = "cut"
+    #: A message larger than any fetch may be; `next_offset` is its end, if its length is known.
+    OVERSIZE = "oversize"
+    #: A message that ends where the log, or its segment, ends; `next_offset` is that end.
+    TORN = "torn"
+    #: Bytes that are no message; `next_offset` is where to go on, if known.
+    CORRUPT = "corrupt"
+
+
+class Verdict(NamedTuple):
+    """A finding with what belongs to it."""
+
+    finding: Finding
+    size: int | None = None
+    next_offset: int | None = None
+    reason: str = ""
+
+
+def judge(batch: MessageBatch, *, received: int, asked: int, fetch_bytes: int, max_fetch_bytes: int) -> Verdict:
+    """Judge the answer to a fetch of `asked` bytes that brought `received` bytes, decoded as `batch`."""
+    offset = batch.start_offset
+    if batch.next_offset > offset or batch.payloads:
+        return Verdict(Finding.PROGRESS)
+    if batch.end is BatchEnd.CORRUPT:
+        return Verdict(Finding.CORRUPT, next_offset=batch.resume_offset, reason=batch.problem or "not a message")
+    if not received:
+        return Verdict(Finding.EMPTY)
+    needed = batch.needed
+    if needed is not None and needed > max_fetch_bytes:
+        reason = f"a message of {needed} bytes, more than max_fetch_bytes {max_fetch_bytes}"
+        return Verdict(Finding.OVERSIZE, next_offset=offset + needed, reason=reason)
+    if received < asked:
+        return Verdict(Finding.TORN, next_offset=offset + received, reason=f"a message cut off after {received} bytes")
+    if asked >= max_fetch_bytes:
+        reason = f"a message of unknown size, more than max_fetch_bytes {max_fetch_bytes}"
+        return Verdict(Finding.OVERSIZE, reason=reason)
+    larger = 2 * asked if needed is None else needed
+    return Verdict(Finding.CUT, size=min(max(larger, fetch_bytes), max_fetch_bytes))

@@ -1,0 +1,123 @@
+"""The bounded queue between the fetcher of a partition and its handler, with the bytes that it holds.
+
+Strategy: batches stay in order; a batch's reservation goes into the lane with it and is given back when the handler
+says `finished`, so the budget counts what is queued *and* what is being handled. The fetcher asks for room before it
+fetches, hence `put` never waits. `clear` drops what is queued (seek), `close` gives up everything (the partition is
+not ours any more, its handler has ended): bytes never leak with a handler that was cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from consumerd.fetch.budget import ByteBudget, Reservation
+from consumerd.fetch.errors import LaneClosedError
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
+    from consumerd.wire.v07 import MessageBatch
+
+#: As many chunks as 0.7.2 queues (queuedchunks.max 10).
+DEFAULT_BATCHES = 10
+
+
+class Lane:
+    """The lane of one partition. One fetcher puts, one consumer gets.
+
+    `max_bytes` bounds what this partition may hold of `budget`, `max_batches` how many batches may be queued.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        budget: ByteBudget,
+        *,
+        max_bytes: int,
+        max_batches: int = DEFAULT_BATCHES,
+    ) -> None:
+        self.partition = partition
+        self.budget = ByteBudget(max_bytes, budget)
+        self._max_batches = max_batches
+        self._queue: deque[tuple[MessageBatch, Reservation]] = deque()
+        self._in_hand: dict[int, tuple[MessageBatch, Reservation]] = {}
+        self._closed = False
+        self._room = asyncio.Event()
+        self._filled = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._update()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the batches that are queued or in the consumer's hands."""
+        return sum(r.amount for _, r in self._queue) + sum(r.amount for _, r in self._in_hand.values())
+
+    def __len__(self) -> int:
+        """Batches that are queued."""
+        return len(self._queue)
+
+    async def wait_for_room(self) -> None:
+        """Return when a batch may be put. Raises LaneClosedError."""
+        await self._room.wait()
+        if self._closed:
+            raise LaneClosedError
+
+    def put(self, batch: MessageBatch, reservation: Reservation) -> None:
+        """Queue a batch; its bytes now belong to the lane. Raises LaneClosedError (the bytes stay the caller's)."""
+        if self._closed:
+            raise LaneClosedError
+        self._queue.append((batch, reservation))
+        self._update()
+
+    async def get(self) -> MessageBatch:
+        """The next batch, when there is one. Its bytes count until `finished`. Raises LaneClosedError."""
+        await self._filled.wait()
+        if self._closed:
+            raise LaneClosedError
+        batch, reservation = self._queue.popleft()
+        self._in_hand[id(batch)] = batch, reservation
+        self._update()
+        return batch
+
+    def finished(self, batch: MessageBatch) -> None:
+        """The consumer is done with a batch that it got: give its bytes back. Unknown batches are ignored."""
+        _, reservation = self._in_hand.pop(id(batch), (None, None))
+        if reservation is not None:
+            reservation.release()
+            self._update()
+
+    async def wait_drained(self) -> None:
+        """Return when nothing is queued and nothing is in the consumer's hands."""
+        await self._drained.wait()
+
+    def clear(self) -> None:
+        """Drop what is queued. What the consumer holds stays counted until `finished` or `close`."""
+        while self._queue:
+            self._queue.popleft()[1].release()
+        self._update()
+
+    def close(self) -> None:
+        """Drop everything and give all bytes back; `get`, `put` and `wait_for_room` raise from now on."""
+        self._closed = True
+        self.clear()
+        while self._in_hand:
+            self._in_hand.popitem()[1][1].release()
+        self._update()
+
+    def _update(self) -> None:
+        _set(self._room, self._closed or len(self._queue) < self._max_batches)
+        _set(self._filled, self._closed or bool(self._queue))
+        _set(self._drained, not self._queue and not self._in_hand)
+
+
+def _set(event: asyncio.Event, state: bool) -> None:
+    if state:
+        event.set()
+    else:
+        event.clear()

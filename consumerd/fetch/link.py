@@ -1,0 +1,118 @@
+"""Keeping one connection to one broker, for all fetchers of its partitions.
+
+Strategy: a supervising task connects, waits for the connection's end, and connects again after a jittered back-off;
+whoever needs the connection waits in `connection()`. The address is looked up anew for every attempt, and compared
+whenever the connection is asked for, since a broker id may come back elsewhere. The back-off starts over only after an
+answer was received (`worked`): a broker that accepts and hangs up is as useless as one that refuses.
+One log line when it is lost, one when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from consumerd.errors import BrokerError
+from consumerd.fetch.backoff import Backoff
+from consumerd.fetch.errors import BrokerUnknownError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from consumerd.fetch.listener import FetchCounters
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.net import Connection, Connector
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class Directory(Protocol):
+    """Where brokers are; see `consumerd.cluster.BrokerDirectory`."""
+
+    def address(self, broker_id: int) -> tuple[str, int] | None:
+        """Host and port, or None while the broker is not registered."""
+        ...
+
+
+class BrokerLink:
+    """The one connection to a broker. `run` must be running for `connection` to return."""
+
+    def __init__(
+        self,
+        broker: int,
+        connect: Connector,
+        directory: Directory,
+        settings: FetchSettings,
+        clock: Clock,
+        rng: Random,
+        counters: FetchCounters,
+    ) -> None:
+        self.broker = broker
+        self._connect = connect
+        self._directory = directory
+        self._clock = clock
+        self._counters = counters
+        self._backoff = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, rng)
+        self._connection: Connection | None = None
+        self._peer: tuple[str, int] | None = None
+        self._up = asyncio.Event()
+        self._troubled = False
+
+    async def connection(self) -> Connection:
+        """An open connection, as soon as there is one."""
+        while True:
+            connection = self._connection
+            if connection is not None and not connection.closed:
+                address = self._directory.address(self.broker)
+                if address is None or address == self._peer:  # an unregistered broker may well go on serving
+                    return connection
+                log.info("broker_moved", broker=self.broker, old=_text(self._peer), new=_text(address))
+                connection.abort()
+            self._up.clear()
+            await self._up.wait()
+
+    def worked(self) -> None:
+        """An answer came: the broker is well."""
+        if self._troubled:
+            self._troubled = False
+            log.info("broker_back", broker=self.broker, address=_text(self._peer))
+        self._backoff.reset()
+
+    async def run(self) -> None:
+        """Keep the connection up until cancelled, then drop it."""
+        try:
+            while True:
+                try:
+                    connection = await self._open()
+                except BrokerError as error:
+                    self._lost(str(error))
+                else:
+                    self._counters.connects += 1
+                    self._connection = connection
+                    self._up.set()
+                    await connection.wait_closed()
+                    self._lost("the connection ended")
+                await self._clock.sleep(self._backoff.next())
+        finally:
+            if self._connection is not None:
+                self._connection.abort()
+                await self._connection.wait_closed()
+
+    async def _open(self) -> Connection:
+        self._peer = self._directory.address(self.broker)
+        if self._peer is None:
+            raise BrokerUnknownError(self.broker)
+        return await self._connect(*self._peer)
+
+    def _lost(self, reason: str) -> None:
+        self._counters.disconnects += 1
+        if not self._troubled:
+            self._troubled = True
+            log.warning("broker_lost", broker=self.broker, address=_text(self._peer), reason=reason)
+
+
+def _text(address: tuple[str, int] | None) -> str:
+    return "unknown" if address is None else f"{address[0]}:{address[1]}"

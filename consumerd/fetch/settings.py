@@ -1,0 +1,61 @@
+"""Settings and policies of fetching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from consumerd.wire.v07 import Limits
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class BadMessagePolicy(StrEnum):
+    """What to do about a message that cannot be had: larger than `max_fetch_bytes`, or corrupt."""
+
+    #: Report the partition as failed; the listener decides, usually by stopping the daemon.
+    FAIL = "fail"
+    #: Go on behind the message where its end is known, and report it; park where it is not.
+    SKIP = "skip"
+    #: Stop fetching this partition, report it, keep owning it: everything else goes on.
+    PARK = "park"
+
+
+class ResetPolicy(StrEnum):
+    """Where to go on when the broker has no such offset any more (0.7.2: autooffset.reset smallest, largest)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
+
+    #: Asked for per fetch of a busy partition (fetch.size 1048576).
+    fetch_bytes: int = MIB
+    #: A fetch grows up to this for a message that is larger than `fetch_bytes`. 0.7.2 has no such thing: it dies.
+    max_fetch_bytes: int = 64 * MIB
+    #: Asked for per idle partition in the common poll; a larger message is then fetched by itself.
+    poll_bytes: int = 64 * KIB
+    #: Between polls of an idle partition: doubles from the first to the second (fetcher.backoff.ms 1000).
+    poll_backoff_min: float = 0.01
+    poll_backoff_max: float = 1.0
+    #: Between attempts after a broken connection or a broker's error: doubles, with jitter.
+    retry_backoff_min: float = 0.05
+    retry_backoff_max: float = 2.0
+    on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
+    on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
+    on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
+    #: What decoding may cost: see `consumerd.wire.v07.Limits`.
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.poll_bytes <= self.fetch_bytes <= self.max_fetch_bytes < 2**31:
+            raise ValueError("fetch sizes must satisfy 0 < poll_bytes <= fetch_bytes <= max_fetch_bytes < 2 GiB")
+        if not 0 < self.poll_backoff_min <= self.poll_backoff_max:
+            raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= poll_backoff_max")
+        if not 0 < self.retry_backoff_min <= self.retry_backoff_max:
+            raise ValueError("retry back-offs must satisfy 0 < retry_backoff_min <= retry_backoff_max")

@@ -1,0 +1,379 @@
+"""Fetching end to end against a broker that speaks real frames."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from consumerd.fetch import BrokerUnknownError, Lane, ResetPolicy
+from consumerd.net import ConnectionClosedError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import (
+    EARLIEST,
+    LATEST,
+    Codec,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    MultiFetchRequest,
+    OffsetsRequest,
+    encode_message,
+    encode_message_set,
+)
+
+pytestmark = pytest.mark.asyncio
+
+T0 = TopicPartition("t", 0, 0)
+
+
+async def test_messages_arrive_once_and_in_order(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    payloads = numbered(range(1000))
+    async with rig(fetch_bytes=1000, poll_bytes=500) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
+        lane = r.add()
+        assert await r.take(lane, 1000) == payloads
+        assert r.pool.position(T0) == r.broker.logs["t", 0].end
+        assert r.pool.counters.messages == 1000
+        assert r.broker.connections == 1
+
+
+async def test_batches_carry_boundaries_to_commit(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    data = encode_message_set(numbered(range(20)), codec=Codec.GZIP) + encode_message_set(numbered(range(5)))
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(500, data)
+        lane = r.add(offset=500)
+        batch = await lane.get()
+        assert (batch.start_offset, batch.next_offset, len(batch)) == (500, 500 + len(data), 25)
+
+
+async def test_the_next_fetch_is_under_way_while_the_handler_works(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(500))))
+        lane = r.add(max_batches=3)
+        await lane.get()
+        while len(lane) < 3:  # nothing was finished, and yet the lane fills
+            await asyncio.sleep(0.001)
+        before = len(r.broker.requests)
+        await asyncio.sleep(0.05)
+        assert len(r.broker.requests) == before  # full: the fetcher waits
+        assert len(lane) == 3
+
+
+async def test_idle_partitions_are_polled_together(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig() as r:
+        lanes = [r.add(number=number) for number in range(20)]
+        while len(r.broker.fetches(MultiFetchRequest)) < 10:
+            await asyncio.sleep(0.005)
+        assert len(r.broker.fetches(FetchRequest)) == 20  # each was asked alone once
+        assert max(len(request.fetches) for request in r.broker.fetches(MultiFetchRequest)) == 20
+        assert len(r.broker.fetches(MultiFetchRequest)[-1].fetches) == 20  # they fell into step
+        r.broker.logs["t", 7] = scripted_log(0, encode_message_set(numbered(range(3))))
+        assert await r.take(lanes[7], 3) == numbered(range(3))
+        assert r.pool.counters.errors.total() == 0
+
+
+async def test_polling_backs_off_and_becomes_eager_again(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig(poll_backoff_min=0.001, poll_backoff_max=0.2) as r:
+        r.broker.logs["t", 0] = scripted_log(0)
+        lane = r.add()
+        await asyncio.sleep(0.3)
+        count = len(r.broker.fetches(MultiFetchRequest))
+        assert 5 <= count <= 12  # 1, 2, 4 ... 128, 200 ms; 300 without a back-off
+        r.broker.logs["t", 0].segments[0] += encode_message_set(numbered([1]))
+        assert await r.take(lane, 1) == numbered([1])
+        r.broker.requests.clear()
+        await asyncio.sleep(0.05)
+        assert len(r.broker.fetches(MultiFetchRequest)) >= 3
+
+
+async def test_a_message_larger_than_the_fetch_grows_it_exactly(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    large = b"x" * 70_000
+    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=100_000) as r:
+        data = encode_message_set([*numbered([1]), large, *numbered([2])])
+        r.broker.logs["t", 0] = scripted_log(0, data)
+        lane = r.add()
+        assert await r.take(lane, 3) == [*numbered([1]), large, *numbered([2])]
+        sizes = [request.max_size for request in r.broker.fetches()]
+        assert 70_000 + 10 in sizes
+        assert sizes[-1] == 1000
+        assert r.pool.counters.grown == 1
+
+
+async def test_a_message_whose_length_is_cut_off_too(rig: Any, scripted_log: Any) -> None:
+    async with rig(fetch_bytes=2, poll_bytes=1, max_fetch_bytes=1000) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message(b"payload"))
+        assert await r.take(r.add(), 1) == [b"payload"]
+        assert [request.max_size for request in r.broker.fetches()][:3] == [2, 4, 17]
+
+
+@pytest.mark.parametrize("end", ["earliest", "latest"])
+async def test_out_of_range_resets(rig: Any, scripted_log: Any, numbered: Any, end: str) -> None:
+    async with rig(on_out_of_range=ResetPolicy(end)) as r:
+        log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
+        lane = r.add(offset=5)
+        assert await r.listener.first("reset") == ("reset", T0, 5, log.base if end == "earliest" else log.end)
+        if end == "latest":
+            log.segments[0] += encode_message_set(numbered([9]))
+            assert await r.take(lane, 1) == numbered([9])
+        else:
+            assert await r.take(lane, 3) == numbered(range(3))
+        assert r.pool.counters.resets == 1
+        assert r.pool.counters.errors == {ErrorCode.OFFSET_OUT_OF_RANGE: 1}
+        assert len(r.broker.fetches(OffsetsRequest)) == 1
+
+
+async def test_out_of_range_may_fail(rig: Any, scripted_log: Any) -> None:
+    async with rig(on_out_of_range=ResetPolicy("fail")) as r:
+        r.broker.logs["t", 0] = scripted_log(1000)
+        r.add(offset=5)
+        _, partition, error = await r.listener.first("failed")
+        assert partition == T0
+        assert "no offset 5" in str(error)
+        assert r.pool.partitions == {T0}  # still owned: the listener decides
+
+
+async def test_a_broker_that_always_says_out_of_range_is_not_flooded(rig: Any) -> None:
+    async with rig(retry_backoff_min=0.02, retry_backoff_max=0.02) as r:
+        r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+        r.add(offset=5)
+        await asyncio.sleep(0.2)
+        assert 2 <= len(r.broker.fetches()) <= 25
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN, ErrorCode.WRONG_PARTITION])
+async def test_refusals_are_retried_without_a_tight_loop(rig: Any, scripted_log: Any, numbered: Any, code: Any) -> None:
+    async with rig(retry_backoff_min=0.01, retry_backoff_max=0.05) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
+        r.broker.logs["t", 1] = scripted_log(0, encode_message_set(numbered(range(5))))
+        r.broker.on_fetch = lambda request: FetchResponse(code, b"") if request.partition == 0 else None
+        bad, good = r.add(number=0), r.add(number=1)
+        assert await r.take(good, 5) == numbered(range(5))
+        await asyncio.sleep(0.2)
+        refused = r.pool.counters.errors[code]
+        assert 3 <= refused <= 25
+        assert r.broker.connections == 1
+        r.broker.on_fetch = lambda request: None
+        assert await r.take(bad, 1) == numbered([1])
+
+
+async def test_a_broken_connection_is_made_again_without_loss(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    payloads = numbered(range(2000))
+    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
+        lane = r.add()
+        got = []
+        for _ in range(5):
+            got += await r.take(lane, 100)
+            r.broker.drop()
+        got += await r.take(lane, 2000 - len(got))
+        assert got == payloads
+        assert r.broker.connections >= 4
+
+
+async def test_a_broker_that_comes_back_elsewhere_is_found(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(10))))
+        lane = r.add()
+        assert await r.take(lane, 10) == numbered(range(10))
+        await r.broker.stop()
+        r.addresses.clear()
+        await r.broker.start()
+        r.broker.logs["t", 0].segments[0] += encode_message_set(numbered([10]))
+        await asyncio.sleep(0.03)
+        assert len(lane) == 0
+        r.addresses[0] = ("127.0.0.1", r.broker.port)
+        assert await r.take(lane, 1) == numbered([10])
+
+
+async def test_a_moved_broker_is_followed_while_the_old_one_serves_on(
+    rig: Any, scripted_log: Any, numbered: Any
+) -> None:
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(0)
+        lane = r.add()
+        while not r.broker.requests:
+            await asyncio.sleep(0.001)
+        other = type(r.broker)()
+        await other.start()
+        other.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
+        r.addresses[0] = ("127.0.0.1", other.port)
+        assert await r.take(lane, 1) == numbered([1])
+        await r.pool.remove(T0)
+        await other.stop()
+
+
+async def test_a_broker_that_hangs_up_at_once_is_not_hammered(rig: Any) -> None:
+    async with rig(retry_backoff_min=0.01, retry_backoff_max=0.1) as r:
+        r.broker.on_fetch = lambda request: "close"
+        r.add()
+        await asyncio.sleep(0.4)
+        assert 3 <= r.broker.connections <= 15
+
+
+async def test_garbage_for_one_partition_spares_the_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    payloads = numbered(range(3000))
+    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+        r.broker.on_fetch = lambda request: b"\xff\xff\xff\x9e\0\0" if request.partition == 0 else None
+        for number in range(1, 4):
+            r.broker.logs["t", number] = scripted_log(0, encode_message_set(payloads))
+        r.add(number=0)
+        lanes = [r.add(number=number) for number in range(1, 4)]
+        assert await asyncio.gather(*(r.take(lane, 3000) for lane in lanes)) == [payloads] * 3
+
+
+async def test_garbage_in_a_poll_is_isolated(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    """A poisoned idle partition spoils the common poll; alone again, the others get through."""
+    async with rig() as r:
+        lanes = [r.add(number=number) for number in range(4)]
+        while not r.broker.fetches(MultiFetchRequest):
+            await asyncio.sleep(0.001)
+        r.broker.on_fetch = lambda request: b"\0\0\0\x03\0\0\0" if request.partition == 0 else None
+        for number in range(1, 4):
+            r.broker.logs["t", number] = scripted_log(0, encode_message_set(numbered(range(number))))
+        for number in range(1, 4):
+            assert await r.take(lanes[number], number) == numbered(range(number))
+
+
+async def test_an_answer_larger_than_asked_is_refused(rig: Any) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+        r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.NONE, bytes(1001))
+        lane = r.add()
+        while r.broker.connections < 3:
+            await asyncio.sleep(0.005)
+        assert len(lane) == 0
+
+
+async def test_removing_stops_puts_at_once(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(2000))))
+        r.broker.logs["t", 1] = scripted_log(0, encode_message_set(numbered(range(10))))
+        release = asyncio.Event()
+        other = r.add(number=1)
+        lane = r.add(max_batches=1000)
+        await r.take(lane, 50)
+
+        async def held(request: FetchRequest) -> None:
+            if request.partition == 0:
+                await release.wait()
+
+        r.broker.on_fetch = held
+        await asyncio.sleep(0.01)
+        await r.pool.remove(T0)
+        queued = len(lane)
+        position = lane.held_bytes
+        release.set()
+        assert await r.take(other, 10) == numbered(range(10))  # the late answer did not shift the others'
+        assert (len(lane), lane.held_bytes) == (queued, position)
+        with pytest.raises(KeyError):
+            await r.pool.remove(T0)
+
+
+async def test_removing_the_last_partition_of_a_broker_hangs_up(rig: Any) -> None:
+    async with rig() as r:
+        r.add()
+        while not r.broker.requests:
+            await asyncio.sleep(0.001)
+        await r.pool.remove(T0)
+        count = len(r.broker.requests)
+        await asyncio.sleep(0.05)
+        assert len(r.broker.requests) == count
+        r.add()
+        while len(r.broker.requests) == count:
+            await asyncio.sleep(0.001)
+        assert r.broker.connections == 2
+
+
+async def test_adding_twice_is_a_mistake(rig: Any) -> None:
+    async with rig() as r:
+        lane = r.add()
+        with pytest.raises(ValueError, match="already"):
+            r.pool.add(T0, 0, lane)
+
+
+async def test_adding_before_running(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
+        pool = type(r.pool)(*(r.connect, r, r.budget, r.settings, r.pool._clock, r.pool._rng, r.listener))
+        lane = Lane(T0, r.budget, max_bytes=1 << 20)
+        pool.add(T0, 0, lane)
+        pool.pause(T0)
+        pool.seek(T0, 0)  # keeps the pause
+        running = asyncio.create_task(pool.run())
+        await asyncio.sleep(0.02)
+        assert not r.broker.requests
+        pool.resume(T0)
+        assert await r.take(lane, 1) == numbered([1])
+        await pool.remove(T0)
+        running.cancel()
+        await asyncio.wait([running])
+        lane.close()
+
+
+async def test_seeking(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    payloads = numbered(range(400))
+    size = len(encode_message_set(payloads[:1]))
+    async with rig(fetch_bytes=size * 10, poll_bytes=size) as r:
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
+        lane = r.add(max_batches=4)
+        assert (await r.take(lane, 30))[:30] == payloads[:30]
+        r.pool.seek(T0, size * 350)
+        assert await r.take(lane, 50) == payloads[350:]
+        r.pool.seek(T0, 0)
+        assert (await r.take(lane, 10))[0] == payloads[0]
+
+
+async def test_pausing(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    async with rig() as r:
+        log = r.broker.logs["t", 0] = scripted_log(0)
+        lane, other = r.add(), r.add(number=1)
+        while not r.broker.fetches(MultiFetchRequest):
+            await asyncio.sleep(0.001)
+        r.pool.pause(T0)
+        log.segments[0] += encode_message_set(numbered([1]))
+        await asyncio.sleep(0.05)
+        polled = {fetch.partition for request in r.broker.fetches(MultiFetchRequest)[-3:] for fetch in request.fetches}
+        assert polled == {1}
+        assert len(lane) <= 1  # at most the poll that was under way
+        r.pool.resume(T0)
+        assert await r.take(lane, 1) == numbered([1])
+        assert len(other) == 0
+
+
+async def test_one_busy_partition_does_not_starve_the_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
+    """While one partition has no end, a message in any other arrives within a few of its fetches."""
+    async with rig(fetch_bytes=2000, poll_bytes=2000) as r:
+        endless = encode_message_set(numbered(range(10)))
+        r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.NONE, endless) if request.partition == 0 else None
+        busy = r.add(number=0)
+        others = [r.add(number=number) for number in range(1, 5)]
+
+        async def consume() -> None:
+            while True:
+                await r.take(busy, 1)
+
+        consumer = asyncio.create_task(consume())
+        while len(r.broker.fetches(MultiFetchRequest)) < 3:
+            await asyncio.sleep(0.001)
+        for number in range(1, 5):
+            r.broker.logs["t", number] = scripted_log(0, encode_message_set(numbered([number])))
+        for number, lane in enumerate(others, 1):
+            assert await r.take(lane, 1) == numbered([number])
+        consumer.cancel()
+        await asyncio.wait([consumer])
+
+
+async def test_list_offsets(rig: Any, scripted_log: Any) -> None:
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(100, b"x" * 50)
+        assert await r.pool.list_offsets(T0, EARLIEST) == (100,)
+        assert await r.pool.list_offsets(T0, LATEST) == (150,)
+        with pytest.raises(BrokerUnknownError, match="broker 9"):
+            await r.pool.list_offsets(TopicPartition("t", 9, 0), LATEST)
+        r.broker._answer = lambda request: asyncio.sleep(0)
+        with pytest.raises(ConnectionClosedError):
+            await r.pool.list_offsets(T0, LATEST)
+        r.addresses[0] = ("127.0.0.1", 1)
+        with pytest.raises(Exception, match=r"127\.0\.0\.1:1"):
+            await r.pool.list_offsets(T0, LATEST)
