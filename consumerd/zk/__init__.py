@@ -1,0 +1,51 @@
+"""The one supervised ZooKeeper session of a process (ring 1), on aiozk's protocol."""
+
+from consumerd.zk.acl import parse_acl
+from consumerd.zk.connect_string import ConnectString, Host, parse_connect_string
+from consumerd.zk.connection import Limits
+from consumerd.zk.errors import (
+    AuthFailed,
+    BadReply,
+    BadVersion,
+    ConnectionLost,
+    InvalidACL,
+    InvalidPath,
+    MultiFailed,
+    NoAuth,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotConnected,
+    NotEmpty,
+    RequestTooLarge,
+    SessionChanged,
+    UnexpectedReply,
+)
+from consumerd.zk.session import Session
+
+__all__ = [
+    "AuthFailed",
+    "BadReply",
+    "BadVersion",
+    "ConnectString",
+    "ConnectionLost",
+    "Host",
+    "InvalidACL",
+    "InvalidPath",
+    "Limits",
+    "MultiFailed",
+    "NoAuth",
+    "NoChildrenForEphemerals",
+    "NoNode",
+    "NodeError",
+    "NodeExists",
+    "NotConnected",
+    "NotEmpty",
+    "RequestTooLarge",
+    "Session",
+    "SessionChanged",
+    "UnexpectedReply",
+    "parse_acl",
+    "parse_connect_string",
+]

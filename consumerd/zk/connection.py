@@ -1,0 +1,215 @@
+"""One connection to one ZooKeeper server: aiozk's framing and bookkeeping, with an end that is noticed at once.
+
+Strategy: aiozk's `Connection` keeps the map of outstanding requests and writes the frames; opening, reading and ending
+are our own, for these reasons. The library first asks `srvr` on a throw-away connection, without a time limit. It
+takes a FIN for silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in
+the middle of a reply. It knows no TLS. It sends what the server will refuse by dropping the connection. Here a
+connection ends in one place, `kill`, which is synchronous: no reply can be waited for after it.
+
+Bytes from the socket are hostile: whatever they are, the connection ends with a reason and nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozk import protocol
+from aiozk.connection import Connection as AiozkConnection
+
+from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
+from consumerd.zk.multi import first_failure
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import Callable
+
+    from consumerd.zk.connect_string import Host
+
+_SIZE = struct.Struct("!i")
+_REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error code
+_LAST_XID = 0x7FFFFFFF
+_MULTI = 14
+
+
+class ConnectionEnded(Exception):
+    """The connection is over; `str()` says why. Never leaves this package."""
+
+
+class HandshakeClosed(ConnectionEnded):
+    """The server accepted the connection and closed it instead of answering the handshake."""
+
+
+class Limits(NamedTuple):
+    """Sizes in bytes, without the 4-byte length of a frame."""
+
+    #: ZooKeeper's `jute.maxbuffer`: a larger request makes the server drop the connection.
+    request: int = 0xFFFFF
+    #: A reply above this is taken for garbage (lists of children may be far larger than a request).
+    reply: int = 64 << 20
+
+
+class _Encoded:
+    """A request that is serialized but for its xid, in the shape that aiozk's `send` asks for."""
+
+    __slots__ = ("body", "opcode", "special_xid")
+
+    def __init__(self, request: Any) -> None:
+        self.opcode = request.opcode
+        self.special_xid = request.special_xid
+        self.body = request.serialize()
+
+    def serialize(self, xid: int) -> bytes:
+        prefixed: bytes = _SIZE.pack(xid) + self.body
+        return prefixed
+
+    def __str__(self) -> str:  # what aiozk's debug log shows: never the data, which may be a secret
+        return f"opcode {self.opcode}, {len(self.body)} bytes"
+
+
+class Connection(AiozkConnection):  # type: ignore[misc]
+    """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request`."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        ssl: tls.SSLContext | None,
+        limits: Limits,
+        on_watch: Callable[[str], None],
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(host.name, host.port, None, None)
+        self.closing = False
+        self.session_id = 0
+        self.last_zxid = 0
+        self.end_reason = ""
+        self._where = host
+        self._ssl = ssl
+        self._limits = limits
+        self._on_watch = on_watch
+        self._on_end = on_end
+        self._xid = 0
+
+    async def connect(self) -> None:
+        """Open the socket. Raises OSError (also for TLS)."""
+        name = self._where.name if self._ssl else None
+        self.reader, self.writer = await asyncio.open_connection(
+            self._where.name, self._where.port, ssl=self._ssl, server_hostname=name
+        )
+
+    async def handshake(self, request: Any) -> Any:
+        """Send aiozk's ConnectRequest, return its ConnectResponse. Raises HandshakeClosed, BadReply, OSError."""
+        payload = request.serialize()
+        self.writer.write(_SIZE.pack(len(payload)) + payload)
+        try:
+            frame = await self._read_frame()
+        except asyncio.IncompleteReadError as error:
+            raise HandshakeClosed(f"{self._where} closed the connection during the handshake") from error
+        response = self._parse(protocol.ConnectResponse.deserialize, frame)
+        if response.session_id and response.timeout <= 0:
+            raise BadReply(f"{self._where} offers a session timeout of {response.timeout} ms")
+        self.session_id = response.session_id
+        return response
+
+    def request(self, request: Any) -> asyncio.Future[Any]:
+        """Write a request now; the future brings aiozk's response, ServerError or ConnectionLost.
+
+        For a multi it brings `first_failure`. Raises RequestTooLarge, and ConnectionLost when the connection has ended.
+        """
+        if self.closing:
+            raise ConnectionLost(f"the connection to ZooKeeper at {self._where} has ended: {self.end_reason}")
+        encoded = _Encoded(request)
+        size = _SIZE.size + len(encoded.body)
+        if size > self._limits.request:
+            raise RequestTooLarge(size, self._limits.request)
+        self._xid = self._xid % _LAST_XID + 1
+        future: asyncio.Future[Any] = self.send(encoded, self._xid)
+        return future
+
+    async def read_loop(self) -> None:
+        """Hand replies and watch events out, in the server's order. Always ends by raising ConnectionEnded."""
+        reason = "the server closed the connection"
+        try:
+            while True:
+                self._deliver(await self._read_frame())
+        except asyncio.IncompleteReadError:
+            pass  # an end of file; in the middle of a reply or not makes no difference
+        except (OSError, BadReply) as error:
+            reason = str(error)
+        finally:
+            self.kill(reason)
+        raise ConnectionEnded(self.end_reason)
+
+    def kill(self, reason: str) -> None:
+        """End the connection: outstanding calls fail, the owner is told, the socket is closed. Idempotent."""
+        if self.closing:
+            return
+        self.closing = True
+        self.end_reason = reason
+        self.abort()
+        if self.writer is not None:
+            self.writer.transport.abort()
+        self._on_end(self)
+
+    def abort(self, exception: object = None) -> None:
+        """Fail what is outstanding (aiozk calls this when a write fails)."""
+        reason = self.end_reason or "the connection failed while writing"
+        for future in self.drain_all_pending():
+            if not future.done():
+                future.set_exception(ConnectionLost(f"the connection to ZooKeeper at {self._where} was lost: {reason}"))
+
+    async def wait_closed(self) -> None:
+        """Return when the socket is really closed (after `kill`)."""
+        if self.writer is not None:
+            try:
+                await self.writer.wait_closed()
+            except OSError:
+                return  # how it ended was told by `kill`
+
+    async def _read_frame(self) -> bytes:
+        (size,) = _SIZE.unpack(await self.reader.readexactly(_SIZE.size))
+        if not 0 <= size <= self._limits.reply:
+            raise BadReply(f"{self._where} sent a frame of {size} bytes, which is not ZooKeeper's protocol")
+        frame: bytes = await self.reader.readexactly(size)
+        return frame
+
+    def _deliver(self, frame: bytes) -> None:
+        if len(frame) < _REPLY_HEADER.size:
+            raise BadReply(f"{self._where} sent a reply of {len(frame)} bytes, shorter than its header")
+        xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
+        payload = frame[_REPLY_HEADER.size :]
+        if xid == protocol.WATCH_XID:
+            event = self._parse(protocol.WatchEvent.deserialize, payload)
+            if event.path:
+                self._on_watch(event.path)
+            return
+        opcode = self.opcode_xref.pop(xid, None)
+        waiting = self.pending_specials.get(xid)
+        future = waiting.pop() if waiting else self.pending.pop(xid, None)
+        if future is None:
+            raise BadReply(f"{self._where} answered request {xid}, which was never asked")
+        self.last_zxid = max(self.last_zxid, zxid)
+        try:
+            result = None if code else self._parse_reply(opcode, payload)
+        except BadReply:
+            self.pending[xid] = future  # it fails with the connection
+            raise
+        if future.done():
+            return  # the caller was cancelled
+        if code:
+            future.set_exception(ServerError(code))
+        else:
+            future.set_result(result)
+
+    def _parse_reply(self, opcode: int | None, payload: bytes) -> Any:
+        if opcode == _MULTI:
+            return first_failure(payload)
+        return self._parse(protocol.response_xref[opcode].deserialize, payload)
+
+    def _parse(self, deserialize: Callable[[bytes], Any], payload: bytes) -> Any:
+        try:
+            return deserialize(payload)
+        except Exception as error:  # aiozk's readers raise whatever comes up: struct, unicode, index, type errors
+            raise BadReply(f"{self._where} sent a reply that cannot be read: {error!r}") from error

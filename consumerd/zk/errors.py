@@ -1,0 +1,161 @@
+"""What can go wrong between us and ZooKeeper, as one class per case that a caller treats differently.
+
+Strategy: three families. `NodeError` says that the server answered and refused, with the path (relative to the chroot).
+`NotConnected` and `ConnectionLost` say that no answer came: the first was never sent and may be repeated freely, the
+second may have been carried out. `SessionChanged` says that the session a call was bound to is over. The wire's error
+codes (ZooKeeper's `KeeperException.Code`) are turned into these classes in one place, `error_for`.
+"""
+
+from __future__ import annotations
+
+from consumerd.errors import ZooKeeperError
+
+
+class NodeError(ZooKeeperError):
+    """The server refused an operation on one node; `path` is relative to the chroot."""
+
+    reason = "ZooKeeper refused the operation on {path}"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(self.reason.format(path=path))
+        self.path = path
+
+
+class NoNode(NodeError):
+    """The node, or the parent of a node to create, does not exist."""
+
+    reason = "the ZooKeeper node {path} or its parent does not exist"
+
+
+class NodeExists(NodeError):
+    """A node to create is there already."""
+
+    reason = "the ZooKeeper node {path} exists already"
+
+
+class BadVersion(NodeError):
+    """The node's data was changed by somebody else since it was read."""
+
+    reason = "the ZooKeeper node {path} was changed by somebody else meanwhile"
+
+
+class NotEmpty(NodeError):
+    """A node to delete has children."""
+
+    reason = "the ZooKeeper node {path} still has children"
+
+
+class NoAuth(NodeError):
+    """The ACL of the node does not let us."""
+
+    reason = "ZooKeeper denies access to {path}; check the node's ACL and the configured credentials"
+
+
+class InvalidACL(NodeError):
+    """The server does not accept the ACL configured for new nodes."""
+
+    reason = (
+        "ZooKeeper refuses the configured ACL for {path}; `auth` and `creator-all` need credentials that it accepts"
+    )
+
+
+class InvalidPath(NodeError):
+    """The server does not accept the path or another argument."""
+
+    reason = "ZooKeeper refuses {path!r} as a path"
+
+
+class NoChildrenForEphemerals(NodeError):
+    """Ephemeral nodes cannot have children."""
+
+    reason = "the parent of {path} is an ephemeral ZooKeeper node, which cannot have children"
+
+
+class UnexpectedReply(NodeError):
+    """The server answered with an error code that has no class of its own; `code` is the number."""
+
+    def __init__(self, path: str, code: int) -> None:
+        super().__init__(path)
+        self.code = code
+        self.args = (f"ZooKeeper answered with error {code} for {path}",)
+
+
+class NotConnected(ZooKeeperError):
+    """There is no connection and the call was never sent: repeating it is always safe."""
+
+
+class ConnectionLost(ZooKeeperError):
+    """The connection ended after the call was sent: nobody knows whether it was carried out."""
+
+
+class SessionChanged(ZooKeeperError):
+    """The session that the call belongs to is over; `expected` and `actual` are session ids (0: none)."""
+
+    def __init__(self, expected: int, actual: int = 0) -> None:
+        now = f"the present one is {actual:#x}" if actual else "there is no present one"
+        super().__init__(f"the ZooKeeper session {expected:#x} is over ({now}); what it owned is gone")
+        self.expected = expected
+        self.actual = actual
+
+
+class MultiFailed(ZooKeeperError):
+    """A multi was refused as a whole because of the operation at `index`; `cause` says why."""
+
+    def __init__(self, index: int, cause: ZooKeeperError) -> None:
+        super().__init__(f"ZooKeeper refused a multi at operation {index}: {cause}")
+        self.index = index
+        self.cause = cause
+
+
+class AuthFailed(ZooKeeperError):
+    """ZooKeeper refused our credentials. Final: the session does not try again."""
+
+
+class RequestTooLarge(ZooKeeperError):
+    """A request above the server's `jute.maxbuffer`, refused here because the server would drop the connection."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"a request of {size} bytes is above ZooKeeper's limit of {limit} (jute.maxbuffer); split it or raise both"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class BadReply(ZooKeeperError):
+    """The other side sent bytes that are not ZooKeeper's protocol; the connection is dropped."""
+
+
+class ServerError(Exception):
+    """The bare error code of a reply, before the call that knows the path turns it into an error of this module."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+#: Codes after which this connection is of no use: ConnectionLoss, UnknownSession, SessionExpired, SessionMoved.
+CONNECTION_CODES = frozenset({-4, -12, -112, -118})
+#: AuthFailed, and the closed session of a server that insists on another scheme.
+AUTH_CODES = frozenset({-115, -124})
+
+_BY_CODE: dict[int, type[NodeError]] = {
+    -8: InvalidPath,
+    -101: NoNode,
+    -102: NoAuth,
+    -103: BadVersion,
+    -108: NoChildrenForEphemerals,
+    -110: NodeExists,
+    -111: NotEmpty,
+    -114: InvalidACL,
+}
+
+
+def error_for(code: int, path: str) -> ZooKeeperError:
+    """The declared error for a reply's error code; `path` is the caller's, relative to the chroot."""
+    if code in AUTH_CODES:
+        return AuthFailed("ZooKeeper refused our credentials; check the configured auth scheme and secret")
+    if code in CONNECTION_CODES:
+        return ConnectionLost(f"ZooKeeper ended the connection while {path} was worked on (code {code})")
+    known = _BY_CODE.get(code)
+    return known(path) if known else UnexpectedReply(path, code)

@@ -1,0 +1,108 @@
+"""Multis: several operations that ZooKeeper carries out all or not at all (opcode 14, servers from 3.4).
+
+Strategy: the operations are packed one by one into a join, since aiozk builds one `struct` format of the whole
+multi, which costs more than the round trip. Of the reply only the error codes matter: results of operations that went
+well are skipped by their known sizes. When one operation fails, the server answers "rolled back" (0) for those
+before it and "runtime inconsistency" (-2) for those after it, so the first other code names the culprit.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from aiozk import protocol
+
+from consumerd.ports import Check, Create, Delete, Operation, SetData
+from consumerd.zk.errors import BadReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_INT = struct.Struct("!i")
+_HEADER = struct.Struct("!i?i")  # type, done, error
+_STAT_SIZE = 68
+_CREATE, _DELETE, _SET_DATA, _CHECK, _CREATE2, _ERROR = 1, 2, 5, 13, 15, -1
+_END = _HEADER.pack(-1, True, -1)
+_EPHEMERAL = 1
+
+
+def _buffer(data: bytes | None) -> bytes:
+    return _INT.pack(-1) if data is None else _INT.pack(len(data)) + data
+
+
+def encode_operations(operations: Iterable[Operation], full: Callable[[str], str], acl: Iterable[Any]) -> bytes:
+    """The body of a multi request; `full` makes a path absolute, `acl` is for created nodes."""
+    packed_acl = b"".join(_pack_acl(acl))
+    parts = []
+    for operation in operations:
+        path = _buffer(full(operation.path).encode())
+        match operation:
+            case Check(_, version):
+                parts.append(_HEADER.pack(_CHECK, False, -1) + path + _INT.pack(version))
+            case SetData(_, data, version):
+                parts.append(_HEADER.pack(_SET_DATA, False, -1) + path + _buffer(data) + _INT.pack(version))
+            case Create(_, data, ephemeral):
+                flags = _INT.pack(_EPHEMERAL if ephemeral else 0)
+                parts.append(_HEADER.pack(_CREATE, False, -1) + path + _buffer(data) + packed_acl + flags)
+            case Delete(_, version):
+                parts.append(_HEADER.pack(_DELETE, False, -1) + path + _INT.pack(version))
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def _pack_acl(acl: Iterable[Any]) -> Iterable[bytes]:
+    entries = list(acl)
+    yield _INT.pack(len(entries))
+    for entry in entries:
+        yield _INT.pack(entry.perms) + _buffer(entry.id.scheme.encode()) + _buffer(entry.id.id.encode())
+
+
+class MultiRequest(protocol.TransactionRequest):  # type: ignore[misc]
+    """A multi whose body is packed already."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.body = body
+
+    def serialize(self, xid: int | None = None) -> bytes:
+        prefix = b"" if xid is None else _INT.pack(xid)
+        return prefix + _INT.pack(self.opcode) + self.body
+
+
+def first_failure(payload: bytes) -> tuple[int, int] | None:
+    """Of a multi's reply (without the header): index and error code of the operation that failed it, or None.
+
+    Raises BadReply for bytes that are not such a reply.
+    """
+    offset = index = 0
+    failure = None
+    try:
+        while True:
+            kind, done, _ = _HEADER.unpack_from(payload, offset)
+            offset += _HEADER.size
+            if done:
+                return failure
+            if kind == _ERROR:
+                (code,) = _INT.unpack_from(payload, offset)
+                offset += _INT.size
+                if code != 0 and failure is None:
+                    failure = (index, code)
+            else:
+                offset = _skip_result(kind, payload, offset)
+            index += 1
+    except struct.error as error:
+        raise BadReply("ZooKeeper's reply to a multi is cut off") from error
+
+
+def _skip_result(kind: int, payload: bytes, offset: int) -> int:
+    if kind in (_CREATE, _CREATE2):
+        (length,) = _INT.unpack_from(payload, offset)
+        if length < 0:
+            raise BadReply("ZooKeeper's reply to a multi holds a created node without a path")
+        offset += _INT.size + length
+    if kind in (_SET_DATA, _CREATE2):
+        return offset + _STAT_SIZE
+    if kind in (_CREATE, _DELETE, _CHECK):
+        return offset
+    raise BadReply(f"ZooKeeper's reply to a multi holds a result of unknown type {kind}")

@@ -1,0 +1,196 @@
+"""The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
+
+Strategy: this is the front. The `Lifecycle` knows state, lease and events, the `Supervisor` keeps the connection, the
+`WatchTable` knows who is told of changes, `NodeCalls` and `OwnershipCalls` are the requests; here they are put
+together, started and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from aiozk import protocol
+
+from consumerd.errors import ConfigError
+from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
+from consumerd.zk.calls import ensure_on
+from consumerd.zk.connect_string import parse_connect_string
+from consumerd.zk.connection import Connection, Limits
+from consumerd.zk.errors import AUTH_CODES, AuthFailed, ServerError
+from consumerd.zk.lifecycle import Lifecycle
+from consumerd.zk.ownership import OwnershipCalls
+from consumerd.zk.supervisor import Settings, Supervisor
+from consumerd.zk.watches import WatchTable
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import Callable, Sequence
+    from random import Random
+    from types import TracebackType
+
+    from consumerd.ports import Clock, SessionEvent, SessionState
+
+Credential = tuple[str, str | bytes]
+
+
+class Session(OwnershipCalls):
+    """A supervised session, used as `async with Session(...)` or by `start` and `close`.
+
+    `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is what
+    is asked for, `self.session_timeout` what the server grants. `connect_timeout` bounds one attempt at one server,
+    `wait_connected` (default: the session timeout) how long a call waits for a connection. `auth` holds credentials
+    such as `("digest", "user:password")`, sent before anything else on every connection. `acl` is `open`,
+    `creator-all` or a list of `scheme:id:perms`. Raises ConfigError for settings that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        *,
+        clock: Clock,
+        rng: Random,
+        session_timeout: float = 6.0,
+        connect_timeout: float = 2.0,
+        wait_connected: float | None = None,
+        ssl: tls.SSLContext | None = None,
+        auth: Sequence[Credential] = (),
+        acl: AclSetting = "open",
+        limits: Limits | None = None,
+    ) -> None:
+        hosts, chroot = parse_connect_string(connect)
+        if session_timeout <= 0 or connect_timeout <= 0:
+            raise ConfigError("the session and connect timeouts of ZooKeeper must be above 0 seconds")
+        if needs_identity(acl) and not auth and ssl is None:
+            raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")
+        self.connect = connect
+        self._credentials = [_check_credential(*credential) for credential in auth]
+        watches = WatchTable()
+        settings = Settings(
+            hosts=hosts,
+            session_timeout=session_timeout,
+            connect_timeout=connect_timeout,
+            ssl=ssl,
+            limits=limits or Limits(),
+        )
+        lifecycle = Lifecycle(
+            ",".join(map(str, hosts)),
+            session_timeout,
+            session_timeout if wait_connected is None else wait_connected,
+            clock=clock,
+            watches=watches,
+        )
+        super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl(acl), clock=clock)
+        self._supervisor = Supervisor(
+            settings, lifecycle, clock=clock, rng=rng, prepare=self._prepare, on_watch=watches.fire
+        )
+        self._start_limit = max(session_timeout, connect_timeout * len(hosts))
+        self._task: asyncio.Task[None] | None = None
+
+    # -- lifecycle
+
+    async def start(self, timeout: float | None = None) -> None:
+        """Begin, and return when the first session is established (its chroot exists then).
+
+        `timeout` seconds default to the session timeout, or the connect timeout times the servers if that is more.
+        Raises NotConnected, AuthFailed, NoAuth (for the chroot); the session is closed then.
+        """
+        if self._task is not None:
+            raise RuntimeError("a session is started once")
+        self._task = asyncio.create_task(self._supervisor.run(), name="zookeeper session")
+        try:
+            await self._lifecycle.connection(limit=self._start_limit if timeout is None else timeout)
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def close(self) -> None:
+        """End the session and its tasks, in about a second at most, whether or not the server can be reached.
+
+        Outstanding calls fail. May be called again; raises the defect, if one had ended the session.
+        """
+        try:
+            await self._supervisor.farewell()
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def wait_closed(self) -> None:
+        """Return when the session is closed. Raises what ended it, if it was not `close` (AuthFailed, a defect)."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._lifecycle.failure is not None:
+            raise self._lifecycle.failure
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- what is so now
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session stands."""
+        return self._lifecycle.state
+
+    @property
+    def session_id(self) -> int:
+        """The id of the present session; 0 when there is none. It stays while the session is suspended."""
+        return self._lifecycle.session_id
+
+    @property
+    def session_timeout(self) -> float:
+        """The negotiated session timeout in seconds (before the first session: the one asked for)."""
+        return self._lifecycle.timeout
+
+    def lease_left(self) -> float:
+        """Seconds for which the server cannot have expired this session; negative when it may have, or without one.
+
+        On a healthy connection it moves between half and three quarters of the session timeout.
+        """
+        return self._lifecycle.lease_left()
+
+    # -- events
+
+    def subscribe(self, listener: Callable[[SessionEvent, int], None]) -> Callable[[], None]:
+        """Call `listener(event, session_id)` synchronously on every event; returns the unsubscriber."""
+        return self._lifecycle.subscribe(listener)
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed()` when a read of `path` with `watch=True` may be stale, and after each reconnect."""
+        return self._watches.add(self._full(path), changed)
+
+    # -- before others may use a connection
+
+    async def _prepare(self, connection: Connection, new: bool) -> None:
+        """Credentials first, as the server forgets them with each connection; then a new session's chroot."""
+        for scheme, secret in self._credentials:
+            try:
+                await connection.request(protocol.AuthRequest(type=0, scheme=scheme, auth=secret))
+            except ServerError as error:
+                if error.code not in AUTH_CODES:
+                    raise
+                raise AuthFailed(
+                    f"ZooKeeper refused our {scheme!r} credentials; check the auth setting and the server's schemes"
+                ) from None
+        if new and self._chroot:
+            await ensure_on(connection, self._chroot, self._acl)
+
+
+def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:
+    encoded = secret.encode() if isinstance(secret, str) else secret
+    if not scheme:
+        raise ConfigError("an auth entry for ZooKeeper has no scheme; write for example digest and user:password")
+    if scheme == "digest" and not encoded.partition(b":")[0]:
+        raise ConfigError("a digest credential for ZooKeeper is user:password")
+    return scheme, encoded

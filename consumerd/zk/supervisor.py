@@ -1,0 +1,256 @@
+"""The task that keeps the session: connect, prove that it lives, lose the connection, come back, begin anew.
+
+Strategy: one task goes round. Pick a server at random, shake hands, prepare (credentials before anything else, then
+a new session's chroot), announce, beat until the connection ends. What a round does to the session's state is in
+`lifecycle`; here is when.
+
+The lease must never say that the session lives when the server may have expired it. A handshake proves the session
+from the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower
+answers pings alone, even when it lost its leader, and tells the leader about its sessions only every half tick. So
+the heartbeat is a `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when
+one is answered the lease counts from the heartbeat *before*: that one the leader must have heard of. A heartbeat
+without answer for 5T/12 ends the connection: 2T/3 after the last sign of life, which leaves T/3 to come back.
+
+The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
+ensemble does so for ever; after 1.5 T of nothing but closed handshakes we come without a zxid and let the server say
+what became of the session (a `sync` then makes up for what the zxid guaranteed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+from aiozk import protocol
+
+from consumerd.errors import ZooKeeperError
+from consumerd.ports import SessionState
+from consumerd.zk.backoff import Backoff
+from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
+from consumerd.zk.errors import CONNECTION_CODES, BadReply, ConnectionLost, ServerError, error_for
+from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import Awaitable, Callable, Sequence
+    from random import Random
+
+    from consumerd.ports import Clock
+    from consumerd.zk.connect_string import Host
+
+log = structlog.get_logger(__name__)
+
+HEARTBEATS_PER_TIMEOUT = 4
+HEARTBEAT_LIMIT = 5 / 12
+GIVE_UP_ZXID_AFTER = 1.5
+_CLOSE_GRACE = 0.5
+_CLOSE_LIMIT = 1.0
+
+
+def _respect_cancellation() -> None:
+    """Before Python 3.13 a TaskGroup that ends with an error forgets that its task was cancelled at the same time."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class Settings(NamedTuple):
+    """How to connect; times in seconds."""
+
+    hosts: Sequence[Host]
+    session_timeout: float
+    connect_timeout: float
+    ssl: tls.SSLContext | None
+    limits: Limits
+
+
+class Supervisor:
+    """Runs the rounds (`run`, the one task) and ends the session (`farewell`).
+
+    `prepare(connection, new)` is awaited on every connection before anybody else may use it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        lifecycle: Lifecycle,
+        *,
+        clock: Clock,
+        rng: Random,
+        prepare: Callable[[Connection, bool], Awaitable[None]],
+        on_watch: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._lifecycle = lifecycle
+        self._clock = clock
+        self._rng = rng
+        self._prepare = prepare
+        self._on_watch = on_watch
+        self._zxid = 0
+        self._without_zxid = False
+        self._last_contact = clock.monotonic()
+
+    async def run(self) -> None:
+        """Keep the session until cancelled. Raises what ends it for good: AuthFailed, a refused chroot, a defect."""
+        backoff = Backoff(self._rng)
+        failure = None
+        self._last_contact = self._clock.monotonic()
+        try:
+            while self._lifecycle.state is not SessionState.CLOSED:
+                await self._clock.sleep(backoff.delay())
+                began = await self._one_round()
+                if began is not None:
+                    backoff.lived(self._clock.monotonic() - began)
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            self._lifecycle.finish(failure)
+
+    async def _one_round(self) -> float | None:
+        """Try each server until one takes us; serve it to its end. When that connection began, or None."""
+        hosts = self._settings.hosts
+        refused = 0
+        for host in self._rng.sample(hosts, len(hosts)):
+            connection = Connection(
+                host, ssl=self._settings.ssl, limits=self._settings.limits, on_watch=self._on_watch, on_end=self._on_end
+            )
+            try:
+                began = await self._attempt(connection)
+                if began is not None:
+                    await self._serve(connection, began)
+                return began
+            except HandshakeClosed as error:
+                refused += 1
+                self._note(str(error))
+            except TimeoutError:
+                self._note(f"{host} does not answer")
+            except (OSError, BadReply) as error:
+                self._note(f"{host}: {error}")
+            finally:
+                connection.kill("it is of no use")
+                await connection.wait_closed()
+        self._consider_zxid(everybody_refused=refused == len(hosts))
+        return None
+
+    def _consider_zxid(self, *, everybody_refused: bool) -> None:
+        silent = self._clock.monotonic() - self._last_contact
+        if everybody_refused and self._zxid and silent > GIVE_UP_ZXID_AFTER * self._lifecycle.timeout:
+            log.warning("zxid_given_up", zxid=self._zxid, seconds=round(silent, 1))
+            self._zxid, self._without_zxid = 0, True
+
+    def _note(self, problem: str) -> None:
+        if problem != self._lifecycle.problem:
+            log.info("connect_failed", problem=problem)
+        self._lifecycle.problem = problem
+
+    def _on_end(self, connection: Connection) -> None:
+        self._zxid = max(self._zxid, connection.last_zxid)
+        self._lifecycle.detach(connection)
+
+    # -- one connection
+
+    async def _attempt(self, connection: Connection) -> float | None:
+        """Connect and shake hands: when the handshake was sent, or None for the word that the session is over."""
+        session = self._lifecycle
+        async with asyncio.timeout(self._attempt_limit()):
+            await connection.connect()
+            sent = self._clock.monotonic()
+            response = await connection.handshake(
+                protocol.ConnectRequest(
+                    protocol_version=0,
+                    last_seen_zxid=self._zxid,
+                    timeout=round(self._settings.session_timeout * 1000),
+                    session_id=session.granted_id,
+                    password=session.password,
+                    read_only=False,
+                )
+            )
+        self._last_contact = self._clock.monotonic()
+        if response.session_id != session.granted_id:
+            session.expire()
+        if not response.session_id:
+            return None
+        session.grant(response.session_id, response.password or NO_PASSWORD, response.timeout / 1000)
+        return sent
+
+    def _attempt_limit(self) -> float:
+        """A silent server may not eat the third of the timeout that is left for coming back."""
+        share = max(2, len(self._settings.hosts))
+        return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
+
+    async def _serve(self, connection: Connection, began: float) -> None:
+        """From the handshake to the end of the connection. Raises only what ends the session for good."""
+        fatal: ExceptionGroup[ZooKeeperError] | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(connection.read_loop())
+                await self._introduce(connection)
+                self._lifecycle.announce(connection, began)
+                await self._beat(connection, began)
+        except* ConnectionEnded:
+            self._lifecycle.problem = connection.end_reason
+        except* ZooKeeperError as refused:
+            fatal = refused
+        _respect_cancellation()
+        if fatal is not None:
+            raise fatal.exceptions[0]
+
+    async def _introduce(self, connection: Connection) -> None:
+        new = self._lifecycle.session_id != self._lifecycle.granted_id
+        try:
+            async with asyncio.timeout(self._attempt_limit()):
+                await self._prepare(connection, new)
+                if self._without_zxid:
+                    await connection.request(protocol.SyncRequest(path="/"))
+                    self._without_zxid = False
+        except ConnectionLost as error:
+            raise ConnectionEnded from error
+        except TimeoutError:
+            raise self._end(connection, "the server did not answer while the session was prepared") from None
+        except ServerError as error:
+            if error.code in CONNECTION_CODES:
+                raise self._end(connection, f"the server refused the session with code {error.code}") from error
+            raise error_for(error.code, "/") from error
+
+    async def _beat(self, connection: Connection, began: float) -> None:
+        """Heartbeats until the connection ends; each answer moves the lease to the heartbeat before (see above)."""
+        session = self._lifecycle
+        before = began
+        while True:
+            sent = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(session.timeout * HEARTBEAT_LIMIT):
+                    await connection.request(protocol.SyncRequest(path="/"))
+            except TimeoutError:
+                raise self._end(connection, "the server does not answer heartbeats") from None
+            except ServerError as error:
+                raise self._end(connection, f"the server refused a heartbeat with code {error.code}") from error
+            except ConnectionLost as error:
+                raise ConnectionEnded from error
+            session.prove(before)
+            before = sent
+            self._last_contact = self._clock.monotonic()
+            await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
+
+    def _end(self, connection: Connection, reason: str) -> ConnectionEnded:
+        connection.kill(reason)
+        return ConnectionEnded(reason)
+
+    # -- the end
+
+    async def farewell(self) -> None:
+        """Refuse new calls, then end the session on the server, if it can be reached within a moment."""
+        session = self._lifecycle
+        try:
+            if session.failure is None and session.session_id:
+                grace = _CLOSE_GRACE if session.lease_left() > 0 else 0.0
+                connection = await session.connection(limit=grace)
+                session.refuse()
+                async with asyncio.timeout(_CLOSE_LIMIT):
+                    await connection.request(protocol.CloseRequest())
+        except (ZooKeeperError, ServerError, TimeoutError) as error:
+            log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=str(error))
+        finally:
+            session.refuse()
