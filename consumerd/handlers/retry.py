@@ -30,6 +30,7 @@ from consumerd.handlers.dead_letters import Letter
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from tenacity import RetryCallState
 
@@ -114,7 +115,25 @@ class _Retrying(Handler):
                 await self._dead_letters.stop()
 
     async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
+        """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
+        failures = _Failures()
+
+        async def ask() -> int | None:
+            try:
+                return await self._inner.position(partition)
+            except Exception as error:
+                failures.count, failures.last = failures.count + 1, error
+                raise
+
+        def note(_: RetryCallState) -> None:
+            log.warning("position_failed", handler=self._name, partition=str(partition), error=_brief(failures.last))
+
+        try:
+            return await self._attempts(failures, note)(ask)
+        except RetryError as error:
+            raise HandlerFailedError(
+                f"handler {self._name!r} cannot tell the position of {partition} ({_brief(failures.last)})."
+            ) from error
 
     async def handle(self, batch: Batch) -> None:
         while failures := await self._exhausted(batch):
@@ -128,18 +147,20 @@ class _Retrying(Handler):
     async def _exhausted(self, batch: Batch) -> _Failures | None:
         """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
         failures = _Failures()
-        attempts = AsyncRetrying(
+        try:
+            await self._attempts(failures, lambda state: self._log(batch, failures, state))(self._try, batch, failures)
+        except RetryError:
+            return failures
+        return None
+
+    def _attempts(self, failures: _Failures, note: Callable[[RetryCallState], None]) -> AsyncRetrying:
+        return AsyncRetrying(
             sleep=self._clock.sleep,
             stop=lambda _: failures.count >= self._policy.max_attempts,
             wait=lambda _: self._pause(failures),
             retry=retry_if_exception(lambda e: isinstance(e, Exception) and not isinstance(e, HandlerFailedError)),
-            before_sleep=lambda state: self._log(batch, failures, state),
+            before_sleep=note,
         )
-        try:
-            await attempts(self._try, batch, failures)
-        except RetryError:
-            return failures
-        return None
 
     async def _try(self, batch: Batch, failures: _Failures) -> None:
         """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""

@@ -1,0 +1,109 @@
+"""The few things that the `files` handler asks of a file system, each durable or atomic as its text says.
+
+Strategy: a narrow port, so that tests can crash a process at every step, or simulate a machine that forgets what was
+never synced. All calls block and raise OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Disk(Protocol):
+    """A POSIX file system: `rename` is atomic, and what was synced survives a loss of power."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Make it and its missing parents, durably. An existing one is fine."""
+        ...
+
+    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
+        """Make a directory in `parent` whose name nobody else ever uses."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in a directory, sorted."""
+        ...
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Make or overwrite a file; its bytes are durable on return, its name is not. The folder must be there."""
+        ...
+
+    def read(self, path: Path) -> bytes: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file or directory, atomically."""
+        ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Make durable which names are in `directory`."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file. A missing one is fine."""
+        ...
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove a directory if it is empty; one that is missing or not empty is fine."""
+        ...
+
+
+class OsDisk:
+    """The operating system's file system."""
+
+    def make_directory(self, directory: Path) -> None:
+        missing = []
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another member was faster
+                path.mkdir()
+            self.sync_directory(path.parent)
+
+    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
+        path = parent / f"{prefix}{secrets.token_hex(8)}"
+        path.mkdir()
+        return path
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(path.name for path in directory.iterdir())
+
+    def write(self, path: Path, data: bytes) -> None:
+        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def sync_directory(self, directory: Path) -> None:
+        with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            os.fsync(descriptor)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, directory: Path) -> None:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.handlers.builtin.disk import OsDisk
+from consumerd.handlers.builtin.files import FilesHandler, PartitionTakenError, RangeOverlapError
+from consumerd.partition import TopicPartition
+from consumerd.wire.errors import InvalidTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    MakeBatch = Callable[..., Batch]
+
+HERE = TopicPartition("t", 0, 0)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
+    handler = load_handler("files", {"directory": str(tmp_path / "made" / "new")})
+    await handler.start(HandlerContext("g", "g_1", clock))
+    batch = make_batch(b"one", [b"two", b"\xff"], start=71, topic="events", broker=1, partition=10)
+    await handler.handle(batch)
+    await handler.stop()
+    (name,) = files(tmp_path / "made" / "new")
+    assert name == f"events/1-10/{71:020}-{batch.next_offset:020}.ndjson"
+    records = [json.loads(line) for line in (tmp_path / "made" / "new" / name).read_bytes().splitlines()]
+    assert [(r["offset"], r["index"], r.get("payload")) for r in records] == [
+        (71, 0, "one"),
+        (84, 0, "two"),
+        (84, 1, None),
+    ]
+    assert batch.handled == 3
+    # Nothing else is left behind.
+    assert os.listdir(tmp_path / "made" / "new" / "events" / "1-10") == [name.rpartition("/")[2]]
+
+
+@pytest.mark.asyncio
+async def test_position_is_where_the_ranges_end(tmp_path: Path, make_batch: MakeBatch) -> None:
+    handler = FilesHandler(tmp_path)
+    assert await handler.position(HERE) is None
+    first = make_batch(b"one")
+    await handler.handle(first)
+    gap = make_batch(b"two", start=1000)  # a corrupt stretch was skipped
+    await handler.handle(gap)
+    for other in (handler, FilesHandler(tmp_path)):
+        assert await other.position(HERE) == gap.next_offset
+        assert await other.position(TopicPartition("t", 0, 1)) is None
+
+
+@pytest.mark.asyncio
+async def test_foreign_files_do_not_count(tmp_path: Path, make_batch: MakeBatch) -> None:
+    folder = tmp_path / "t" / "0-0"
+    folder.mkdir(parents=True)
+    for name in ("README", "0-99.ndjson", f"{0:020}-{99:020}.ndjson.tmp", f"{0:020}-{99:020}.parquet"):
+        (folder / name).touch()
+    assert await FilesHandler(tmp_path).position(HERE) is None
+    # Overlaps can only come from elsewhere; the answer does not depend on the order of the listing.
+    for start, end in ((0, 50), (10, 90), (60, 80)):
+        (folder / f"{start:020}-{end:020}.ndjson").touch()
+    assert await FilesHandler(tmp_path).position(HERE) == 90
+
+
+@pytest.mark.asyncio
+async def test_a_batch_whose_confirmation_was_lost_is_not_stored_twice(tmp_path: Path, make_batch: MakeBatch) -> None:
+    handler = FilesHandler(tmp_path)
+    for _ in range(3):
+        batch = make_batch(b"one", b"two")
+        await handler.handle(batch)
+        assert batch.handled == 2
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("again", [b"one", b"six", b"longer"])
+async def test_a_log_that_begins_anew_is_refused_and_never_dropped(
+    tmp_path: Path, make_batch: MakeBatch, again: bytes
+) -> None:
+    handler = FilesHandler(tmp_path)
+    await handler.handle(make_batch(b"one"))
+    if again != b"one":  # the very same bytes in the very same place are a repetition
+        with pytest.raises(RangeOverlapError, match=r"offset 0 of t/0-0 lies before 13, where the files in .* end"):
+            await handler.handle(make_batch(again))
+    other = FilesHandler(tmp_path)
+    await other.position(HERE)
+    with pytest.raises(RangeOverlapError):
+        await other.handle(make_batch(again))
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.asyncio
+async def test_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
+    handler = FilesHandler(tmp_path)
+    await handler.handle(make_batch())  # nothing at all
+    assert files(tmp_path) == []
+    assert await handler.position(HERE) is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("topic", ["with space", "*", "привет", "a:b,c", "-", "...", "%2e%2e", ".writer-x", "x" * 255])
+async def test_awkward_topics_are_folders(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
+    handler = FilesHandler(tmp_path)
+    await handler.handle(make_batch(b"x", topic=topic))
+    assert files(tmp_path) == [f"{topic}/0-0/{0:020}-{11:020}.ndjson"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("topic", ["", ".", "..", "../x", "a/b", "/etc", "nul\0"])
+async def test_a_topic_cannot_lead_out_of_the_directory(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
+    handler = FilesHandler(tmp_path / "inside")
+    with pytest.raises(InvalidTopicError):
+        await handler.handle(make_batch(b"x", topic=topic))
+    with pytest.raises(InvalidTopicError):
+        await handler.position(TopicPartition(topic, 0, 0))
+    assert files(tmp_path) == []
+
+
+@pytest.mark.asyncio
+async def test_a_directory_that_cannot_be_made_is_found_at_the_start(tmp_path: Path, clock: Any) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HandlerFailedError, match="cannot make the directory"):
+        await FilesHandler(tmp_path / "file" / "x").start(HandlerContext("g", "g_1", clock))
+    for wrong in (5, "", None):
+        value: Any = wrong
+        with pytest.raises(ValueError, match="is not a path"):
+            FilesHandler(value)
+
+
+class FullDisk(OsDisk):
+    """Has no room for a while."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    def write(self, path: Path, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            super().write(path, data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+        super().write(path, data)
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_leaves_nothing_and_the_next_try_works(tmp_path: Path, make_batch: MakeBatch) -> None:
+    handler = FilesHandler.on(FullDisk(2), tmp_path)
+    batch = make_batch(b"one", b"two")
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            await handler.handle(batch)
+        assert not batch.counted  # a retry policy gives the whole batch again
+        assert not list(tmp_path.rglob("*.ndjson")) or files(tmp_path)[0].startswith("t/0-0/.writer-")
+    await handler.handle(batch)
+    (name,) = files(tmp_path)
+    assert len((tmp_path / name).read_bytes().splitlines()) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_write_ends_before_the_handler_does(tmp_path: Path, make_batch: MakeBatch) -> None:
+    loop, writing = asyncio.get_running_loop(), asyncio.Event()
+
+    class Telling(OsDisk):
+        def write(self, path: Path, data: bytes) -> None:
+            loop.call_soon_threadsafe(writing.set)
+            super().write(path, data)
+
+    handler = FilesHandler.on(Telling(), tmp_path)
+    batch = make_batch(*[b"x" * 100_000] * 20)
+    task = asyncio.create_task(handler.handle(batch))
+    await writing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # The range is there as a whole, and so the batch counts as handled although nobody waited for it.
+    assert len(files(tmp_path)) == 1
+    assert batch.handled == 20
+    assert await FilesHandler(tmp_path).position(HERE) == batch.next_offset
+
+
+@pytest.mark.asyncio
+async def test_the_former_owner_cannot_write_any_more(tmp_path: Path, make_batch: MakeBatch) -> None:
+    old, new = FilesHandler(tmp_path), FilesHandler(tmp_path)
+    first, second = make_batch(b"one"), make_batch(b"two", start=13)
+    await old.handle(first)
+    assert await new.position(HERE) == first.next_offset
+    with pytest.raises(PartitionTakenError, match="another member took t/0-0 over"):
+        await old.handle(second)
+    await new.handle(second)
+    await old.stop()
+    assert await old.position(HERE) == second.next_offset  # it may get the partition back
+    await old.handle(make_batch(b"three", start=26))
+    assert len(files(tmp_path)) == 3
