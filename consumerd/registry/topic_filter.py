@@ -65,6 +65,6 @@ class TopicFilter:
     def matches(self, topic: str) -> bool:
         """Is `topic` subscribed to: does the whole name match (whitelist), or not match (blacklist)?
 
-        Raises RegistryError for a pattern of lookarounds so nested that one name takes millions of steps.
+        Raises RegistryError for a pattern so intricate that one name takes hundreds of thousands of steps.
         """
         return _matches(self.text, topic) is (self.kind is FilterKind.WHITELIST)

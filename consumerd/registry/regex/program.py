@@ -167,6 +167,6 @@ def behind(body: Fragment, wanted: bool) -> Fragment:
     if body.most is None:
         raise RegistryError("a topic filter looks behind without bound: use {n,m} instead of * and + in (?<=...)")
     # It has to end exactly here: the text that it may take from ends here, so "at the very end" says so.
-    program = (*body.code, Instruction(Op.LAST), Instruction(Op.MATCH))
+    program = (*body.code, Instruction(Op.LAST, None, True), Instruction(Op.MATCH))
     operand = Behind(program, body.least, body.most)
     return Fragment((Instruction(Op.BEHIND, operand, wanted),), 0, 0, body.cost + 1)

@@ -1,0 +1,129 @@
+"""Whatever somebody else wrote into ZooKeeper, only declared errors come out; what we write comes back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from consumerd.registry import (
+    Broker,
+    FilterKind,
+    RegistryError,
+    StaticSubscription,
+    TopicFilter,
+    detect_dialect,
+    format_broker,
+    format_offset,
+    format_owner,
+    parse_broker,
+    parse_broker_id,
+    parse_offset,
+    parse_owner,
+    parse_partition_count,
+    parse_subscription,
+)
+from consumerd.registry.regex import matches, parse
+from consumerd.registry.topic_filter import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOSTILE = st.binary(max_size=60) | st.text(max_size=60) | st.none()
+NEARLY = st.lists(
+    st.sampled_from([*'{}[]":,*!.|()?+\\-^$&1a ', "{ ", '"t": 1', "\\p{", "(?", "\\Q", "*1*", "true"]), max_size=14
+).map("".join)
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Co", "Cn"], exclude_characters="/"), min_size=1, max_size=9
+).filter(lambda name: name not in (".", "..") and not any("\ufff0" <= char <= "\uffff" for char in name))
+
+
+def declared_only(call: Callable[[], object]) -> None:
+    """Run `call`; nothing but a RegistryError of one line may come out."""
+    try:
+        call()
+    except RegistryError as error:
+        sentence = str(error)
+    else:
+        return
+    assert sentence
+    assert "\n" not in sentence
+
+
+@given(data=HOSTILE | NEARLY)
+def test_hostile_values_raise_only_declared_errors(data: bytes | str | None) -> None:
+    declared_only(lambda: parse_broker(1, data))
+    declared_only(lambda: parse_partition_count(data))
+    declared_only(lambda: parse_offset(data))
+    declared_only(lambda: parse_owner(data))
+    declared_only(lambda: parse_subscription(data))
+    declared_only(lambda: detect_dialect([data], [data]))
+    declared_only(lambda: parse_broker_id(str(data)))
+
+
+@given(NEARLY | st.text(max_size=30), st.text(max_size=20))
+def test_hostile_filters_raise_only_declared_errors(pattern: str, topic: str) -> None:
+    def ask() -> None:
+        wanted = TopicFilter(FilterKind.WHITELIST, pattern)
+        unwanted = TopicFilter(FilterKind.BLACKLIST, pattern)
+        assert wanted.matches(topic) is not unwanted.matches(topic)
+
+    declared_only(ask)
+
+
+@given(st.text(max_size=20))
+@example("'\"a")
+def test_no_comma_and_no_blank_survive(text: str) -> None:
+    normal = normalise(text)
+    assert "," not in normal
+    assert " " not in normal
+    assert normal == normal.strip("\"'")
+
+
+#: Patterns that mean the same in Python's library, which serves as a second opinion.
+COMMON = st.recursive(
+    st.sampled_from(["a", "b", "ab", "[ab]", "[^a]", ".", "", r"\.", "(?i:a)", r"\d"]),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["?", "*", "+", "??", "*?", "{2}", "{0,2}", "{1,}"])).map(
+            lambda parts: f"(?:{parts[0]}){parts[1]}"
+        ),
+        inner.map(lambda part: f"(?={part})"),
+        inner.map(lambda part: f"(?!{part})"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(COMMON, st.text("abAc.1", max_size=6))
+def test_python_agrees_where_both_speak_the_same_language(pattern: str, topic: str) -> None:
+    assert matches(parse(pattern), topic) is (re.fullmatch(pattern, topic, re.ASCII) is not None)
+
+
+@given(st.dictionaries(NAMES, st.integers(1, 10_000), max_size=5))
+def test_static_subscriptions_come_back(topics: dict[str, int]) -> None:
+    subscription = StaticSubscription(topics)
+    assert parse_subscription(subscription.format().encode()) == subscription
+
+
+@given(NAMES, st.integers(0, 2**31 - 1))
+def test_owners_come_back(consumer_id: str, stream: int) -> None:
+    assert parse_owner(format_owner(consumer_id, stream).encode()) == (consumer_id, stream)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_offsets_come_back(offset: int) -> None:
+    assert parse_offset(format_offset(offset).encode()) == offset
+
+
+@given(
+    st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True),
+    st.from_regex(r"([a-z.]{1,9}-[0-9]{1,13})?", fullmatch=True),
+    st.integers(1, 65535),
+)
+def test_brokers_come_back(host: str, creator: str, port: int) -> None:
+    broker = Broker(3, creator, host, port)
+    assert parse_broker(3, format_broker(broker).encode()) == broker

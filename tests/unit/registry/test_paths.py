@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.partition import TopicPartition
+from consumerd.registry import (
+    RegistryError,
+    broker_ids_path,
+    broker_path,
+    check_name,
+    id_path,
+    ids_path,
+    offset_path,
+    offsets_path,
+    owner_path,
+    owners_path,
+    topic_broker_path,
+    topic_path,
+    topics_path,
+)
+
+
+def test_every_node_is_where_the_specification_puts_it() -> None:
+    partition = TopicPartition("clicks", 1, 10)
+    assert broker_ids_path() == "/brokers/ids"
+    assert broker_path(3) == "/brokers/ids/3"
+    assert topics_path() == "/brokers/topics"
+    assert topic_path("clicks") == "/brokers/topics/clicks"
+    assert topic_broker_path("clicks", 3) == "/brokers/topics/clicks/3"
+    assert ids_path("g") == "/consumers/g/ids"
+    assert id_path("g", "g_a") == "/consumers/g/ids/g_a"
+    assert owners_path("g", "clicks") == "/consumers/g/owners/clicks"
+    assert owner_path("g", partition) == "/consumers/g/owners/clicks/1-10"
+    assert offsets_path("g", "clicks") == "/consumers/g/offsets/clicks"
+    assert offset_path("g", partition) == "/consumers/g/offsets/clicks/1-10"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0", "a\n", "a\x7f", "\ud800", "\ufff0", "\ufffe"])
+def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+    for build in (ids_path, topic_path, lambda name: id_path("g", name), lambda name: owners_path("g", name)):
+        with pytest.raises(RegistryError):
+            build(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "a b", "a:b,c*", "\u041b\u043e\u0433\u0438", "\U0001d4b3", "\uf900"])
+def test_other_names_are_kept(name: str) -> None:
+    assert check_name("topic", name) == name
+
+
+def test_the_error_names_the_kind_and_the_character() -> None:
+    with pytest.raises(RegistryError, match=r"the group 'a/b' holds '/'"):
+        ids_path("a/b")

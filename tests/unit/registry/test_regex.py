@@ -1,0 +1,166 @@
+r"""Expected values were taken from java.util.regex (17), which tests/interop compares with at random."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumerd.registry import RegistryError
+from consumerd.registry.regex import MAX_INSTRUCTIONS, matches, parse
+
+NAMES = [
+    "",
+    "a",
+    "A",
+    "b",
+    "ab",
+    "aa",
+    "aab",
+    "a-b",
+    "a.b",
+    "a_1",
+    "1",
+    "-",
+    "]",
+    "\n",
+    "\u00e9",
+    "\u2028",
+    "\U0001d4b3",
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (".", ["a", "A", "b", "1", "-", "]", "\u00e9", "\U0001d4b3"]),
+        ("(?s).", ["a", "A", "b", "1", "-", "]", "\n", "\u00e9", "\u2028", "\U0001d4b3"]),
+        (r"a\.b", ["a.b"]),
+        (r"\Qa.b\E", ["a.b"]),
+        (r"\Qa.\Eb?", ["a.b"]),
+        (r"\Qa-b", ["a-b"]),
+        (r"\\Q", []),
+        ("a*b", ["b", "ab", "aab"]),
+        ("a+?b", ["ab", "aab"]),
+        ("a*+b", ["b", "ab", "aab"]),
+        ("a*+ab", []),
+        ("(?>a|aa)b", ["ab"]),
+        ("(?>aa|a)a", []),
+        ("a{2}", ["aa"]),
+        ("a{1,}", ["a", "aa"]),
+        ("a{0,1}b", ["b", "ab"]),
+        ("a{2}+b", ["aab"]),
+        ("a|", ["", "a"]),
+        ("(a|b)*?", ["", "a", "b", "ab", "aa", "aab"]),
+        ("(?<letter>a)b", ["ab"]),
+        ("(?:a)(b)?", ["a", "ab"]),
+        ("(?i)a", ["a", "A"]),
+        ("(?i:a)b?", ["a", "A", "ab"]),
+        ("b|(?i)a", ["a", "A", "b"]),
+        ("(?i)a|b(?-i)", ["a", "A", "b"]),
+        ("(?i)[a-z]", ["a", "A", "b"]),
+        ("(?i)[^A]", ["b", "1", "-", "]", "\n", "\u00e9", "\u2028", "\U0001d4b3"]),
+        ("(?i)\u00c9", []),
+        ("[ab]", ["a", "b"]),
+        ("[^a-z]", ["A", "1", "-", "]", "\n", "\u00e9", "\u2028", "\U0001d4b3"]),
+        ("[a-]", ["a", "-"]),
+        ("[-a]", ["a", "-"]),
+        ("[]a]", ["a", "]"]),
+        (r"[\]]", ["]"]),
+        (r"[\w-]", ["a", "A", "b", "1", "-"]),
+        (r"[\d-z]", ["1", "-"]),
+        ("[+--]", ["-"]),
+        (r"[\p{Lower}1]", ["a", "b", "1"]),
+        (r"[\Qa-\E]", ["a", "-"]),
+        ("[\u00e9-\U0001d4b3]", ["\u00e9", "\u2028", "\U0001d4b3"]),
+        (r"\d", ["1"]),
+        (r"\W", ["-", "]", "\n", "\u00e9", "\u2028", "\U0001d4b3"]),
+        (r"\s", ["\n"]),
+        (r"\p{Alpha}", ["a", "A", "b"]),
+        (r"\P{ASCII}", ["\u00e9", "\u2028", "\U0001d4b3"]),
+        (r"\p{Punct}", ["-", "]"]),
+        (r"\x61\u0062", ["ab"]),
+        (r"\x{1d4b3}", ["\U0001d4b3"]),
+        (r"\0141", ["a"]),
+        (r"\cJ", ["\n"]),
+        (r"\n|\-|]", ["-", "]", "\n"]),
+        ("^a$", ["a"]),
+        (r"\Aa\z", ["a"]),
+        (r".*\bb", ["b", "a-b", "a.b"]),
+        (r"a\Bb", ["ab"]),
+        ("(?=.*b).*", ["b", "ab", "aab", "a-b", "a.b"]),
+        ("(?!a).+", ["A", "b", "1", "-", "]", "\u00e9", "\U0001d4b3"]),
+        (".*(?<=a)b", ["ab", "aab"]),
+        (".*(?<![ab])b", ["b", "a-b", "a.b"]),
+        (".*(?<=a{2})b", ["aab"]),
+        ("$\u2028?", ["", "\u2028"]),
+        (r"\Z\n", ["\n"]),
+        ("[a-c&x]", ["a", "b"]),
+    ],
+)
+def test_what_java_matches(pattern: str, expected: list[str]) -> None:
+    program = parse(pattern)
+    assert [name for name in NAMES if matches(program, name)] == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "construct"),
+    [
+        ("[a-c&&b]", "&&"),
+        ("[a[bc]]", "class within a class"),
+        ("[a-[b]]", "class within a class"),
+        (r"(a)\1", r"\\1"),
+        (r"\k<n>", r"\\k"),
+        (r"\h", r"\\h"),
+        (r"\R", r"\\R"),
+        (r"\G", r"\\G"),
+        (r"\E", r"\\E"),
+        (r"\y", r"\\y"),
+        (r"\p{L}", r"\\p\{L\}"),
+        (r"\p{IsGreek}", r"\\p\{IsGreek\}"),
+        (r"\pL", r"\\p\{L\}"),
+        (r"(?i)\p{Lower}", "under"),
+        ("(?x)a", "flag x"),
+        ("(?m)^a", "flag m"),
+        ("(?i-i-i)a", "second -"),
+        ("(?<=a*)b", "looks behind without bound"),
+        ("(?#c)", r"\(\?#"),
+        ("(?P<n>a)", "flag P"),
+        ("(?<1>a)", "cannot name a group"),
+        ("(?<>a)", "cannot name a group"),
+    ],
+)
+def test_a_construct_outside_of_the_subset_is_named(pattern: str, construct: str) -> None:
+    with pytest.raises(RegistryError, match=construct):
+        parse(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", ")", "a)", "(?", "(?<", "(?:", "(?i", "[", "[a", "[^", "[]", "[a-", "[b-a]", r"[a-\d]", "*", "a|*", "(*)",
+     "a**", "a{", "a{}", "a{,2}", "a{2,1}", "a{x}", "{", "a{2}{2}", "\\", r"\x", r"\x4", r"\xzz", r"\u12", r"\ud800",
+     r"\x{110000}", r"\x{}", r"\0", r"\p", r"\p{", r"\c", "(" * 100 + ")" * 100, "\\Q"[:1]],
+)  # fmt: skip
+def test_a_broken_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(RegistryError):
+        parse(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", "((a?){50})*b", "(.*)*(.*)*x", "(a|aa)+$.", "(?:(?=a*)a)*b"]
+)
+def test_patterns_that_stop_a_backtracking_library_do_not_stop_us(pattern: str) -> None:
+    program = parse(pattern)
+    assert not matches(program, "a" * 255)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a{30000}", "((((a{99}){99}){99}){99})", "(a{2,999999999})", "(|){999999}", "|" * 16_000]
+)
+def test_a_pattern_that_grows_too_large_is_refused_before_it_grows(pattern: str) -> None:
+    with pytest.raises(RegistryError, match=str(MAX_INSTRUCTIONS)):
+        parse(pattern)
+
+
+def test_what_no_limit_of_size_catches_a_limit_of_steps_does() -> None:
+    program = parse(".?" * 8000 + "x")
+    with pytest.raises(RegistryError, match="simplify"):
+        matches(program, "a" * 255)
