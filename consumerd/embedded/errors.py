@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ZooKeeperError
+from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, ZooKeeperError
 
 
 class MissingRuntimeError(ConfigError):
@@ -19,3 +19,15 @@ class ZooKeeperStartError(ZooKeeperError):
 
 class JafkaStartError(BrokerError):
     """The Jafka broker of the interop tests did not start."""
+
+
+class InputError(ConsumerdError):
+    """The demo's input is missing, unreadable or empty."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+class AuditError(ConsumerdError):
+    """What was recorded of a demo or test run cannot be read."""
+
+    exit_code = ExitCode.CHECK_FAILED

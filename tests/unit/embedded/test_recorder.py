@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.audit import audit, read_records
+from consumerd.embedded.ledger import Ledger
+from consumerd.embedded.recorder import RecordHandler
+from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+P = TopicPartition("t", 0, 1)
+
+
+def context() -> HandlerContext:
+    return HandlerContext(group="g", consumer_id="g_a", clock=SystemClock())
+
+
+@pytest.mark.asyncio
+async def test_what_is_recorded_is_what_the_audit_reads(tmp_path: Path) -> None:
+    lines = [b"", b"\xff", b"same", b"same"]
+    data = encode_message_set(lines[:2]) + encode_message_set(lines[2:], codec=Codec.GZIP)
+    batch = Batch(P, decode_batch(data, 500))
+    handler = RecordHandler(str(tmp_path / "records"))
+    await handler.start(context())
+    assert await handler.position(P) is None
+    await handler.handle(batch)
+    assert batch.handled == 4
+    (path,) = (tmp_path / "records").iterdir()
+    records = list(read_records(path))  # it is there before `stop`: a kill takes nothing away
+    assert [record.claim for record in records] == [True, False]
+    assert [record.member for record in records] == ["g_a", "g_a"]
+    await handler.stop()
+    await handler.stop()
+    ledger = Ledger()
+    ledger.partition(P).send(lines)
+    for message in batch.messages():
+        if message.index == 0:
+            leaves = [other.payload for other in batch.messages() if other.offset == message.offset]
+            ledger.partition(P).store(message.offset, leaves)
+    result = audit(ledger, records)
+    assert result.sound
+    assert (result.produced, result.handled, result.distinct) == (4, 4, 4)
+
+
+@pytest.mark.asyncio
+async def test_each_process_has_its_own_file(tmp_path: Path) -> None:
+    handler = RecordHandler(str(tmp_path))
+    with pytest.raises(RuntimeError, match="started before"):
+        await handler.position(P)
+    await handler.start(context())
+    await handler.stop()
+    assert [path.name for path in tmp_path.iterdir()] == [f"g_a-{os.getpid()}.ndjson"]
+    with pytest.raises(FileExistsError):
+        await RecordHandler(str(tmp_path)).start(context())
+
+
+@pytest.mark.asyncio
+async def test_the_daemon_can_load_it(tmp_path: Path) -> None:
+    handler = load_handler("consumerd.embedded.recorder:RecordHandler", {"directory": str(tmp_path), "pause": 0.001})
+    await handler.start(context())
+    await handler.handle(Batch(P, decode_batch(encode_message_set([b"x"]), 0)))
+    await handler.stop()
+    assert len((tmp_path / f"g_a-{os.getpid()}.ndjson").read_bytes().splitlines()) == 1
