@@ -117,7 +117,7 @@ class Broker:
         """Serve until `stop`; cancelled, or with an error, it ends at once and without the clean marker."""
         try:
             await _in_thread(self._logs.open, self._clock.monotonic())
-            with self._listen() as listener:
+            with await asyncio.to_thread(self._listen) as listener:
                 try:
                     await self._serve(listener)
                 except BaseExceptionGroup as group:

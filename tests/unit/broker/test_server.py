@@ -1,0 +1,255 @@
+import asyncio
+import errno
+import os
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumerd.broker import Broker, BrokerConfig, ListenError
+from consumerd.broker import server as server_module
+from consumerd.clock import SystemClock
+from consumerd.storage import (
+    CLEAN_MARKER,
+    CorruptLogError,
+    DirectoryInUseError,
+    FlushFailedError,
+    OsSegmentFile,
+    StorageError,
+)
+from consumerd.wire.v07 import (
+    FetchRequest,
+    MultiFetchRequest,
+    MultiProduceRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    encode_message,
+)
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def make(log_dir: Path, **settings: Any) -> Broker:
+    config = BrokerConfig(
+        **{"log_dir": log_dir, "port": 0, "use_zookeeper": False, "flush_messages": 1, "partitions": 2, **settings}
+    )
+    return Broker(config, clock=SystemClock(), rng=random.Random(1))
+
+
+@asynccontextmanager
+async def connected(broker: Broker) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    try:
+        async with asyncio.timeout(20):
+            yield reader, writer
+    finally:
+        writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+async def produce(broker: Broker, *requests: ProduceRequest | MultiProduceRequest) -> None:
+    async with connected(broker) as (reader, writer):
+        writer.write(b"".join(request.encode() for request in requests))
+        writer.write_eof()
+        assert await reader.read() == b""
+
+
+@pytest.mark.asyncio
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    sets = [encode_message(b"%d" % i) * (i % 7 + 1) for i in range(50)]
+    offsets = [sum(map(len, sets[:i])) for i in range(51)]
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        for i, data in enumerate(sets):
+            writer.write(ProduceRequest("t", 0, data).encode())
+            writer.write(FetchRequest("t", 0, offsets[i], 1 << 20).encode())
+            writer.write(OffsetsRequest("t", 0, -1, 1).encode())
+        for i, data in enumerate(sets):
+            assert await answer(reader) == b"\0\0" + data
+            assert await answer(reader) == struct.pack(">hiq", 0, 1, offsets[i + 1])
+
+
+@pytest.mark.asyncio
+async def test_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
+    big = [encode_message(os.urandom(900_000)) for _ in range(4)]
+    async with make(tmp_path, segment_bytes=1_000_000) as broker:
+        for i, data in enumerate(big):
+            await produce(broker, ProduceRequest("t", i % 2, data))
+        fetches = (
+            FetchRequest("t", 0, 0, 1 << 24),
+            FetchRequest("t", 1, len(big[1]), 1 << 24),
+            FetchRequest("t", 0, 1 << 40, 1 << 24),
+            FetchRequest("t", 1, 0, 500_000),
+        )
+        async with connected(broker) as (reader, writer):
+            writer.write(MultiFetchRequest(fetches).encode())
+            parts = [
+                struct.pack(">ih", 2 + len(big[0] + big[2]), 0) + big[0] + big[2],
+                struct.pack(">ih", 2 + len(big[3]), 0) + big[3],
+                struct.pack(">ih", 2, 1),
+                struct.pack(">ih", 500_002, 0) + big[1][:500_000],
+            ]
+            assert await answer(reader) == b"\0\0" + b"".join(parts)
+
+
+@pytest.mark.asyncio
+async def test_an_empty_multifetch(tmp_path: Path) -> None:
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        writer.write(MultiFetchRequest(()).encode())
+        assert await answer(reader) == b"\0\0"
+
+
+@pytest.mark.asyncio
+async def test_logs_survive_a_restart_and_the_marker_comes_and_goes(tmp_path: Path) -> None:
+    data = encode_message(b"hello")
+    async with make(tmp_path) as broker:
+        await produce(broker, ProduceRequest("t", 1, data))
+        assert not (tmp_path / CLEAN_MARKER).exists()
+    assert (tmp_path / CLEAN_MARKER).exists()
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        writer.write(FetchRequest("t", 1, 0, 100).encode())
+        assert await answer(reader) == b"\0\0" + data
+
+
+@pytest.mark.asyncio
+async def test_stop_finishes_what_clients_have_sent(tmp_path: Path) -> None:
+    """Requests that have arrived when the broker stops are done, pipelined ones too, and then a FIN comes."""
+    data = encode_message(b"x" * 1000)
+    async with make(tmp_path, flush_messages=1_000_000) as broker, connected(broker) as (reader, writer):
+        for _ in range(300):
+            writer.write(ProduceRequest("t", 0, data).encode())
+        writer.write(FetchRequest("none", 0, 0, 10).encode())
+        await writer.drain()
+        await broker.stop()
+        assert await reader.read() == struct.pack(">ih", 2, 0)
+    assert (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes() == data * 300
+
+
+@pytest.mark.asyncio
+async def test_stop_does_not_wait_for_ever_for_a_client_that_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_STOP_PATIENCE", 0.2)
+    async with make(tmp_path) as broker:
+        await produce(broker, ProduceRequest("t", 0, encode_message(bytes(900_000)) * 20))
+        async with connected(broker) as (_, writer):
+            for _ in range(20):
+                writer.write(FetchRequest("t", 0, 0, 1 << 30).encode())
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(3):
+                await broker.stop()
+    assert (tmp_path / CLEAN_MARKER).exists()
+
+
+@pytest.mark.asyncio
+async def test_cancelled_it_leaves_no_marker_and_lets_go(tmp_path: Path) -> None:
+    broker = make(tmp_path)
+    task = asyncio.create_task(broker.run())
+    await broker.ready.wait()
+    await produce(broker, ProduceRequest("t", 0, encode_message(b"a")))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (tmp_path / CLEAN_MARKER).exists()
+    async with make(tmp_path):
+        pass
+
+
+@pytest.mark.asyncio
+async def test_a_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: OsSegmentFile) -> None:
+        raise StorageError("cannot sync it: Input/output error")
+
+    broker = make(tmp_path)
+    await broker.start()
+    async with connected(broker) as (reader, writer):
+        with monkeypatch.context() as patch:
+            patch.setattr(OsSegmentFile, "sync", fail)
+            writer.write(ProduceRequest("t", 0, encode_message(b"a")).encode())
+            assert await reader.read() == b""
+            with pytest.raises(FlushFailedError, match="restart the broker"):
+                await broker.wait()
+    assert not (tmp_path / CLEAN_MARKER).exists()
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_refuses_the_set_and_the_broker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: OsSegmentFile, position: int, data: bytes) -> None:
+        raise StorageError("cannot append to it: No space left on device")
+
+    data = encode_message(b"a")
+    async with make(tmp_path) as broker:
+        await produce(broker, ProduceRequest("t", 0, data))
+        with monkeypatch.context() as patch:
+            patch.setattr(OsSegmentFile, "write_at", full)
+            await produce(broker, ProduceRequest("t", 0, data), ProduceRequest("t", 0, data))
+        await produce(broker, ProduceRequest("t", 0, data))
+    assert (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes() == data * 2
+
+
+@pytest.mark.asyncio
+async def test_starts_that_fail(tmp_path: Path) -> None:
+    async with make(tmp_path / "a") as broker:
+        with pytest.raises(DirectoryInUseError):
+            await make(tmp_path / "a").start()
+        with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1 port {broker.port}: Address already in use"):
+            await make(tmp_path / "b", port=broker.port).start()
+    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1 port 0: Cannot assign"):
+        await make(tmp_path / "b", host="192.0.2.1").start()
+    assert not (tmp_path / "b" / CLEAN_MARKER).exists()
+    (tmp_path / "c" / "nonsense").mkdir(parents=True)
+    with pytest.raises(CorruptLogError, match="not a topic-partition folder"):
+        await make(tmp_path / "c").start()
+
+
+@pytest.mark.asyncio
+async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_ACCEPT_PAUSE", 0.01)
+    failures = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ECONNABORTED, "Connection aborted")]
+    accept = asyncio.get_running_loop().sock_accept
+
+    async def shaky(listener: socket.socket) -> tuple[socket.socket, Any]:
+        if failures:
+            raise failures.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", shaky)
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        writer.write(OffsetsRequest("t", 0, -1, 1).encode())
+        assert await answer(reader) == struct.pack(">hiq", 0, 1, 0)
+    assert not failures
+
+
+@pytest.mark.asyncio
+async def test_socket_buffers_are_set_where_asked(tmp_path: Path) -> None:
+    async with (
+        make(tmp_path, send_buffer=50_000, receive_buffer=60_000) as broker,
+        connected(broker) as (reader, writer),
+    ):
+        writer.write(OffsetsRequest("t", 0, -1, 1).encode())
+        await answer(reader)
+        (stream,) = broker._streams.values()
+        assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 50_000
+        assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 60_000
+
+
+@pytest.mark.asyncio
+async def test_random_partitions_are_spread(tmp_path: Path) -> None:
+    async with make(tmp_path, partitions=3) as broker:
+        await produce(broker, *[ProduceRequest("t", -1, encode_message(b"a"))] * 60)
+    sizes = [(tmp_path / f"t-{i}" / f"{0:020d}.kafka").stat().st_size for i in range(3)]
+    assert sum(sizes) == 60 * len(encode_message(b"a"))
+    assert min(sizes) > 0

@@ -1,0 +1,169 @@
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumerd.broker import RequestRefusedError
+from consumerd.broker.sockets import Stream
+from consumerd.storage import OsFiles, Segment, Slice
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def read(stream: Stream) -> bytes | None:
+    view = await stream.frame()
+    if view is None:
+        return None
+    with view:
+        return bytes(view)
+
+
+async def send(sock: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+@pytest.mark.asyncio
+async def test_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = Stream(pair[0], 1 << 20)
+    bodies = [b"a", os.urandom(100_000), b"b" * 16_380, b"c" * 16_381, os.urandom(1 << 20), b"d", *[b"e" * 5_000] * 9]
+    data = b"".join(map(frame, bodies))
+
+    async def dribble() -> None:
+        at = 0
+        for size in (1, 1, 3, 7, 50_000, 2, 65_536, 1 << 19, 1, len(data)):
+            await send(pair[1], data[at : at + size])
+            await asyncio.sleep(0)
+            at += size
+        pair[1].shutdown(socket.SHUT_WR)
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(dribble())
+        assert [await read(stream) for _ in bodies] == bodies
+        assert await read(stream) is None
+        assert await read(stream) is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("length", [0, -1, -(1 << 31), 101, (1 << 31) - 1])
+async def test_impossible_lengths_are_refused(pair: tuple[socket.socket, socket.socket], length: int) -> None:
+    await send(pair[1], struct.pack(">i", length))
+    with pytest.raises(RequestRefusedError, match=f"a request of {length} bytes is outside 1 to 100"):
+        await Stream(pair[0], 100).frame()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05abc"])
+async def test_a_cut_frame_is_the_end(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+    await send(pair[1], data)
+    pair[1].shutdown(socket.SHUT_WR)
+    assert await read(Stream(pair[0], 100)) is None
+
+
+@pytest.mark.asyncio
+async def test_memory_follows_what_arrives_not_what_is_promised(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = Stream(pair[0], 1 << 30)
+    await send(pair[1], struct.pack(">i", 1 << 30) + bytes(100_000))
+    waiting = asyncio.create_task(read(stream))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert stream._end > 100_000
+    assert len(stream._buffer) <= 1 << 18
+    stream.stop()
+    assert await waiting is None
+
+
+@pytest.mark.asyncio
+async def test_the_buffer_of_a_large_request_is_given_back_when_idle(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = Stream(pair[0], 1 << 24)
+    body = bytes(1 << 22)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(send(pair[1], frame(body)))
+        assert await read(stream) == body
+        assert len(stream._buffer) > 1 << 22
+        waiting = group.create_task(read(stream))
+        await asyncio.sleep(0)
+        assert len(stream._buffer) == 1 << 14
+        stream.stop()
+        assert await waiting is None
+
+
+@pytest.mark.asyncio
+async def test_stop_wakes_an_idle_reader_but_what_arrived_is_still_read(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    stream = Stream(pair[0], 100)
+    waiting = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    stream.stop()
+    assert await waiting is None
+    stream = Stream(pair[0], 100)
+    await send(pair[1], frame(b"one") + frame(b"two") + frame(b"three")[:-1])
+    stream.stop()
+    assert [await read(stream) for _ in range(3)] == [b"one", b"two", None]
+
+
+@pytest.mark.asyncio
+async def test_parts_leave_in_order_whatever_the_reader_does(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "f").write_bytes(content)
+    file = OsFiles().open(tmp_path / "f", create=False)
+    segment = Segment(tmp_path / "f", file, 0, len(content))
+    parts: list[bytes | Slice] = [
+        b"head",
+        Slice(segment, 5, 2_900_000),
+        b"mid",
+        Slice(segment, 0, 10),
+        Slice(segment, 100, 70_000),
+        b"tail",
+    ]
+    expected = b"head" + content[5:2_900_005] + b"mid" + content[:10] + content[100:70_100] + b"tail"
+    got = bytearray()
+    loop = asyncio.get_running_loop()
+
+    async def slow_reader() -> None:
+        while len(got) < len(expected):
+            got.extend(await loop.sock_recv(pair[1], 50_000))
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(slow_reader())
+        await Stream(pair[0], 100).send(parts)
+    assert got == expected
+    file.close()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_shrank_ends_the_connection(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(20_000))
+    file = OsFiles().open(tmp_path / "f", create=False)
+    segment = Segment(tmp_path / "f", file, 0, 30_000)
+    with pytest.raises(ConnectionAbortedError, match="shorter than when the fetch began"):
+        await Stream(pair[0], 100).send([Slice(segment, 0, 30_000)])
+    file.close()
+
+
+@pytest.mark.asyncio
+async def test_a_reader_that_is_gone(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[1].close()
+    with pytest.raises(BrokenPipeError):
+        await Stream(pair[0], 100).send([b"x"])
+    Stream(pair[0], 100).close()
