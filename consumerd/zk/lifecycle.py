@@ -84,23 +84,30 @@ class Lifecycle:
         With `session_id`, only a connection of that session. To stay fenced, the caller writes without awaiting first.
         Raises NotConnected, SessionChanged, and the failure that ended the session for good.
         """
+        ready = self._ready(session_id)
+        if ready is not None:
+            return ready
         try:
             async with asyncio.timeout(self._wait if limit is None else limit):
                 while True:
-                    if self.failure is not None:
-                        raise self._ended()
-                    if self._closed:
-                        raise NotConnected("the ZooKeeper session is closed")
-                    if session_id is not None and session_id != self.session_id:
-                        raise SessionChanged(session_id, self.session_id)
-                    if self._connection is not None:
-                        return self._connection
                     await self._changed.wait()
+                    ready = self._ready(session_id)
+                    if ready is not None:
+                        return ready
         except TimeoutError:
             raise NotConnected(
                 f"no connection to ZooKeeper at {self._servers} ({self.problem}); "
                 "check that it runs and that the address is right"
             ) from None
+
+    def _ready(self, session_id: int | None) -> Connection | None:
+        if self.failure is not None:
+            raise self._ended()
+        if self._closed:
+            raise NotConnected("the ZooKeeper session is closed")
+        if session_id is not None and session_id != self.session_id:
+            raise SessionChanged(session_id, self.session_id)
+        return self._connection
 
     def _ended(self) -> ZooKeeperError:
         if isinstance(self.failure, ZooKeeperError):

@@ -17,6 +17,7 @@ from consumerd.zk.errors import BadVersion, ConnectionLost, NodeExists, NoNode, 
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock
+    from consumerd.zk.connection import Connection
     from consumerd.zk.lifecycle import Lifecycle
     from consumerd.zk.watches import WatchTable
 
@@ -78,18 +79,19 @@ class OwnershipCalls(NodeCalls):
             except NodeExists:
                 pass
             try:
-                found = await self._ask(connection, protocol.GetDataRequest(path=full, watch=True), path)
-            except NoNode:
+                found = await self._ask(connection, protocol.ExistsRequest(path=full, watch=True), path)
+                if found.stat.ephemeral_owner != session_id:
+                    return False
+                await self._correct(connection, path, full, data)
+            except (NoNode, BadVersion):
                 continue
-            if found.stat.ephemeral_owner != session_id:
-                return False
-            if found.data != data:
-                set_data = protocol.SetDataRequest(path=full, data=data, version=found.stat.version)
-                try:
-                    await self._ask(connection, set_data, path)
-                except (NoNode, BadVersion):
-                    continue
             return True
+
+    async def _correct(self, connection: Connection, path: str, full: str, data: bytes) -> None:
+        """The node is ours, from a lost reply or an earlier call: make it say what was asked for."""
+        found = await self._ask(connection, protocol.GetDataRequest(path=full, watch=False), path)
+        if found.data != data:
+            await self._ask(connection, protocol.SetDataRequest(path=full, data=data, version=found.stat.version), path)
 
     async def _wait(self, changed: asyncio.Event, seconds: float) -> None:
         try:

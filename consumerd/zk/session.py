@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from aiozk import protocol
 
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.calls import ensure_on
 from consumerd.zk.connect_string import parse_connect_string
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from consumerd.ports import Clock, SessionEvent, SessionState
 
+#: A day; the server's own limit (20 ticks by default) is far lower.
+LONGEST_TIMEOUT = 86_400
 Credential = tuple[str, str | bytes]
 
 
@@ -59,8 +61,10 @@ class Session(OwnershipCalls):
         limits: Limits | None = None,
     ) -> None:
         hosts, chroot = parse_connect_string(connect)
-        if session_timeout <= 0 or connect_timeout <= 0:
-            raise ConfigError("the session and connect timeouts of ZooKeeper must be above 0 seconds")
+        if not (0 < session_timeout <= LONGEST_TIMEOUT and connect_timeout > 0):
+            raise ConfigError(
+                f"ZooKeeper's session timeout must be above 0 and at most {LONGEST_TIMEOUT} s, its connect timeout above 0"
+            )
         if needs_identity(acl) and not auth and ssl is None:
             raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")
         self.connect = connect
@@ -119,6 +123,9 @@ class Session(OwnershipCalls):
             return
         self._task.cancel()
         await asyncio.wait([self._task])
+        failure = self._lifecycle.failure
+        if failure is not None and not isinstance(failure, ConsumerdError):
+            raise failure  # a defect of ours; declared failures were raised by every call
 
     async def wait_closed(self) -> None:
         """Return when the session is closed. Raises what ended it, if it was not `close` (AuthFailed, a defect)."""

@@ -12,7 +12,7 @@ one is answered the lease counts from the heartbeat *before*: that one the leade
 without answer for 5T/12 ends the connection: 2T/3 after the last sign of life, which leaves T/3 to come back.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
-ensemble does so for ever; after 1.5 T of nothing but closed handshakes we come without a zxid and let the server say
+ensemble does so for ever; after 1.5 T without any but closed handshakes we come without a zxid and let the server say
 what became of the session (a `sync` then makes up for what the zxid guaranteed).
 """
 
@@ -92,9 +92,13 @@ class Supervisor:
         self._last_contact = clock.monotonic()
 
     async def run(self) -> None:
-        """Keep the session until cancelled. Raises what ends it for good: AuthFailed, a refused chroot, a defect."""
+        """Keep the session until it is closed (then cancelled).
+
+        Never raises: what ends a session for good (AuthFailed, a refused chroot, a defect) is kept in the lifecycle
+        and raised from there by every call.
+        """
         backoff = Backoff(self._rng)
-        failure = None
+        failure: Exception | None = None
         self._last_contact = self._clock.monotonic()
         try:
             while self._lifecycle.state is not SessionState.CLOSED:
@@ -104,14 +108,13 @@ class Supervisor:
                     backoff.lived(self._clock.monotonic() - began)
         except Exception as error:
             failure = error
-            raise
         finally:
             self._lifecycle.finish(failure)
 
     async def _one_round(self) -> float | None:
         """Try each server until one takes us; serve it to its end. When that connection began, or None."""
         hosts = self._settings.hosts
-        refused = 0
+        refused = False
         for host in self._rng.sample(hosts, len(hosts)):
             connection = Connection(
                 host, ssl=self._settings.ssl, limits=self._settings.limits, on_watch=self._on_watch, on_end=self._on_end
@@ -122,7 +125,7 @@ class Supervisor:
                     await self._serve(connection, began)
                 return began
             except HandshakeClosed as error:
-                refused += 1
+                refused = True
                 self._note(str(error))
             except TimeoutError:
                 self._note(f"{host} does not answer")
@@ -131,12 +134,13 @@ class Supervisor:
             finally:
                 connection.kill("it is of no use")
                 await connection.wait_closed()
-        self._consider_zxid(everybody_refused=refused == len(hosts))
+        if refused:
+            self._consider_zxid()
         return None
 
-    def _consider_zxid(self, *, everybody_refused: bool) -> None:
+    def _consider_zxid(self) -> None:
         silent = self._clock.monotonic() - self._last_contact
-        if everybody_refused and self._zxid and silent > GIVE_UP_ZXID_AFTER * self._lifecycle.timeout:
+        if self._zxid and silent > GIVE_UP_ZXID_AFTER * self._lifecycle.timeout:
             log.warning("zxid_given_up", zxid=self._zxid, seconds=round(silent, 1))
             self._zxid, self._without_zxid = 0, True
 
@@ -187,6 +191,8 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 group.create_task(connection.read_loop())
                 await self._introduce(connection)
+                if connection.closing:  # it ended in the very step that brought the last answer
+                    raise ConnectionEnded(connection.end_reason)
                 self._lifecycle.announce(connection, began)
                 await self._beat(connection, began)
         except* ConnectionEnded:
