@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.errors import ExitCode
+from consumerd.wire.v07 import Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
+BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    folder = tmp_path / "events-0"
+    folder.mkdir()
+    first = HELLO + encode_message_set([b"", b"\xff\x00"], codec=Codec.SNAPPY)
+    (folder / "00000000000000000000.kafka").write_bytes(first)
+    (folder / f"{len(first):020}.kafka").write_bytes(BAD + HELLO + HELLO[:5])
+    return folder
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_has_one_line_per_outer_message(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", "--json", str(log)]) == ExitCode.OK
+    first, second, *_ = found = lines(capsys.readouterr().out)
+    assert first == {
+        "file": str(log / "00000000000000000000.kafka"),
+        "offset": 0,
+        "next_offset": 15,
+        "valid": True,
+        "magic": 1,
+        "codec": "none",
+        "size": 11,
+        "payloads_base64": [base64.b64encode(b"hello").decode()],
+    }
+    assert (second["codec"], second["payloads_base64"]) == ("snappy", ["", "/wA="])
+    assert len(found) == 5
+    assert [line["offset"] for line in found][1:] == [line["next_offset"] for line in found][:-1]
+
+
+def test_damage_is_shown_and_summed_up_and_no_failure(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", "--json", str(log)]) == ExitCode.OK
+    captured = capsys.readouterr()
+    _, _, bad, good, torn = lines(captured.out)
+    assert (bad["valid"], bad["magic"], bad["codec"], bad["size"], bad["payloads_base64"]) == (False, 1, "none", 11, [])
+    assert good["valid"]
+    assert (torn["valid"], torn["magic"], torn["codec"], torn["size"]) == (False, None, None, 11)
+    assert "where its header says 00000000" in bad["problem"]
+    assert f"{bad['file']}: {bad['problem']}" in captured.err
+    assert "is torn: it takes 15 bytes and the file has 5" in captured.err
+    assert captured.err.endswith("consumerd: 2 of 5 entries in 2 files are not valid\n")
+
+
+def test_problems_beyond_the_first_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.kafka"
+    path.write_bytes(BAD * 50)
+    assert run(["log", "dump", "--json", str(path)]) == ExitCode.OK
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 21
+    assert errors[-1] == "consumerd: 50 of 50 entries in 1 files are not valid"
+
+
+def test_the_table_shows_the_same(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(log)]) == ExitCode.OK
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == [str(log / "00000000000000000000.kafka")]
+    assert rows[1] == [
+        "offset",
+        "next",
+        "size",
+        "valid",
+        "magic",
+        "codec",
+        "messages",
+        "first",
+        "payload,",
+        "or",
+        "problem",
+    ]
+    assert rows[2] == ["0", "15", "11", "yes", "1", "none", "1", "'hello'"]
+    assert rows[3][3:] == ["yes", "1", "snappy", "2", "''"]
+    assert rows[6][3:7] == ["NO", "1", "none", "0"]
+    assert rows[8][3:5] == ["NO", "0"]
+
+
+def test_a_table_of_many_rows_has_one_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.kafka"
+    path.write_bytes(HELLO * 2500)
+    assert run(["log", "dump", str(path)]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert out.count("payload, or problem") == 1
+    assert len(out.splitlines()) == 2502
+
+
+def test_a_missing_path_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(tmp_path / "nowhere")]) == ExitCode.NOT_FOUND
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    expected = f"consumerd: {tmp_path}/nowhere does not exist; name segment files or directories that hold some\n"
+    assert captured.err == expected
+
+
+def test_no_path_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump"]) == ExitCode.USAGE
+    assert "Missing argument 'PATH...'" in capsys.readouterr().err

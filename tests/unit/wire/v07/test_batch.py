@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+
+PLAIN = encode_message_set([b"a", b"bb", b"ccc", b"dddd"])
+OLD = encode_message_set([b"a", b"bb"], magic=0)
+GZIPPED = encode_message_set([b"x", b"y", b"z"], codec=Codec.GZIP)
+
+
+def test_length_and_iteration_are_of_payloads() -> None:
+    batch = decode_batch(PLAIN, 0)
+    assert len(batch) == 4
+    assert list(batch) == [b"a", b"bb", b"ccc", b"dddd"]
+    assert repr(batch) == "<MessageBatch of 4 messages, offsets 0 to 50, complete>"
+
+
+def test_prefix_of_plain_messages() -> None:
+    batch = decode_batch(PLAIN, 1000)
+    assert [batch.prefix(n) for n in range(5)] == [1000, 1011, 1023, 1036, 1050]
+
+
+def test_prefix_agrees_with_the_messages_in_any_order_of_asking() -> None:
+    batch = decode_batch(PLAIN + GZIPPED + OLD + PLAIN, 77)
+    expected = [77] + [m.next_offset for m in batch.messages()]
+    for count in (5, 13, 2, 3, 3, 0, 12, 9, 10, 1, 4, 8, 7, 6, 11):
+        assert batch.prefix(count) == expected[count]
+
+
+def test_prefix_inside_a_wrapper_is_its_start() -> None:
+    batch = decode_batch(GZIPPED + GZIPPED, 0)
+    size = len(GZIPPED)
+    assert [batch.prefix(n) for n in range(7)] == [0, 0, 0, size, size, size, 2 * size]
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_prefix_of_what_is_not_there(count: int) -> None:
+    with pytest.raises(ValueError, match=f"a prefix of {count} messages of a batch of 4"):
+        decode_batch(PLAIN, 0).prefix(count)

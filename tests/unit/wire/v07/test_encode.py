@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from consumerd.wire import EncodeError
+from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+
+# Written by hand from spec 003, 5.4: length, magic, [attributes,] CRC of the payload, payload.
+HELLO_1 = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
+HELLO_0 = bytes.fromhex("0000000a 00 3610a686") + b"hello"
+EMPTY_1 = bytes.fromhex("00000006 01 00 00000000")
+EMPTY_0 = bytes.fromhex("00000005 00 00000000")
+
+
+def test_magic_1() -> None:
+    assert encode_message(b"hello") == HELLO_1
+    assert encode_message(b"") == EMPTY_1
+
+
+def test_magic_0_has_no_attributes() -> None:
+    assert encode_message(b"hello", magic=0) == HELLO_0
+    assert encode_message(b"", magic=0) == EMPTY_0
+
+
+@pytest.mark.parametrize(("codec", "attributes"), [(Codec.GZIP, 1), (Codec.SNAPPY, 2)])
+def test_a_codec_is_written_and_the_payload_left_alone(codec: Codec, attributes: int) -> None:
+    expected = bytes([0, 0, 0, 11, 1, attributes]) + HELLO_1[6:]
+    assert encode_message(b"hello", codec=codec) == expected
+
+
+def test_a_set_is_its_messages_in_a_row() -> None:
+    assert encode_message_set([b"hello", b""]) == HELLO_1 + EMPTY_1
+    assert encode_message_set([b"hello", b""], magic=0) == HELLO_0 + EMPTY_0
+    assert encode_message_set(iter([b"hello"])) == HELLO_1
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> None:
+    data = encode_message_set([b"hello", b""], magic=magic, codec=Codec.GZIP)
+    assert data[4:6] == b"\x01\x01"
+    assert int.from_bytes(data[:4]) == len(data) - 4
+    assert gzip.decompress(data[10:]) == encode_message_set([b"hello", b""], magic=magic)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_no_payloads_give_no_message(codec: Codec) -> None:
+    assert encode_message_set([], codec=codec) == b""
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, Codec.GZIP), (0, Codec.SNAPPY), (2, Codec.NONE), (-1, Codec.NONE)])
+def test_what_no_message_can_hold(magic: int, codec: Codec) -> None:
+    with pytest.raises(EncodeError, match="use magic 1"):
+        encode_message(b"x", magic=magic, codec=codec)

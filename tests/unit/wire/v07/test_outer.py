@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire.v07 import (
+    Codec,
+    Limits,
+    OuterMessage,
+    Tail,
+    encode_message,
+    encode_message_set,
+    iter_outer,
+    read_outer,
+)
+
+HELLO_1 = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
+HELLO_0 = bytes.fromhex("0000000a 00 3610a686") + b"hello"
+
+
+def only(data: bytes, offset: int = 0) -> OuterMessage:
+    (message,) = iter_outer(data, offset)
+    return message
+
+
+def test_fields_of_magic_1() -> None:
+    expected = OuterMessage(1000, 1015, True, 1, Codec.NONE, 11, 0x3610A686, b"hello", None)
+    assert only(HELLO_1, 1000) == expected
+
+
+def test_fields_of_magic_0() -> None:
+    assert only(HELLO_0, 7) == OuterMessage(7, 21, True, 0, Codec.NONE, 10, 0x3610A686, b"hello", None)
+
+
+def test_wrappers_are_not_opened() -> None:
+    message = only(encode_message(b"no gzip", codec=Codec.GZIP))
+    assert message.valid
+    assert (message.codec, message.payload) == (Codec.GZIP, b"no gzip")
+
+
+def test_only_the_low_two_bits_of_the_attributes_matter() -> None:
+    for attributes in range(256):
+        data = bytearray(HELLO_1)
+        data[5] = attributes
+        message = only(bytes(data))
+        assert message.codec == [Codec.NONE, Codec.GZIP, Codec.SNAPPY, None][attributes & 3]
+        assert message.valid is (attributes & 3 != 3)
+
+
+def test_offsets_of_a_row() -> None:
+    data = HELLO_1 + HELLO_0 + encode_message_set([b"x"] * 2, codec=Codec.SNAPPY) + HELLO_1
+    found = list(iter_outer(data, 500))
+    assert [m.offset for m in found][:3] == [500, 515, 529]
+    assert [m.next_offset for m in found] == [*[m.offset for m in found][1:], 500 + len(data)]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "problem"),
+    [
+        (6, 0x37, "a CRC of 3610a686 where its header says 3710a686"),
+        (4, 2, "magic 2, which 0.7 does not know"),
+        (4, 255, "magic 255, which 0.7 does not know"),
+        (5, 3, "compression codec 3, which does not exist"),
+    ],
+)
+def test_what_is_not_valid_is_yielded_and_stepped_over(at: int, value: int, problem: str) -> None:
+    data = bytearray(HELLO_1)
+    data[at] = value
+    first, second = iter_outer(bytes(data) + HELLO_0)
+    assert not first.valid
+    assert first.problem == problem
+    assert (second.offset, second.payload) == (15, b"hello")
+
+
+def test_magic_1_in_five_bytes_has_no_room_for_its_header() -> None:
+    first, second = iter_outer(bytes.fromhex("00000005 01 00000000") + HELLO_1)
+    assert (first.valid, first.problem, first.next_offset) == (False, "less than a header", 9)
+    assert second.valid
+
+
+def test_a_cut_message_is_not_yielded_and_the_tail_says_how_much_it_needs() -> None:
+    data = HELLO_1 + HELLO_1
+    for end in range(15, 30):
+        assert [m.next_offset for m in iter_outer(data[:end])] == [15]
+        needed = 15 if end >= 19 else None
+        assert read_outer(data[:end], 15, 15, 1000) == Tail(15, needed, None)
+
+
+@pytest.mark.parametrize("length", [0, 4, -1, 1007])
+def test_an_impossible_length_ends_the_row(length: int) -> None:
+    data = HELLO_1 + length.to_bytes(4, signed=True) + bytes(2000)
+    limits = Limits(max_message_bytes=1000)
+    assert len(list(iter_outer(data, limits=limits))) == 1
+    assert read_outer(data, 15, 115, 1000) == Tail(115, None, f"a length of {length}, which no message has")
+
+
+def test_nothing() -> None:
+    assert list(iter_outer(b"")) == []

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire import EncodeError, FrameError
+from consumerd.wire.v07 import (
+    EARLIEST,
+    LATEST,
+    FetchRequest,
+    MultiFetchRequest,
+    MultiProduceRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    Request,
+    decode_request,
+)
+
+HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
+FETCH = FetchRequest("dogs", 3, 1 << 40, 307200)
+PRODUCE = ProduceRequest("dogs", 2, HELLO)
+
+# Written by hand from spec 000: length, type, topic length, topic, partition, and what each request adds.
+VECTORS: list[tuple[Request, str]] = [
+    (FETCH, "00000018 0001 0004 646f6773 00000003 0000010000000000 0004b000"),
+    (PRODUCE, f"0000001f 0000 0004 646f6773 00000002 0000000f {HELLO.hex()}"),
+    (ProduceRequest("d", -1, b""), "0000000d 0000 0001 64 ffffffff 00000000"),
+    (OffsetsRequest("dogs", 0, LATEST, 10), "00000018 0004 0004 646f6773 00000000 ffffffffffffffff 0000000a"),
+    (OffsetsRequest("dogs", 0, EARLIEST, 1), "00000018 0004 0004 646f6773 00000000 fffffffffffffffe 00000001"),
+    (OffsetsRequest("dogs", 0, 1324306324402, -1), "00000018 0004 0004 646f6773 00000000 0000013456cedbb2 ffffffff"),
+    (MultiFetchRequest(()), "00000004 0002 0000"),
+    (
+        MultiFetchRequest((FETCH, FetchRequest("c", 0, -1, -100))),
+        "0000002d 0002 0002 0004 646f6773 00000003 0000010000000000 0004b0000001 63 00000000 ffffffffffffffff ffffff9c",
+    ),
+    (MultiProduceRequest(()), "00000004 0003 0000"),
+    (
+        MultiProduceRequest((PRODUCE, ProduceRequest("c", 0, b""))),
+        f"0000002c 0003 0002 0004 646f6773 00000002 0000000f {HELLO.hex()} 0001 63 00000000 00000000",
+    ),
+    # The length of a topic counts bytes, not characters.
+    (FetchRequest("привет", 0, 0, 1), "00000020 0001 000c d0bfd180d0b8d0b2d0b5d182 00000000 0000000000000000 00000001"),
+]
+
+
+@pytest.mark.parametrize(("request_", "frame"), VECTORS)
+def test_encode(request_: Request, frame: str) -> None:
+    assert request_.encode() == bytes.fromhex(frame)
+
+
+@pytest.mark.parametrize(("request_", "frame"), VECTORS)
+def test_decode(request_: Request, frame: str) -> None:
+    body = bytes.fromhex(frame)[4:]
+    assert decode_request(body) == request_
+    assert decode_request(memoryview(body)) == request_
+
+
+@pytest.mark.parametrize(("request_", "frame"), VECTORS)
+def test_bytes_after_a_whole_request_are_ignored(request_: Request, frame: str) -> None:
+    assert decode_request(bytes.fromhex(frame)[4:] + b"JUNKJUNK") == request_
+
+
+@pytest.mark.parametrize(("request_", "frame"), VECTORS)
+def test_every_cut_is_noticed(request_: Request, frame: str) -> None:
+    body = bytes.fromhex(frame)[4:]
+    for end in range(len(body)):
+        with pytest.raises(FrameError):
+            decode_request(body[:end])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("0005", "request type 5 does not exist"),
+        ("ffff", "request type -1 does not exist"),
+        ("0063 616263", "request type 99 does not exist"),
+        ("0001 ffff 00000000 0000000000000000 00000001", "a topic name of -1 bytes"),
+        ("0000 0001 64 00000000 ffffffff", "a message set of -1 bytes"),
+        ("0000 0001 64 00000000 000003e8 616263", "a message set of 1000 bytes where 3 are left"),
+        ("0002 ffff", "a request with -1 entries"),
+        ("0003 8000", "a request with -32768 entries"),
+        ("0002 7fff", "ends within a field"),
+    ],
+)
+def test_what_closes_the_connection(body: str, message: str) -> None:
+    with pytest.raises(FrameError, match=message):
+        decode_request(bytes.fromhex(body))
+
+
+def test_a_topic_that_is_not_utf_8_becomes_one_that_is_not_valid() -> None:
+    request = decode_request(bytes.fromhex("0001 0002 ff41 00000000 0000000000000000 00000001"))
+    assert isinstance(request, FetchRequest)
+    assert request.topic == "\ufffdA"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        FetchRequest("t", 1 << 31, 0, 1),
+        FetchRequest("t", 0, 1 << 63, 1),
+        FetchRequest("t", 0, 0, 1 << 31),
+        FetchRequest("x" * 32768, 0, 0, 1),
+        FetchRequest("\ud800", 0, 0, 1),
+        OffsetsRequest("t", 0, 1 << 63, 1),
+        ProduceRequest("t", 1 << 31, b""),
+        MultiFetchRequest((FetchRequest("t", 0, 0, 1),) * 32768),
+        MultiProduceRequest((ProduceRequest("t", 0, b""),) * 32768),
+    ],
+)
+def test_what_no_frame_can_hold(request_: Request) -> None:
+    with pytest.raises(EncodeError):
+        request_.encode()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire import EncodeError, FrameError
+from consumerd.wire.v07 import (
+    ErrorCode,
+    FetchResponse,
+    MultiFetchResponse,
+    OffsetsResponse,
+    decode_fetch_response,
+    decode_multifetch_response,
+    decode_offsets_response,
+    fetch_response_header,
+    multifetch_response_header,
+)
+
+# Written by hand from spec 000 and 003: every length counts the error code after it.
+FETCHES = [
+    (FetchResponse(ErrorCode.NONE, b""), "00000002 0000"),
+    (FetchResponse(ErrorCode.NONE, b"abc"), "00000005 0000 616263"),
+    (FetchResponse(ErrorCode.UNKNOWN, b""), "00000002 ffff"),
+    (FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b""), "00000002 0001"),
+    (FetchResponse(ErrorCode.INVALID_MESSAGE, b""), "00000002 0002"),
+    (FetchResponse(ErrorCode.WRONG_PARTITION, b""), "00000002 0003"),
+    (FetchResponse(ErrorCode.INVALID_FETCH_SIZE, b""), "00000002 0004"),
+]
+MULTIFETCH = MultiFetchResponse(ErrorCode.NONE, (FETCHES[1][0], FETCHES[3][0], FETCHES[0][0]))
+MULTIFETCH_FRAME = "00000017 0000 00000005 0000 616263 00000002 0001 00000002 0000"
+
+
+@pytest.mark.parametrize(("response", "frame"), FETCHES)
+def test_fetch(response: FetchResponse, frame: str) -> None:
+    data = bytes.fromhex(frame)
+    assert response.encode() == data
+    assert decode_fetch_response(data[4:]) == response
+    assert decode_fetch_response(memoryview(data)[4:]) == response
+    assert fetch_response_header(response.error, len(response.data)) == data[:6]
+
+
+@pytest.mark.parametrize("number", [5, 77, -2, 32767])
+def test_an_error_code_that_does_not_exist_is_unknown(number: int) -> None:
+    assert decode_fetch_response(number.to_bytes(2, signed=True)).error is ErrorCode.UNKNOWN
+
+
+@pytest.mark.parametrize("body", [b"", b"\0"])
+def test_no_room_for_the_error_code(body: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode_fetch_response(body)
+    with pytest.raises(FrameError):
+        decode_multifetch_response(body, 0)
+
+
+def test_multifetch() -> None:
+    data = bytes.fromhex(MULTIFETCH_FRAME)
+    assert MULTIFETCH.encode() == data
+    assert decode_multifetch_response(data[4:], 3) == MULTIFETCH
+    assert decode_multifetch_response(memoryview(data)[4:], 3) == MULTIFETCH
+    assert multifetch_response_header([3, 0, 0]) == data[:6]
+
+
+def test_multifetch_of_nothing() -> None:
+    empty = MultiFetchResponse(ErrorCode.NONE, ())
+    assert empty.encode() == bytes.fromhex("00000002 0000")
+    assert decode_multifetch_response(b"\0\0", 0) == empty
+
+
+def test_an_overall_error_has_no_entries() -> None:
+    body = bytes.fromhex("ffff 00000002 0000")
+    assert decode_multifetch_response(body, 3) == MultiFetchResponse(ErrorCode.UNKNOWN, ())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_more_or_fewer_entries_than_asked_for(count: int) -> None:
+    with pytest.raises(FrameError):
+        decode_multifetch_response(bytes.fromhex(MULTIFETCH_FRAME)[4:], count)
+
+
+def test_every_cut_of_a_multifetch_response_is_noticed() -> None:
+    body = bytes.fromhex(MULTIFETCH_FRAME)[4:]
+    for end in range(len(body)):
+        with pytest.raises(FrameError):
+            decode_multifetch_response(body[:end], 3)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 0x7FFFFFFF])
+def test_an_entry_with_an_impossible_size(size: int) -> None:
+    body = b"\0\0" + size.to_bytes(4, signed=True) + b"\0\0abc"
+    with pytest.raises(FrameError, match=f"claims {size} bytes"):
+        decode_multifetch_response(body, 1)
+
+
+def test_a_negative_size_makes_the_broken_frame_of_the_real_broker() -> None:
+    assert fetch_response_header(0, -100) == bytes.fromhex("ffffff9e 0000")
+    assert fetch_response_header(0, -1) == bytes.fromhex("00000001 0000")
+
+
+@pytest.mark.parametrize(
+    ("response", "frame"),
+    [
+        (OffsetsResponse(ErrorCode.NONE, ()), "00000006 0000 00000000"),
+        (OffsetsResponse(ErrorCode.NONE, (1 << 40, 0)), "00000016 0000 00000002 0000010000000000 0000000000000000"),
+        (OffsetsResponse(ErrorCode.UNKNOWN, (-1,)), "0000000e ffff 00000001 ffffffffffffffff"),
+    ],
+)
+def test_offsets(response: OffsetsResponse, frame: str) -> None:
+    data = bytes.fromhex(frame)
+    assert response.encode() == data
+    assert decode_offsets_response(data[4:]) == response
+    assert decode_offsets_response(memoryview(data)[4:]) == response
+
+
+@pytest.mark.parametrize(
+    "body", ["", "0000", "0000 000000", "0000 ffffffff", "0000 00000001", "0000 00000000 00", "0000 7fffffff"]
+)
+def test_offsets_that_contradict_themselves(body: str) -> None:
+    with pytest.raises(FrameError):
+        decode_offsets_response(bytes.fromhex(body))
+
+
+def test_what_no_frame_can_hold() -> None:
+    with pytest.raises(EncodeError):
+        fetch_response_header(0, 1 << 31)
+    with pytest.raises(EncodeError):
+        multifetch_response_header([1 << 30, 1 << 30])
+    with pytest.raises(EncodeError):
+        OffsetsResponse(ErrorCode.NONE, (1 << 63,)).encode()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire.v07 import encode_message, encode_message_set
+from consumerd.wire.v07.walk import LAYOUTS, Layout, walk
+
+PAYLOADS = [b"hello", b"", b"a longer payload", b"hello"]
+
+
+def run(data: bytes, start: int = 0, magic: int = 1) -> tuple[list[bytes], int]:
+    found: list[bytes] = []
+    return found, walk(data, start, found.append, LAYOUTS[magic])
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_takes_all_but_the_last_message(magic: int) -> None:
+    data = encode_message_set(PAYLOADS, magic=magic)
+    last = len(encode_message(PAYLOADS[-1], magic=magic))
+    assert run(data, magic=magic) == (PAYLOADS[:-1], len(data) - last)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_stops_at_the_other_magic(magic: int) -> None:
+    data = encode_message_set(PAYLOADS, magic=magic)
+    other = encode_message_set(PAYLOADS, magic=1 - magic)
+    assert run(data + other, magic=magic) == (PAYLOADS, len(data))
+    assert run(other + data, magic=magic) == ([], 0)
+
+
+def test_stops_at_attributes() -> None:
+    data = encode_message_set(PAYLOADS)
+    marked = bytearray(encode_message(b"x"))
+    marked[5] = 0xFC
+    assert run(data + marked + data) == (PAYLOADS, len(data))
+
+
+def test_stops_at_a_wrong_crc() -> None:
+    data = bytearray(encode_message_set(PAYLOADS))
+    data[15 + 6] ^= 1
+    assert run(bytes(data)) == (PAYLOADS[:1], 15)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, -1, -(1 << 31), 0x7FFFFFFF])
+def test_stops_at_an_impossible_length(length: int) -> None:
+    good = encode_message(b"x")
+    bad = length.to_bytes(4, signed=True) + b"\x01\x00\0\0\0\0" + bytes(100)
+    assert run(good + bad) == ([b"x"], len(good))
+    assert run(bad) == ([], 0)
+
+
+def test_starts_anywhere() -> None:
+    data = b"whatever" + encode_message_set(PAYLOADS)
+    assert run(data, 8)[0] == PAYLOADS[:-1]
+    assert run(data, len(data)) == ([], len(data))
+
+
+def test_the_cache_of_readers_has_an_end() -> None:
+    layout = Layout("iHI", 0x0100)
+    for length in range(6, 6 + 3 * Layout.ROOM):
+        payload = bytes(length - 6)
+        assert layout[length](payload + bytes(10), 0)[0] == payload
+    assert len(layout) <= Layout.ROOM
