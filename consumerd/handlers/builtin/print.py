@@ -61,9 +61,13 @@ class PrintHandler(Handler):
             except BrokenPipeError as error:
                 raise OutputClosedError("the reader of the output went away.") from error
 
+    def lines(self, batch: Batch) -> list[bytes]:
+        """What is written for each message of `batch`, in order; a subclass may write something else."""
+        return encode_records(batch)
+
     def _write(self, batch: Batch, stop: threading.Event) -> None:
         """Write until all is out or `stop` is set; marks the messages whose lines are out as a whole."""
-        lines = encode_records(batch.rest(batch.handled))
+        lines = self.lines(batch.rest(batch.handled))
         data = memoryview(self._unfinished + b"".join(lines))
         ends = list(accumulate(map(len, lines), initial=len(self._unfinished)))
         sent = 0

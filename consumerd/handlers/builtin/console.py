@@ -1,0 +1,49 @@
+"""The handler behind `consumerd consume`: payloads, or NDJSON, to standard output, until there are enough.
+
+Strategy: `PrintHandler` writes, so that a slow or vanished reader of the output is met in one way; only what a message
+looks like differs. The limit counts messages that are out: a batch that is too long is cut in front, what is out is
+marked, and the error that says "enough" leaves exactly those handled, and so committed.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+
+from consumerd.errors import ExitCode, HandlerFailedError
+from consumerd.handlers.builtin.print import PrintHandler
+from consumerd.handlers.builtin.records import encode_records
+
+if TYPE_CHECKING:
+    from consumerd.handlers.api import Batch
+
+
+class EnoughError(HandlerFailedError):
+    """As many messages as were asked for are out: not a failure, but the way to stop within a batch."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.OK
+
+
+class ConsoleHandler(PrintHandler):
+    """Writes payloads with a newline after each, or records where `as_json`; EnoughError ends it at `max_messages`."""
+
+    def __init__(self, *, as_json: bool = False, max_messages: int | None = None, descriptor: int = 1) -> None:
+        super().__init__(descriptor)
+        self._as_json = as_json
+        self._left = max_messages
+
+    def lines(self, batch: Batch) -> list[bytes]:
+        """As many lines as are still wanted."""
+        lines = encode_records(batch) if self._as_json else [payload + b"\n" for payload in batch]
+        return lines if self._left is None else list(islice(lines, self._left))
+
+    async def handle(self, batch: Batch) -> None:
+        """Write what is wanted of the batch. Raises EnoughError with the last one."""
+        before = batch.handled
+        try:
+            await super().handle(batch)
+        finally:
+            if self._left is not None:
+                self._left -= batch.handled - before
+        if self._left == 0:
+            raise EnoughError("as many messages as were asked for are out.")
