@@ -8,6 +8,7 @@ from consumerd.handlers.api import (
     Identity,
     Message,
     MessageHandler,
+    PartitionTakenError,
     message_handler,
 )
 from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
@@ -26,6 +27,7 @@ __all__ = [
     "Message",
     "MessageHandler",
     "OnFailure",
+    "PartitionTakenError",
     "RetryPolicy",
     "load_handler",
     "message_handler",

@@ -16,11 +16,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload, runtime_checkable
 
+from consumerd.errors import HandlerFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
+
+
+class PartitionTakenError(HandlerFailedError):
+    """A sink that owns its position found that another member has taken the partition over.
+
+    Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this is
+    no reason to stop: whoever gets it has lost the partition without knowing, and should drop it.
+    """
 
 
 class Identity(NamedTuple):

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.errors import HandlerFailedError
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, PartitionTakenError
 from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.threads import in_thread
@@ -51,10 +51,6 @@ log = structlog.get_logger(__name__)
 _WRITER = ".writer-"
 _FENCED = ".fenced-"
 _RANGE = re.compile(r"([0-9]{20})-([0-9]{20})\.ndjson")
-
-
-class PartitionTakenError(HandlerFailedError):
-    """Another member took the partition over while we still wrote: what we have of it is theirs to write."""
 
 
 class RangeOverlapError(HandlerFailedError):

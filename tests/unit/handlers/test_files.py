@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.errors import HandlerFailedError
-from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin.disk import OsDisk
-from consumerd.handlers.builtin.files import FilesHandler, PartitionTakenError, RangeOverlapError
+from consumerd.handlers.builtin.files import FilesHandler, RangeOverlapError
 from consumerd.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 

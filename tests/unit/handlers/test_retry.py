@@ -264,6 +264,23 @@ async def test_an_empty_batch_is_handled_and_can_fail(make_batch: MakeBatch, clo
 
 
 @pytest.mark.asyncio
+async def test_a_position_is_asked_for_again_too(clock: Any) -> None:
+    class Sink(Scripted):
+        async def position(self, partition: TopicPartition) -> int | None:
+            if self.script and (error := self.script.pop(0)) is not None:
+                raise error
+            return 7
+
+    here = TopicPartition("t", 0, 0)
+    assert await wrapped(Sink(OSError("away"), OSError("away")), clock).position(here) == 7
+    assert len(clock.sleeps) == 2
+    with pytest.raises(HandlerFailedError, match=r"'mine' cannot tell the position of t/0-0 \(OSError: away\)\."):
+        await wrapped(Sink(*[OSError("away")] * 9), clock).position(here)
+    with pytest.raises(HandlerFailedError, match="final"):
+        await wrapped(Sink(HandlerFailedError("final")), clock).position(here)
+
+
+@pytest.mark.asyncio
 async def test_the_rest_of_the_life_cycle_passes_through(clock: Any) -> None:
     calls: list[Any] = []
 
