@@ -1,0 +1,205 @@
+"""Fetch throughput over loopback: net + decode + lane with a consumer that does nothing, against our broker.
+
+The broker runs in a process of its own and sends from segment files. Three ways to read the same log: a blocking
+socket that only receives (what the wire gives), the same with the decoder (what one thread can do), and the real
+`FetchPool` on asyncio and uvloop with one and with several partitions. Ratios are to the blocking reader that decodes.
+
+    python -m benchmarks.fetch [--messages 1500000] [--size 100] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from consumerd.broker import Broker, BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.net import connect
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.errors import ConsumerdError
+
+TOPIC = "bench"
+PARTITIONS = 4
+FETCH = 1 << 20
+BLOCK = 20_000
+
+
+class StandFast:
+    """A directory of one broker and a listener that tolerates nothing."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def address(self, broker_id: int) -> tuple[str, int] | None:
+        return ("127.0.0.1", self._port)
+
+    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
+        raise SystemExit(f"{partition} failed: {error}")
+
+    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
+        raise SystemExit(f"{partition} was reset from {old} to {new}")
+
+    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        raise SystemExit(f"{partition} skipped {offset} to {next_offset}: {reason}")
+
+    def parked(self, partition: TopicPartition, reason: str) -> None:
+        raise SystemExit(f"{partition} was parked: {reason}")
+
+
+def write_logs(folder: Path, messages: int, size: int) -> None:
+    """Segment files with `messages` messages of `size` bytes in each partition, and the marker of a clean stop."""
+    rng = random.Random(1)
+    block = encode_message_set([rng.randbytes(size) for _ in range(BLOCK)])
+    for number in range(PARTITIONS):
+        log = folder / f"{TOPIC}-{number}"
+        log.mkdir(parents=True)
+        with (log / f"{0:020d}.kafka").open("wb") as segment:
+            for _ in range(messages // BLOCK):
+                segment.write(block)
+    (folder / ".kafka_cleanshutdown").touch()
+
+
+async def serve(folder: Path) -> None:
+    config = BrokerConfig(log_dir=folder, port=0, partitions=PARTITIONS)
+    async with Broker(config, clock=SystemClock(), rng=random.Random()) as broker:
+        print(broker.port, flush=True)
+        await broker.wait()
+
+
+@contextlib.contextmanager
+def broker(messages: int, size: int) -> Iterator[int]:
+    """A broker process with full logs; gives its port."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "logs"
+        write_logs(folder, messages, size)
+        command = [sys.executable, "-m", "benchmarks.fetch", "--serve", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                line = ""
+                for line in process.stdout:  # log lines may come first
+                    if line.strip().isdigit():
+                        break
+                yield int(line)
+            finally:
+                process.kill()
+
+
+def blocking(port: int, count: int, *, decode: bool) -> int:
+    """One thread, one socket, one request at a time; returns the messages (or bytes, without decoding) read."""
+    got = offset = 0
+    buffer = bytearray(FETCH + 6)
+    view = memoryview(buffer)
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while got < count:
+            sock.sendall(FetchRequest(TOPIC, 0, offset, FETCH).encode())
+            filled = 0
+            while filled < 6:
+                filled += sock.recv_into(view[filled:6])
+            end = 4 + int.from_bytes(view[:4], "big")
+            while filled < end:
+                filled += sock.recv_into(view[filled:end])
+            if decode:
+                batch = decode_batch(bytes(view[6:end]), offset)
+                offset = batch.next_offset
+                got += len(batch)
+            else:
+                offset += end - 6
+                got += end - 6
+    return got
+
+
+async def pooled(port: int, count: int, partitions: int) -> int:
+    """The real thing: a pool, a lane and a consumer per partition; returns the messages read."""
+    ground = StandFast(port)
+    budget = ByteBudget(256 << 20)
+    settings = FetchSettings(fetch_bytes=FETCH)
+    pool = FetchPool(connect, ground, budget, settings, SystemClock(), random.Random(), ground)
+
+    async def consume(number: int) -> int:
+        partition = TopicPartition(TOPIC, 0, number)
+        lane = Lane(partition, budget, max_bytes=16 << 20)
+        pool.add(partition, 0, lane)
+        got = 0
+        while got < count // partitions:
+            batch = await lane.get()
+            got += len(batch)
+            lane.finished(batch)
+        await pool.remove(partition)
+        lane.close()
+        return got
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        consumers = [group.create_task(consume(number)) for number in range(partitions)]
+        await asyncio.wait(consumers)
+        running.cancel()
+    return sum(consumer.result() for consumer in consumers)
+
+
+def on_loop(factory: Callable[[], asyncio.AbstractEventLoop], port: int, count: int, partitions: int) -> int:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(pooled(port, count, partitions))
+
+
+def run(messages: int, size: int, rounds: int) -> None:
+    """Print the best of `rounds` for each way."""
+    messages = max(1, messages // BLOCK) * BLOCK
+    with broker(messages, size) as port:
+        ways: dict[str, Callable[[], int]] = {
+            "blocking, received only": lambda: blocking(port, messages * (size + 10), decode=False) // (size + 10),
+            "blocking, decoded": lambda: blocking(port, messages, decode=True),
+        }
+        for name, factory in (("asyncio", asyncio.new_event_loop), ("uvloop", uvloop.new_event_loop)):
+            for partitions in (1, PARTITIONS):
+                ways[f"FetchPool, {name}, {partitions} partition(s)"] = (
+                    lambda factory=factory, partitions=partitions: on_loop(factory, port, messages, partitions)  # type: ignore[misc]
+                )
+        best: dict[str, tuple[float, float]] = {}
+        for _ in range(rounds):
+            for name, way in ways.items():
+                wall, cpu = time.perf_counter(), time.process_time()
+                got = way()
+                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+                before = best.get(name, (0.0, 0.0))
+                best[name] = max(before[0], got / wall / 1e6), max(before[1], got / cpu / 1e6)
+    base = best["blocking, decoded"]
+    print(f"fetch over loopback, {messages} messages of {size} B, fetches of {FETCH >> 10} KiB, best of {rounds}")
+    print(f"{'':36}{'M msg/s':>10}{'ratio':>8}{'M msg/cpu-s':>14}{'ratio':>8}")
+    for name, (wall, cpu) in best.items():
+        print(f"{name:36}{wall:10.2f}{wall / base[0]:8.2f}{cpu:14.2f}{cpu / base[1]:8.2f}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.fetch", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, default=1_500_000, help="per partition")
+    parser.add_argument("--size", type=int, default=100, help="bytes of payload")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        asyncio.run(serve(options.serve))
+    else:
+        run(options.messages, options.size, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
