@@ -15,6 +15,8 @@ from consumerd.handlers.builtin.print import PrintHandler
 from consumerd.handlers.builtin.records import encode_records
 
 if TYPE_CHECKING:
+    import threading
+
     from consumerd.handlers.api import Batch
 
 
@@ -39,11 +41,15 @@ class ConsoleHandler(PrintHandler):
 
     async def handle(self, batch: Batch) -> None:
         """Write what is wanted of the batch. Raises EnoughError with the last one."""
+        await super().handle(batch)
+        if self._left == 0:
+            raise EnoughError("as many messages as were asked for are out.")
+
+    def _write(self, batch: Batch, stop: threading.Event) -> None:
+        # Counted here, in the turn of this batch: another partition's batch may be waiting for its own.
         before = batch.handled
         try:
-            await super().handle(batch)
+            super()._write(batch, stop)
         finally:
             if self._left is not None:
                 self._left -= batch.handled - before
-        if self._left == 0:
-            raise EnoughError("as many messages as were asked for are out.")

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.errors import ExitCode
+from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consumerd.handlers import Batch
+
+    MakeBatch = Callable[..., Batch]
+
+
+@pytest.mark.asyncio
+async def test_payloads_are_lines_and_json_has_the_identity(tmp_path: Path, make_batch: MakeBatch) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        await ConsoleHandler(descriptor=out.fileno()).handle(make_batch(b"one", b"\xff"))
+        await ConsoleHandler(as_json=True, descriptor=out.fileno()).handle(make_batch(b"two", start=7))
+    lines = (tmp_path / "out").read_bytes().splitlines()
+    assert lines[:2] == [b"one", b"\xff"]
+    assert json.loads(lines[2])["offset"] == 7
+
+
+@pytest.mark.asyncio
+async def test_exactly_as_many_as_wanted_come_out_also_when_partitions_compete(
+    tmp_path: Path, make_batch: MakeBatch
+) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        handler = ConsoleHandler(max_messages=5, descriptor=out.fileno())
+        batches = [make_batch(b"a", b"b", partition=p) for p in range(4)]
+        results = await asyncio.gather(*[handler.handle(batch) for batch in batches], return_exceptions=True)
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 5
+    assert [batch.handled for batch in batches] == [2, 2, 1, 0]
+    assert isinstance(results[2], EnoughError)
+    assert isinstance(results[3], EnoughError)
+    assert results[2].exit_code is ExitCode.OK
