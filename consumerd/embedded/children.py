@@ -38,8 +38,9 @@ _POLL_SECONDS: Final = 0.02
 class Child:
     """One child process: started once, signalled as a process group, reaped by whoever waits first.
 
-    `log` takes its standard output and standard error (appended). `stdin` is a file to read, or None for nothing;
-    with `pipe=True` the child reads what is written to `Child.stdin` until `close_stdin`.
+    `log` takes its standard output and standard error (appended); with `stdout` the former goes to a file of its own.
+    `stdin` is a file to read, or None for nothing; with `pipe=True` the child reads what is written to `Child.stdin`
+    until `close_stdin`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Child:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        stdout: Path | None = None,
         stdin: Path | None = None,
         pipe: bool = False,
     ) -> None:
@@ -58,6 +60,7 @@ class Child:
         self.log = log
         self._env = env
         self._cwd = cwd
+        self._stdout = stdout
         self._stdin = stdin
         self._pipe = pipe
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,16 +77,27 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         gate, first = (_GATE_PIPE, os.devnull) if self._pipe else (_GATE, os.fspath(self._stdin or os.devnull))
         try:
-            with self.log.open("ab") as output:
-                self._log_start = output.tell()
+            with contextlib.ExitStack() as files:
+                errors = output = files.enter_context(self.log.open("ab"))
+                self._log_start = errors.tell()
+                if self._stdout is not None:
+                    output = files.enter_context(self._stdout.open("ab"))
                 self._guard = subprocess.Popen(
-                    ["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
+                    ["/bin/sh", "-c", _GUARD],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", gate, first, *self.argv], stdin=subprocess.PIPE, stdout=output,
-                    stderr=subprocess.STDOUT, env=self._env, cwd=self._cwd, start_new_session=True,
-                )  # fmt: skip
+                    ["/bin/sh", "-c", gate, first, *self.argv],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=errors,
+                    env=self._env,
+                    cwd=self._cwd,
+                    start_new_session=True,
+                )
             self._tell(self._guard, f"{self._process.pid}\n")
             self._tell(self._process, "go\n")
         except OSError as error:
