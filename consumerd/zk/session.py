@@ -63,7 +63,7 @@ class Session(OwnershipCalls):
         hosts, chroot = parse_connect_string(connect)
         if not (0 < session_timeout <= LONGEST_TIMEOUT and connect_timeout > 0):
             raise ConfigError(
-                f"ZooKeeper's session timeout must be above 0 and at most {LONGEST_TIMEOUT} s, its connect timeout above 0"
+                f"ZooKeeper's session_timeout must lie between 0 and {LONGEST_TIMEOUT} s, connect_timeout above 0"
             )
         if needs_identity(acl) and not auth and ssl is None:
             raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")

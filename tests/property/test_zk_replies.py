@@ -1,0 +1,104 @@
+"""Whatever bytes a server sends, a connection to it ends with a reason, and no call is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, cast
+
+import pytest
+from aiozk import protocol
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.errors import ConsumerdError
+from consumerd.ports import Check
+from consumerd.zk.acl import parse_acl
+from consumerd.zk.connect_string import Host
+from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
+from consumerd.zk.errors import BadReply, ServerError
+from consumerd.zk.multi import MultiRequest, encode_operations, first_failure
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.transport = self
+
+    def write(self, data: bytes) -> None:
+        """Nobody listens."""
+
+    def abort(self) -> None:
+        """Nothing to close."""
+
+
+def connection_fed_with(data: bytes) -> Connection:
+    connection = Connection(
+        Host("zk", 1), ssl=None, limits=Limits(reply=1 << 16), on_watch=lambda path: None, on_end=lambda ended: None
+    )
+    connection.reader = asyncio.StreamReader()
+    connection.writer = cast("Any", Wire())
+    connection.reader.feed_data(data)
+    connection.reader.feed_eof()
+    return connection
+
+
+REQUESTS = [
+    protocol.GetDataRequest(path="/a", watch=True),
+    protocol.ExistsRequest(path="/a", watch=True),
+    protocol.GetChildren2Request(path="/a", watch=True),
+    protocol.SyncRequest(path="/"),
+    protocol.AuthRequest(type=0, scheme="digest", auth=b"u:p"),
+    MultiRequest(encode_operations([Check("/a")], str, parse_acl("open"))),
+]
+
+headers = st.builds(
+    lambda xid, zxid, code, body: struct.pack("!iqi", xid, zxid, code) + body,
+    st.integers(-5, 8),
+    st.integers(-1, 3),
+    st.sampled_from([0, 0, 0, -101, -4, -9999]),
+    st.binary(max_size=120),
+)
+frames = st.builds(
+    lambda body, lie: struct.pack("!i", len(body) + lie) + body, headers, st.sampled_from([0, 0, 0, 1, -3])
+)
+streams = st.one_of(st.binary(max_size=300), st.lists(frames, max_size=12).map(b"".join))
+
+
+@given(streams)
+def test_replies(data: bytes) -> None:
+    async def scenario() -> None:
+        connection = connection_fed_with(data)
+        futures = [connection.request(request) for request in REQUESTS]
+        with pytest.raises(ConnectionEnded):
+            await connection.read_loop()
+        for future in futures:
+            assert future.done()
+            error = future.exception()
+            assert error is None or isinstance(error, ConsumerdError | ServerError)
+
+    asyncio.run(scenario())
+
+
+@given(streams)
+def test_handshakes(data: bytes) -> None:
+    async def scenario() -> None:
+        connection = connection_fed_with(data)
+        request = protocol.ConnectRequest(
+            protocol_version=0, last_seen_zxid=0, timeout=1, session_id=0, password=b"", read_only=False
+        )
+        try:
+            response = await connection.handshake(request)
+        except (BadReply, HandshakeClosed):
+            return
+        assert response.session_id == 0 or response.timeout > 0
+
+    asyncio.run(scenario())
+
+
+@given(st.binary(max_size=200))
+def test_multi_replies(payload: bytes) -> None:
+    try:
+        failure = first_failure(payload)
+    except BadReply:
+        return
+    assert failure is None or failure[1] != 0

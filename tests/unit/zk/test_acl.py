@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.errors import ConfigError
+from consumerd.zk.acl import needs_identity, parse_acl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def entries(setting: str | Sequence[str]) -> list[tuple[str, str, int]]:
+    return [(entry.id.scheme, entry.id.id, entry.perms) for entry in parse_acl(setting)]
+
+
+def test_open_is_everything_for_everybody() -> None:
+    assert entries("open") == [("world", "anyone", 31)]
+
+
+def test_creator_all_is_everything_for_whoever_is_authenticated() -> None:
+    assert entries("creator-all") == [("auth", "", 31)]
+
+
+def test_ids_may_hold_colons() -> None:
+    assert entries(["digest:bob:aGFzaA==:rw", "ip:2001:db8::/32:r", "world:anyone:a", "auth::cd"]) == [
+        ("digest", "bob:aGFzaA==", 3),
+        ("ip", "2001:db8::/32", 1),
+        ("world", "anyone", 16),
+        ("auth", "", 12),
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting", ["", "closed", [], ["world:anyone"], ["world:anyone:"], ["world:anyone:x"], [":a:r"]]
+)
+def test_what_cannot_be_meant_is_refused(setting: str | Sequence[str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_acl(setting)
+
+
+def test_entries_for_the_creator_need_an_identity() -> None:
+    assert needs_identity("creator-all")
+    assert needs_identity(["world:anyone:r", "auth::cdrwa"])
+    assert not needs_identity("open")
+    assert not needs_identity(["digest:a:b:r"])
