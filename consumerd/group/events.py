@@ -35,9 +35,9 @@ class GroupSnapshot:
     read leads to `Triggered`.
     """
 
-    #: Every child of `/consumers/G/ids` with its text, our own included. A child that vanished between listing and
+    #: Every child of `/consumers/G/ids` with its data, our own included. A child that vanished between listing and
     #: reading is left out.
-    members: Mapping[str, str]
+    members: Mapping[str, bytes | str | None]
     #: The session that owns the id node named like us; None when there is no such node.
     own_id_session: int | None
     #: topic -> broker -> number of partitions (`/brokers/topics/T/B`), for the topics asked for. A topic that does not

@@ -1,0 +1,81 @@
+"""The partitions a member has to do with, each with its state.
+
+Strategy: a dictionary of small records whose states only change through the table, with a count per state kept beside
+it, so that the questions the machine asks after every event need no walk over thousands of partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.group.membership_looks import Look
+    from consumerd.partition import TopicPartition
+
+
+@dataclass(slots=True)
+class Holding:
+    """One partition, from the claim until it is free again."""
+
+    partition: TopicPartition
+    #: The stream that our owner node names, where there is one.
+    stream: int
+    state: Hold = Hold.FREE
+    #: The ticket of the action under way; 0 when none is.
+    ticket: int = 0
+    #: The ticket of the claim that made it ours: tells this ownership from an earlier one.
+    claim: int = 0
+    #: Why it is given up; None while it is not.
+    reason: Look | None = None
+
+
+class Holdings:
+    """All holdings of a member by partition."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[TopicPartition, Holding] = {}
+        self._by_ticket: dict[int, Holding] = {}
+        self._count: dict[Hold, int] = dict.fromkeys(Hold, 0)
+
+    def __len__(self) -> int:
+        return len(self._by_partition)
+
+    def __iter__(self) -> Iterator[Holding]:
+        """Over a copy: states may change meanwhile."""
+        return iter(list(self._by_partition.values()))
+
+    def get(self, partition: TopicPartition) -> Holding | None:
+        """The holding of a partition; None when it is free."""
+        return self._by_partition.get(partition)
+
+    def waiting_for(self, ticket: int) -> Holding | None:
+        """The holding whose action under way has this ticket; None for an answer that nobody waits for any more."""
+        return self._by_ticket.get(ticket)
+
+    def count(self, *states: Hold) -> int:
+        """How many partitions are in one of the states."""
+        return sum(self._count[state] for state in states)
+
+    def new(self, partition: TopicPartition, stream: int) -> Holding:
+        """A free partition that is about to be claimed."""
+        holding = self._by_partition[partition] = Holding(partition, stream)
+        self._count[Hold.FREE] += 1
+        return holding
+
+    def move(self, holding: Holding, cause: HoldCause, ticket: int = 0) -> None:
+        """Follow the table. `ticket` is that of the action that begins now. Free partitions are forgotten."""
+        self._count[holding.state] -= 1
+        self._by_ticket.pop(holding.ticket, None)
+        holding.state = follow(HOLD, holding.state, cause)
+        holding.ticket = ticket
+        self._count[holding.state] += 1
+        if holding.state is Hold.FREE:
+            del self._by_partition[holding.partition]
+            self._count[Hold.FREE] -= 1
+        elif ticket:
+            self._by_ticket[ticket] = holding

@@ -1,0 +1,130 @@
+"""When to take the next snapshot, and what it has to include.
+
+Strategy: reasons to look are merged until a snapshot can be taken, so that a burst of triggers costs one or two; one is
+under way at a time. What happens while it is under way asks for another one, since the reads may have come too early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.group.membership_settings import MembershipSettings
+    from consumerd.partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A reason to take a snapshot."""
+
+    #: When that which made us look happened: drains are measured from here.
+    trigger: float
+    #: False when it may have happened any time before: a lost watch, a suspended session.
+    trigger_known: bool = True
+    #: Look at the owner nodes of all that we own; list all owner nodes there are.
+    verify: bool = True
+    survey: bool = False
+
+    def merged(self, other: Look | None) -> Look:
+        """One look that serves both."""
+        if other is None:
+            return self
+        return Look(
+            min(self.trigger, other.trigger),
+            self.trigger_known and other.trigger_known,
+            self.verify or other.verify,
+            self.survey or other.survey,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LookUnderWay:
+    """A snapshot that was asked for."""
+
+    ticket: int
+    look: Look
+    #: Which partitions are verified, each with the claim that made it ours when the snapshot was asked for.
+    verified: Mapping[TopicPartition, int]
+
+
+class Looks:
+    """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self._settings = settings
+        self.wanted: Look | None = None
+        self.under_way: LookUnderWay | None = None
+        self._retry_at: float | None = None
+        self._reconcile_at: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last snapshot is as fresh as it gets: none is wanted, none under way."""
+        return self.wanted is None and self.under_way is None
+
+    @property
+    def next_time(self) -> float | None:
+        """When `tick` has something to do."""
+        times = [at for at in (self._retry_at, self._reconcile_at) if at is not None]
+        return min(times, default=None)
+
+    def want(self, look: Look) -> None:
+        """Look as soon as possible."""
+        self.wanted = look.merged(self.wanted)
+
+    def retry(self, now: float) -> None:
+        """Look again after the retry interval. The look before was recent, so nothing is verified again."""
+        if self._retry_at is None:
+            self._retry_at = now + self._settings.retry_interval
+
+    def reconcile_within(self, now: float, seconds: float) -> None:
+        """Reconcile after `seconds`, if not due before."""
+        at = now + seconds
+        self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
+
+    def tick(self, now: float) -> None:
+        """Note what is due."""
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            self.want(Look(now, verify=False))
+        if self._reconcile_at is not None and now >= self._reconcile_at:
+            self._reconcile_at = None
+            self.want(Look(now, trigger_known=False, survey=True))
+
+    def begin(self, ticket: int, verified: Mapping[TopicPartition, int]) -> None:
+        """The wanted look is under way."""
+        assert self.wanted is not None
+        self.under_way = LookUnderWay(ticket, self.wanted, verified)
+        self.wanted = None
+
+    def end(self, ticket: int, now: float) -> LookUnderWay | None:
+        """The snapshot was taken. None for one that nobody waits for any more."""
+        ended = self.under_way
+        if ended is None or ended.ticket != ticket:
+            return None
+        self.under_way = None
+        self._retry_at = None
+        self.reconcile_within(now, self._settings.reconcile_interval)
+        return ended
+
+    def fail(self, ticket: int) -> bool:
+        """The snapshot could not be taken and is wanted still. False for one that nobody waits for."""
+        failed = self.under_way
+        if failed is None or failed.ticket != ticket:
+            return False
+        self.cancel()
+        return True
+
+    def cancel(self) -> None:
+        """Do not wait for the look under way (the connection is gone); its reasons stay."""
+        if self.under_way is not None:
+            self.want(self.under_way.look)
+            self.under_way = None
+
+    def forget(self) -> None:
+        """No reason to look is left: the session is over, or the member leaves."""
+        self.wanted = self.under_way = None
+        self._retry_at = self._reconcile_at = None

@@ -1,0 +1,117 @@
+"""From a snapshot to what this member is to have: the formula applied to whatever is registered.
+
+Strategy: hostile input stops here. Data of peers that cannot be read is left out with a warning, once per text, so that
+one broken id node does not stop our part of the group (it does stop every JVM peer: golden notes, 5; anchors, A5). A
+peer of the other dialect is an error, since such a group cannot be shared. Equal snapshots, which is what retries
+mostly see, are not computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumerd.group.assignment import assign_topic, partitions_of
+from consumerd.registry import DialectError, RegistryError, parse_subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.group.events import GroupSnapshot
+    from consumerd.partition import TopicPartition
+    from consumerd.registry import Subscription
+
+#: Warnings that are not repeated; the number only bounds memory.
+_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is to have what, as far as it concerns the topics that we subscribe to."""
+
+    #: Partition -> stream number of ours.
+    own: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Partitions that belong to others.
+    others: frozenset[TopicPartition] = frozenset()
+
+
+class Formula:
+    """Computes targets for one member."""
+
+    def __init__(self, consumer_id: str, subscription: Subscription) -> None:
+        self._consumer_id = consumer_id
+        self._subscription = subscription
+        self._parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
+        self._seen: tuple[object, object] | None = None
+        self._target = Target()
+        self._warned: set[str] = set()
+        self._warnings: list[str] = []
+
+    def apply(self, snapshot: GroupSnapshot) -> Target:
+        """The target of a snapshot that holds our own id. Raises DialectError when a peer speaks 0.8+."""
+        seen = (snapshot.members, snapshot.topics)
+        if seen != self._seen:
+            members = self._members(snapshot.members)
+            self._target = self._compute(members, snapshot.topics)
+            self._seen = seen
+        return self._target
+
+    def check_dialect(self, snapshot: GroupSnapshot) -> None:
+        """Raise DialectError when a member of the group speaks 0.8+."""
+        self._members(snapshot.members)
+
+    def take_warnings(self) -> list[str]:
+        """Sentences about what had to be left out since they were last taken."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def _members(self, data: Mapping[str, bytes | str | None]) -> dict[str, Subscription]:
+        """Read all ids but our own, whose subscription we know."""
+        parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
+        for consumer_id, text in data.items():
+            if consumer_id == self._consumer_id:
+                continue
+            known = self._parsed.get(consumer_id)
+            parsed[consumer_id] = known if known and known[0] == text else (text, self._parse(consumer_id, text))
+        self._parsed = parsed
+        members = {consumer_id: entry[1] for consumer_id, entry in parsed.items() if entry[1] is not None}
+        members[self._consumer_id] = self._subscription
+        return members
+
+    def _parse(self, consumer_id: str, text: bytes | str | None) -> Subscription | None:
+        try:
+            return parse_subscription(text)
+        except DialectError:
+            raise
+        except RegistryError as error:
+            self._warn(f"the member {consumer_id} is left out of the assignment: {error}")
+            return None
+
+    def _compute(self, members: Mapping[str, Subscription], topics: Mapping[str, Mapping[int, int]]) -> Target:
+        own: dict[TopicPartition, int] = {}
+        others: set[TopicPartition] = set()
+        for topic, brokers in topics.items():
+            if not self._streams(self._consumer_id, self._subscription, topic):
+                continue
+            streams = [(consumer_id, self._streams(consumer_id, s, topic)) for consumer_id, s in members.items()]
+            for partition, (consumer_id, stream) in assign_topic(partitions_of(topic, brokers), streams).items():
+                if consumer_id == self._consumer_id:
+                    own[partition] = stream
+                else:
+                    others.add(partition)
+        return Target(own, frozenset(others))
+
+    def _streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
+        """Streams of a member for a topic; 0, with a warning, when its filter cannot be applied to that name."""
+        try:
+            return subscription.streams_for(topic)
+        except RegistryError as error:
+            self._warn(f"the member {consumer_id} is left out of the assignment of {topic!r}: {error}")
+            return 0
+
+    def _warn(self, sentence: str) -> None:
+        if len(self._warned) >= _REMEMBERED:
+            self._warned.clear()
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            self._warnings.append(sentence)
