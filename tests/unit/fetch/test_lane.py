@@ -1,0 +1,115 @@
+"""Lanes: order, bounds, and that no byte leaks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.fetch import ByteBudget, Lane, LaneClosedError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
+
+pytestmark = pytest.mark.asyncio
+
+T0 = TopicPartition("t", 0, 0)
+
+
+def batch(number: int) -> MessageBatch:
+    return decode_batch(encode_message_set([b"%d" % number]), number * 100)
+
+
+def make(limit: int = 1000, **arguments: int) -> tuple[ByteBudget, Lane]:
+    budget = ByteBudget(limit)
+    return budget, Lane(T0, budget, max_bytes=arguments.pop("max_bytes", limit), **arguments)
+
+
+async def fill(lane: Lane, count: int) -> list[MessageBatch]:
+    batches = [batch(number) for number in range(count)]
+    for each in batches:
+        lane.put(each, await lane.budget.reserve(10))
+    return batches
+
+
+async def test_batches_come_out_in_order_and_give_their_bytes_back() -> None:
+    budget, lane = make()
+    batches = await fill(lane, 3)
+    assert (len(lane), lane.held_bytes, budget.used) == (3, 30, 30)
+    got = [await lane.get() for _ in range(3)]
+    assert [id(each) for each in got] == [id(each) for each in batches]
+    assert (len(lane), lane.held_bytes, budget.used) == (0, 30, 30)  # handled, hence held
+    lane.finished(got[1])
+    lane.finished(got[1])
+    lane.finished(batch(9))
+    assert budget.used == 20
+    lane.finished(got[0])
+    lane.finished(got[2])
+    assert budget.used == lane.held_bytes == 0
+
+
+async def test_room_is_bounded_by_batches() -> None:
+    _, lane = make(max_batches=2)
+    await lane.wait_for_room()
+    await fill(lane, 2)
+    room = asyncio.create_task(lane.wait_for_room())
+    await asyncio.sleep(0)
+    assert not room.done()
+    lane.finished(await lane.get())
+    await room
+    lane.close()
+
+
+async def test_get_waits() -> None:
+    _, lane = make()
+    getting = asyncio.create_task(lane.get())
+    await asyncio.sleep(0)
+    assert not getting.done()
+    (only,) = await fill(lane, 1)
+    assert await getting is only
+    lane.close()
+
+
+async def test_clearing_keeps_what_the_consumer_holds() -> None:
+    budget, lane = make()
+    await fill(lane, 3)
+    held = await lane.get()
+    lane.clear()
+    assert (len(lane), budget.used) == (0, 10)
+    lane.finished(held)
+    assert budget.used == 0
+
+
+async def test_closing_gives_everything_back_and_wakes_everybody() -> None:
+    budget, lane = make(max_batches=1)
+    await fill(lane, 1)
+    held = await lane.get()
+    await fill(lane, 1)
+    room = asyncio.create_task(lane.wait_for_room())
+    await asyncio.sleep(0)
+    lane.close()
+    assert lane.closed
+    assert budget.used == 0
+    with pytest.raises(LaneClosedError):
+        await room
+    with pytest.raises(LaneClosedError):
+        await lane.get()
+    reservation = await budget.reserve(5)
+    with pytest.raises(LaneClosedError):
+        lane.put(batch(1), reservation)
+    reservation.release()
+    lane.finished(held)  # a handler that comes late
+    lane.close()
+    assert budget.used == 0
+
+
+async def test_drained_when_nothing_is_queued_or_held() -> None:
+    _, lane = make()
+    await lane.wait_drained()
+    await fill(lane, 2)
+    drained = asyncio.create_task(lane.wait_drained())
+    first, second = await lane.get(), await lane.get()
+    lane.finished(second)
+    await asyncio.sleep(0)
+    assert not drained.done()
+    lane.finished(first)
+    await drained

@@ -1,0 +1,157 @@
+"""Messages that cannot be had: fail, skip, park; and that the neighbours never notice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, MessageTooLargeError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import OffsetsRequest, encode_message, encode_message_set
+
+pytestmark = pytest.mark.asyncio
+
+T0 = TopicPartition("t", 0, 0)
+FAIL, SKIP, PARK = BadMessagePolicy.FAIL, BadMessagePolicy.SKIP, BadMessagePolicy.PARK
+BEFORE = encode_message_set([b"before 1", b"before 2"])
+AFTER = encode_message_set([b"after 1", b"after 2"])
+LARGE = encode_message(b"x" * 5000)
+
+
+def damaged() -> bytes:
+    message = bytearray(encode_message(b"damaged"))
+    message[-1] ^= 0xFF
+    return bytes(message)
+
+
+async def test_corrupt_fails_after_the_good_part(rig: Any, scripted_log: Any) -> None:
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + damaged() + AFTER)
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        _, partition, error = await r.listener.first("failed")
+        assert partition == T0
+        assert isinstance(error, CorruptPartitionError)
+        assert error.offset == len(BEFORE) == r.pool.position(T0)
+        count = len(r.broker.requests)
+        await asyncio.sleep(0.03)
+        assert len(r.broker.requests) == count
+        assert r.pool.counters.failed == 1
+
+
+async def test_corrupt_is_skipped(rig: Any, scripted_log: Any) -> None:
+    async with rig(on_corrupt=SKIP) as r:
+        bad = damaged()
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + bad + AFTER)
+        lane = r.add()
+        assert await r.take(lane, 4) == [b"before 1", b"before 2", b"after 1", b"after 2"]
+        _kind, partition, offset, next_offset, _ = await r.listener.first("skipped")
+        assert (partition, offset, next_offset) == (T0, len(BEFORE), len(BEFORE) + len(bad))
+        assert r.pool.counters.skipped == 1
+
+
+@pytest.mark.parametrize("policy", [SKIP, PARK])
+async def test_corrupt_without_a_way_on_is_parked(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
+    async with rig(on_corrupt=policy) as r:
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + b"\xff" * 200)
+        r.broker.logs["t", 1] = scripted_log(0)
+        lane, other = r.add(), r.add(number=1)
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        _, partition, reason = await r.listener.first("parked")
+        assert partition == T0
+        assert str(len(BEFORE)) in reason
+        assert r.pool.partitions == {T0, TopicPartition("t", 0, 1)}
+        r.broker.logs["t", 1].segments[0] += AFTER
+        assert await r.take(other, 2) == [b"after 1", b"after 2"]
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER)
+        r.pool.seek(T0, len(BEFORE))  # parking ends by seeking
+        assert await r.take(lane, 2) == [b"after 1", b"after 2"]
+
+
+async def test_oversize_fails(rig: Any, scripted_log: Any) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000) as r:
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        _, _, error = await r.listener.first("failed")
+        assert isinstance(error, MessageTooLargeError)
+        assert error.needed == len(LARGE)
+        assert "max_fetch_bytes is 4000" in str(error)
+
+
+async def test_oversize_is_skipped(rig: Any, scripted_log: Any) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=SKIP) as r:
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
+        lane = r.add()
+        assert await r.take(lane, 4) == [b"before 1", b"before 2", b"after 1", b"after 2"]
+        _, _, offset, next_offset, reason = await r.listener.first("skipped")
+        assert (offset, next_offset) == (len(BEFORE), len(BEFORE) + len(LARGE))
+        assert f"{len(LARGE)} bytes" in reason
+
+
+async def test_oversize_is_parked(rig: Any, scripted_log: Any) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=PARK) as r:
+        r.broker.logs["t", 0] = scripted_log(0, LARGE + AFTER)
+        r.add()
+        await r.listener.first("parked")
+        assert r.pool.counters.parked == 1
+        assert r.pool.position(T0) == 0
+
+
+async def test_a_length_beyond_the_log_is_corruption_not_size(rig: Any, scripted_log: Any) -> None:
+    """Skipping there would be out of range, and the reset after it would hand over everything again."""
+    async with rig(max_fetch_bytes=1 << 20, on_oversize=SKIP, on_corrupt=PARK) as r:
+        liar = (50_000_000).to_bytes(4, "big") + b"\1\0" + b"z" * 300
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + liar)
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        _, _, reason = await r.listener.first("parked")
+        assert "more than the log holds" in reason
+        assert not [event for event in r.listener.events if event[0] in ("reset", "skipped")]
+
+
+async def test_a_torn_tail_is_waited_for(rig: Any, scripted_log: Any) -> None:
+    """Bytes visible before their end: no failure, no tight loop, one look at the end of the log."""
+    async with rig(poll_backoff_min=0.005, poll_backoff_max=0.05) as r:
+        log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        await asyncio.sleep(0.2)
+        assert len(r.broker.requests) < 40
+        assert len(r.broker.fetches(OffsetsRequest)) == 1
+        assert r.listener.events == []
+        log.segments[0] += AFTER[15:]
+        assert await r.take(lane, 2) == [b"after 1", b"after 2"]
+
+
+@pytest.mark.parametrize("policy", list(BadMessagePolicy))
+async def test_a_torn_end_of_an_old_segment(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
+    """A fetch never crosses a segment, so no size and no patience gets past it (golden notes, 1 and 3)."""
+    async with rig(on_corrupt=policy) as r:
+        torn = AFTER[:15]
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE + torn, AFTER)
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        if policy is SKIP:
+            assert await r.take(lane, 2) == [b"after 1", b"after 2"]
+            _, _, offset, next_offset, _ = await r.listener.first("skipped")
+            assert (offset, next_offset) == (len(BEFORE), len(BEFORE) + len(torn))
+        else:
+            event = await r.listener.first("failed" if policy is FAIL else "parked")
+            assert "cut off after 15 bytes" in str(event[-1])
+
+
+async def test_a_segment_rolled_between_two_looks_is_not_torn(rig: Any, scripted_log: Any) -> None:
+    """The tail was completed and a new segment begun while we asked for the end of the log."""
+    async with rig() as r:
+        log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
+        lane = r.add()
+        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
+        while not r.broker.fetches(OffsetsRequest):
+            await asyncio.sleep(0)
+        log.segments[0] += AFTER[15:]
+        log.segments.append(bytearray(BEFORE))
+        assert await r.take(lane, 4) == [b"after 1", b"after 2", b"before 1", b"before 2"]
+        assert r.listener.events == []
