@@ -152,7 +152,8 @@ class MessageBatch:
 
     def _after(self, run: Run, count: int) -> int:
         """The end of leaf `count - 1` of a plain run; goes on from where the last call stopped if it can."""
-        first, offset = self._mark if run.first <= self._mark[0] <= count else (run.first, run.offset)
+        # A mark at the very start of the run is the end of another one, before empty wrappers perhaps.
+        first, offset = self._mark if run.first < self._mark[0] <= count else (run.first, run.offset)
         more = self.payloads[first:count]
         self._mark = (count, offset + run.overhead * len(more) + sum(map(len, more)))
         return self._mark[1]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
 
 PLAIN = encode_message_set([b"a", b"bb", b"ccc", b"dddd"])
 OLD = encode_message_set([b"a", b"bb"], magic=0)
@@ -26,6 +26,12 @@ def test_prefix_agrees_with_the_messages_in_any_order_of_asking() -> None:
     expected = [77] + [m.next_offset for m in batch.messages()]
     for count in (5, 13, 2, 3, 3, 0, 12, 9, 10, 1, 4, 8, 7, 6, 11):
         assert batch.prefix(count) == expected[count]
+
+
+def test_prefix_between_plain_messages_with_empty_wrappers_between_them() -> None:
+    empty = encode_message(b"\x82SNAPPY\0\0\0\0\1\0\0\0\1", codec=Codec.SNAPPY)
+    batch = decode_batch(PLAIN + empty + PLAIN, 0)
+    assert [batch.prefix(n) for n in range(3, 7)] == [36, 50, 50 + len(empty) + 11, 50 + len(empty) + 23]
 
 
 def test_prefix_inside_a_wrapper_is_its_start() -> None:
