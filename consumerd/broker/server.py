@@ -71,6 +71,11 @@ class Broker:
         #: The port listened on, once started.
         self.port = config.port
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._streams)
+
     # -- life
 
     async def start(self) -> None:

@@ -1,0 +1,142 @@
+"""A broker registers, keeps and gives back its place in a real ZooKeeper."""
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from consumerd.broker import Broker, BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.embedded import FaultProxy, ZooKeeperServer
+from consumerd.errors import IdTakenError
+from consumerd.wire.v07 import ProduceRequest, encode_message
+from consumerd.zk import Session
+from consumerd.zk.errors import NoNode
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def session(connect: str, timeout: float = 4.0) -> AsyncIterator[Session]:
+    async with Session(connect, clock=SystemClock(), rng=random.Random(), session_timeout=timeout) as zk:
+        yield zk
+
+
+def make(log_dir: Path, zk: Session, broker_id: int = 0) -> Broker:
+    config = BrokerConfig(
+        log_dir=log_dir, port=0, broker_id=broker_id, partitions=3, topic_partitions={"few": 1}, flush_messages=1
+    )
+    return Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=zk)
+
+
+async def produce(broker: Broker, topic: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(ProduceRequest(topic, 0, encode_message(b"a")).encode())
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def value(zk: Session, path: str) -> str | None:
+    try:
+        data, _ = await zk.get(path)
+    except NoNode:
+        return None
+    return None if data is None else data.decode()
+
+
+async def until(look: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
+    """Poll: what other sessions do to nodes cannot be awaited from here."""
+    async with asyncio.timeout(seconds):
+        while not await look():
+            await asyncio.sleep(0.02)
+
+
+async def test_address_and_topics_come_and_go(zk_root: str, tmp_path: Path) -> None:
+    async with session(zk_root) as observer, session(zk_root) as zk:
+        async with make(tmp_path, zk, 7) as broker:
+            address = await value(observer, "/brokers/ids/7")
+            assert address is not None
+            assert re.fullmatch(rf"127\.0\.0\.1-\d{{13}}:127\.0\.0\.1:{broker.port}", address)
+            await produce(broker, "words")
+            await produce(broker, "few")
+            await produce(broker, "words")
+            await until(lambda: _is(observer, "/brokers/topics/words/7", "3"))
+            await until(lambda: _is(observer, "/brokers/topics/few/7", "1"))
+        # stopped: gone at once, although the session still lives
+        for path in ("/brokers/ids/7", "/brokers/topics/words/7", "/brokers/topics/few/7"):
+            assert await value(observer, path) is None
+        async with make(tmp_path, zk, 7):
+            assert await value(observer, "/brokers/topics/words/7") == "3"
+
+
+async def _is(zk: Session, path: str, expected: str | None) -> bool:
+    return await value(zk, path) == expected
+
+
+async def test_an_id_held_by_a_live_broker_is_refused(zk_root: str, tmp_path: Path) -> None:
+    async with session(zk_root, 1.0) as one, session(zk_root, 1.0) as two, make(tmp_path / "a", one):
+        before = await value(one, "/brokers/ids/0")
+        with pytest.raises(
+            IdTakenError, match=r"broker id 0 is held by another live broker .* choose another --broker-id"
+        ):
+            await make(tmp_path / "b", two).start()
+        assert await value(one, "/brokers/ids/0") == before
+
+
+async def test_a_deleted_address_is_written_again(zk_root: str, tmp_path: Path) -> None:
+    async with session(zk_root) as observer, session(zk_root) as zk, make(tmp_path, zk):
+        before = await value(observer, "/brokers/ids/0")
+        await observer.delete("/brokers/ids/0")
+
+        async def again() -> bool:
+            now = await value(observer, "/brokers/ids/0")
+            return now is not None and now != before  # a new millisecond in it
+
+        await until(again)
+
+
+async def test_all_is_registered_anew_after_the_session_expired(
+    zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path
+) -> None:
+    """behaviour/session_expiry.json: the nodes vanish while the broker is cut off, and come back with a new creator."""
+    chroot = zk_root[zk_root.index("/") :]
+    async with (
+        FaultProxy("127.0.0.1", zookeeper.port) as proxy,
+        session(zk_root) as observer,
+        session(proxy.connect + chroot, 1.0) as zk,
+        make(tmp_path, zk) as broker,
+    ):
+        await produce(broker, "alpha")
+        await until(lambda: _is(observer, "/brokers/topics/alpha/0", "3"))
+        before = await value(observer, "/brokers/ids/0")
+        old_session = zk.session_id
+        proxy.blackhole()
+        await until(lambda: _is(observer, "/brokers/ids/0", None))
+        await until(lambda: _is(observer, "/brokers/topics/alpha/0", None))
+        await produce(broker, "beta")  # served and stored all the while
+        proxy.heal()
+        await until(lambda: _is(observer, "/brokers/topics/alpha/0", "3"))
+        await until(lambda: _is(observer, "/brokers/topics/beta/0", "3"))
+        after = await value(observer, "/brokers/ids/0")
+        assert after is not None
+        assert after != before
+        assert zk.session_id != old_session
+
+
+async def test_a_stop_without_zookeeper_ends_all_the_same(
+    zookeeper: ZooKeeperServer, zk_root: str, tmp_path: Path
+) -> None:
+    chroot = zk_root[zk_root.index("/") :]
+    async with FaultProxy("127.0.0.1", zookeeper.port) as proxy, session(proxy.connect + chroot, 1.0) as zk:
+        broker = make(tmp_path, zk)
+        await broker.start()
+        proxy.refuse()
+        proxy.cut()
+        async with asyncio.timeout(8):
+            await broker.stop()
+        proxy.heal()
