@@ -5,6 +5,7 @@ from consumerd.producer.keys import Key, java_bytes_hash, java_string_hash, key_
 from consumerd.producer.producer import Producer, ProducerData
 from consumerd.producer.routing import ANY_PARTITION, Route, Router, StaticRouter
 from consumerd.producer.settings import ProducerSettings
+from consumerd.producer.zookeeper_routing import ZooKeeperRouter
 
 __all__ = [
     "ANY_PARTITION",
@@ -19,6 +20,7 @@ __all__ = [
     "Router",
     "StaticRouter",
     "UncertainError",
+    "ZooKeeperRouter",
     "java_bytes_hash",
     "java_string_hash",
     "key_index",

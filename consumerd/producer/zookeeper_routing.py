@@ -1,0 +1,179 @@
+"""Routes by what brokers register in ZooKeeper: which are alive, where, and how many partitions of a topic each has.
+
+Strategy: no task runs here. What was read is kept until a watch says that it may be stale; the next `route` reads it
+again, which arms the watches anew. Bursts of changes cost one read, topics that are not sent to any more cost none,
+and while ZooKeeper is away the last knowledge serves.
+
+The rules are 0.7.2's (golden notes, 7): candidates are all (broker, partition) pairs, sorted; a key takes one by its
+hash, no key takes any; a topic that no broker has registered yet is sent to partition 0 of the live brokers, which
+makes them create it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from consumerd.producer.errors import NoBrokerError, NoPartitionError
+from consumerd.producer.keys import key_index
+from consumerd.producer.routing import ANY_PARTITION, Route, Router, check_partition
+from consumerd.registry.errors import DialectError, RegistryError
+from consumerd.registry.paths import broker_ids_path, broker_path, topic_broker_path, topic_path
+from consumerd.registry.values import Broker, parse_broker, parse_broker_id, parse_partition_count
+from consumerd.zk.errors import ConnectionLost, NoNode, NotConnected, SessionChanged
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.ports import ZooKeeper
+    from consumerd.producer.keys import Key
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """A value read from several nodes, read anew once one of them may have changed."""
+
+    def __init__(self, zk: ZooKeeper, read: Callable[[_Kept[T]], Awaitable[T]]) -> None:
+        self._zk = zk
+        self._read = read
+        self._stale = True
+        self._known: list[T] = []
+        self._unwatch: list[Callable[[], None]] = []
+        self._turn = asyncio.Lock()
+
+    async def value(self) -> T:
+        """The value, from ZooKeeper if need be. Raises ZooKeeperError, RegistryError."""
+        async with self._turn:
+            if self._stale:
+                await self._refresh()
+            return self._known[0]
+
+    async def _refresh(self) -> None:
+        self.forget()
+        self._stale = False  # before reading: a change meanwhile makes it stale again
+        try:
+            self._known = [await self._read(self)]
+        except (NotConnected, ConnectionLost, SessionChanged) as error:
+            self._stale = True
+            if not self._known:
+                raise
+            log.warning("routes_not_refreshed", reason=str(error))
+        except BaseException:
+            self._stale = True
+            raise
+
+    def watched(self, path: str) -> str:
+        """`path`, of which every later change makes the value stale."""
+        self._unwatch.append(self._zk.watch(path, self._changed))
+        return path
+
+    def forget(self) -> None:
+        """Watch nothing any more."""
+        while self._unwatch:
+            self._unwatch.pop()()
+
+    def _changed(self) -> None:
+        self._stale = True
+
+    async def children(self, path: str) -> list[str]:
+        """Watched children; none where the node does not exist, and then its creation is watched."""
+        self.watched(path)
+        while True:
+            try:
+                return await self._zk.children(path, watch=True)
+            except NoNode:
+                if await self._zk.exists(path, watch=True) is None:
+                    return []
+
+    async def data(self, path: str) -> bytes | None:
+        """Watched data. Raises NoNode."""
+        data, _ = await self._zk.get(self.watched(path), watch=True)
+        return data
+
+
+class ZooKeeperRouter(Router):
+    """Follows the brokers and topics in ZooKeeper. The session is the caller's and stays open."""
+
+    def __init__(self, zk: ZooKeeper, *, rng: random.Random) -> None:
+        self._zk = zk
+        self._rng = rng
+        self._brokers = _Kept(zk, _read_brokers)
+        self._topics: dict[str, _Kept[dict[int, int]]] = {}
+
+    async def route(self, topic: str, key: Key | None, partition: int | None) -> Route:
+        check_partition(partition)
+        brokers = await self._brokers.value()
+        counts = await self._topic(topic).value()
+        broker_id, number = self._choose(topic, sorted(brokers), counts, key, partition)
+        if broker_id not in brokers:
+            raise NoBrokerError(f"broker {broker_id}, which has topic {topic!r}, is not registered as alive.")
+        return Route(*brokers[broker_id].address, number)
+
+    async def close(self) -> None:
+        self._brokers.forget()
+        for topic in self._topics.values():
+            topic.forget()
+
+    def _topic(self, topic: str) -> _Kept[dict[int, int]]:
+        if topic not in self._topics:
+            self._topics[topic] = _Kept(self._zk, lambda kept: _read_counts(kept, topic))
+        return self._topics[topic]
+
+    def _choose(
+        self, topic: str, alive: list[int], counts: dict[int, int], key: Key | None, partition: int | None
+    ) -> tuple[int, int]:
+        """Broker id and partition number."""
+        if partition == ANY_PARTITION or not counts:
+            # A new topic: its partition 0 on any live broker.
+            candidates = [(broker, partition or 0) for broker in alive]
+        else:
+            candidates = [(broker, number) for broker in sorted(counts) for number in range(counts[broker])]
+            if partition is not None:
+                candidates = [candidate for candidate in candidates if candidate[1] == partition]
+                if not candidates:
+                    raise NoPartitionError(
+                        f"topic {topic!r} has no partition {partition}: its brokers have {max(counts.values())} each."
+                    )
+            if key is None:
+                candidates = [candidate for candidate in candidates if candidate[0] in alive]
+        if not candidates:
+            raise NoBrokerError("no live broker is registered in ZooKeeper; is one running, and is the chroot right?")
+        return self._rng.choice(candidates) if key is None else candidates[key_index(key, len(candidates))]
+
+
+async def _read_brokers(kept: _Kept[dict[int, Broker]]) -> dict[int, Broker]:
+    """The live brokers. Raises DialectError when they are of 0.8 or later; others that do not parse are left out."""
+    brokers = {}
+    for name in await kept.children(broker_ids_path()):
+        try:
+            broker_id = parse_broker_id(name)
+            brokers[broker_id] = parse_broker(broker_id, await kept.data(broker_path(broker_id)))
+        except NoNode:
+            continue  # gone since the listing
+        except DialectError:
+            raise
+        except RegistryError as error:
+            log.warning("broker_not_understood", node=name, reason=str(error))
+    return brokers
+
+
+async def _read_counts(kept: _Kept[dict[int, int]], topic: str) -> dict[int, int]:
+    """Partitions of `topic` by broker; empty for a topic that is not registered."""
+    counts = {}
+    for name in await kept.children(topic_path(topic)):
+        try:
+            broker_id = parse_broker_id(name)
+            counts[broker_id] = parse_partition_count(await kept.data(topic_broker_path(topic, broker_id)))
+        except NoNode:
+            continue
+        except DialectError:
+            raise
+        except RegistryError as error:
+            log.warning("partition_count_not_understood", topic=topic, node=name, reason=str(error))
+    return counts
