@@ -1,0 +1,206 @@
+"""The faults. What the memory ZooKeeper shares with a real one is in tests/integration/test_zookeeper_port.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.ports import Clock, SessionEvent, SessionState, SetData
+from consumerd.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
+
+
+class StoppedClock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_disconnected_session_keeps_its_nodes_and_its_id() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(wait_connected=0.01) as zk:
+        events: list[tuple[SessionEvent, int]] = []
+        zk.subscribe(lambda event, session_id: events.append((event, session_id)))
+        await zk.create("/a", b"", ephemeral=True)
+        own = zk.session_id
+        zookeeper.disconnect(zk)
+        assert zk.state is SessionState.SUSPENDED
+        with pytest.raises(NotConnected):
+            await zk.get("/a")
+        zookeeper.reconnect(zk)
+        assert (await zk.get("/a"))[1].ephemeral_owner == zk.session_id == own
+        assert events == [(SessionEvent.SUSPENDED, own), (SessionEvent.RECONNECTED, own)]
+
+
+@pytest.mark.asyncio
+async def test_a_call_waits_for_the_connection() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.disconnect(zk)
+        waiting = asyncio.create_task(zk.exists("/"))
+        await asyncio.sleep(0)
+        zookeeper.reconnect(zk)
+        assert await waiting is not None
+
+
+@pytest.mark.asyncio
+async def test_a_connected_session_that_expires_gets_a_new_one() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        events: list[tuple[SessionEvent, int]] = []
+        zk.subscribe(lambda event, session_id: events.append((event, session_id)))
+        await zk.create("/a", b"", ephemeral=True)
+        first = zk.session_id
+        zookeeper.expire(zk)
+        assert zk.state is SessionState.CONNECTED
+        assert events == [
+            (SessionEvent.SUSPENDED, first),
+            (SessionEvent.EXPIRED, first),
+            (SessionEvent.NEW, zk.session_id),
+        ]
+        assert zk.session_id != first
+        with pytest.raises(NoNode):
+            await zk.get("/a")
+        with pytest.raises(SessionChanged):
+            await zk.multi([SetData("/", b"")], session_id=first)
+
+
+@pytest.mark.asyncio
+async def test_a_disconnected_session_learns_of_its_end_when_it_is_back() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk, zookeeper.session() as peer:
+        await zk.create("/a", b"", ephemeral=True)
+        first = zk.session_id
+        zookeeper.disconnect(zk)
+        zookeeper.expire(zk)
+        assert await peer.exists("/a") is None
+        assert zk.session_id == first
+        zookeeper.reconnect(zk)
+        assert zk.session_id not in (0, first)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_a_lost_call_may_have_been_carried_out(carried_out: bool) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.cut_next_call(zk, carried_out=carried_out)
+        with pytest.raises(ConnectionLost):
+            await zk.create("/a", b"")
+        assert zk.state is SessionState.SUSPENDED
+        assert zookeeper.tree.has("/a") is carried_out
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_the_real_session_code_resolves_a_lost_reply(carried_out: bool) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.make("/g")
+        zookeeper.cut_next_call(zk, carried_out=carried_out)
+        creating = asyncio.create_task(zk.create_ephemeral("/g/a", b"x", wait=0))
+        while zk.state is SessionState.CONNECTED:
+            await asyncio.sleep(0)
+        zookeeper.reconnect(zk)
+        await creating
+        assert zookeeper.tree.stat("/g/a").ephemeral_owner == zk.session_id
+
+
+@pytest.mark.asyncio
+async def test_watches_die_with_the_connection_and_everybody_is_told_after_it() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        told: list[str] = []
+        zk.watch("/a", lambda: told.append("a"))
+        await zk.exists("/a", watch=True)
+        zookeeper.disconnect(zk)
+        zookeeper.put("/a", b"")
+        await asyncio.sleep(0)
+        assert told == []
+        zookeeper.reconnect(zk)
+        assert told == ["a"]
+        zookeeper.put("/a", b"2")
+        await asyncio.sleep(0)
+        assert told == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_watches_can_be_lost() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        told: list[str] = []
+        zk.watch("/a", lambda: told.append("a"))
+        await zk.exists("/a", watch=True)
+        zk.lose_watches = True
+        zookeeper.put("/a", b"")
+        await asyncio.sleep(0)
+        assert told == []
+
+
+@pytest.mark.asyncio
+async def test_the_lease_runs_only_while_disconnected() -> None:
+    clock = StoppedClock()
+    zookeeper = MemoryZooKeeper(clock)
+    async with zookeeper.session(session_timeout=6) as zk:
+        clock.now += 60
+        assert zk.lease_left() == 6
+        zookeeper.disconnect(zk)
+        clock.now += 7
+        assert zk.lease_left() == -1
+
+
+@pytest.mark.asyncio
+async def test_closing_deletes_the_nodes_and_refuses_calls() -> None:
+    zookeeper = MemoryZooKeeper()
+    zk = zookeeper.session()
+    await zk.start()
+    await zk.create("/a", b"", ephemeral=True)
+    await zk.close()
+    await zk.close()
+    assert zk.state is SessionState.CLOSED
+    assert not zookeeper.tree.has("/a")
+    with pytest.raises(NotConnected):
+        await zk.get("/")
+    zookeeper.reconnect(zk)
+    assert zk.state is SessionState.CLOSED
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_dies_leaves_its_nodes_until_its_session_expires() -> None:
+    zookeeper = MemoryZooKeeper()
+    zk = zookeeper.session()
+    await zk.start()
+    await zk.create("/a", b"", ephemeral=True)
+    zookeeper.disconnect(zk)
+    await zk.close()
+    assert zookeeper.tree.has("/a")
+    zookeeper.expire(zk)
+    assert not zookeeper.tree.has("/a")
+
+
+def test_nodes_can_be_arranged_without_a_loop() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/a/b", b"1", session_id=9)
+    zookeeper.put("/a/b", b"2")
+    zookeeper.put("/a/c/d", None)
+    assert zookeeper.dump() == {"/a": None, "/a/b": b"2", "/a/c": None, "/a/c/d": None}
+    zookeeper.remove("/a/c")
+    zookeeper.remove("/x")
+    assert zookeeper.dump() == {"/a": None, "/a/b": b"2"}
+
+
+def test_the_clock_is_a_port() -> None:
+    clock: Clock = StoppedClock()
+    assert MemoryZooKeeper(clock).dump() == {}
