@@ -12,6 +12,8 @@ class MissingRuntimeError(ConfigError):
 class ChildError(ConsumerdError):
     """A child process of ours ended, or did not get ready, against the plan."""
 
+    exit_code = ExitCode.CHECK_FAILED
+
 
 class ZooKeeperStartError(ZooKeeperError):
     """The embedded ZooKeeper did not start."""

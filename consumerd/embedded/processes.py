@@ -85,6 +85,11 @@ class Process:
         return self._child
 
     @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._child is not None
+
+    @property
     def log_path(self) -> Path:
         """The process's log: standard error, and the broker's standard output."""
         return self.directory / f"{self.name}.log"

@@ -55,7 +55,7 @@ class RecordHandler(Handler):
     async def handle(self, batch: Batch) -> None:
         """Record the batch, then take the time that `pause` asks for."""
         messages = [(message.offset, message.index, f"{digest(message.payload):016x}") for message in batch.messages()]
-        self._write(batch.partition, messages=messages)
+        self._write(batch.partition, count=len(messages), messages=messages)
         batch.mark(len(batch))
         if self._pause and self._clock is not None:
             await self._clock.sleep(self._pause)

@@ -1,0 +1,6 @@
+"""The demo: a whole cluster on loopback, members that come, die and leave, and a count of every message."""
+
+from consumerd.embedded.demo.play import Demo, DemoOptions, DemoResult
+from consumerd.embedded.demo.view import PlainView, TerminalView, View
+
+__all__ = ["Demo", "DemoOptions", "DemoResult", "PlainView", "TerminalView", "View"]

@@ -1,0 +1,302 @@
+"""The demo's play: set the stage, let things happen to the group, wait for silence, count.
+
+Strategy: everything is real and separate: a ZooKeeper, two broker processes, three daemon processes. Three tasks share
+the play: the feed produces, the watch looks from outside (and notices a child that ends by itself), the script makes
+things happen when the feed has come so far. The count at the end is made from the brokers' segment files and the
+members' record files alone. However the play ends, its processes end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.embedded.audit import AuditResult, audit, merge_records
+from consumerd.embedded.corpus import measure, named_corpus, standard_library
+from consumerd.embedded.demo.feed import Feed, message_limit
+from consumerd.embedded.demo.view import MemberStanding, Standing, View
+from consumerd.embedded.demo.watch import Sight, Watch
+from consumerd.embedded.errors import ChildError, InputError
+from consumerd.embedded.ledger import Ledger
+from consumerd.embedded.processes import BrokerProcess, DaemonProcess
+from consumerd.embedded.zookeeper import ZooKeeperServer
+from consumerd.wire.v07 import Limits
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+
+    from consumerd.embedded.corpus import Corpus, Measure
+    from consumerd.ports import Clock
+
+GROUP: Final = "demo"
+TOPIC: Final = "lines"
+BROKERS: Final = 2
+PARTITIONS: Final = 4
+#: Seconds after which ZooKeeper gives up a member that was killed.
+SESSION_TIMEOUT: Final = 3.0
+_LOOK_EVERY: Final = 0.2
+#: A group has so long to share out its partitions, or to get on with its lag, before the demo calls it stuck.
+_PATIENCE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """`input`: a file or folder, None for the standard library's sources. `seconds`: how long to produce.
+
+    `keep`: a folder for all files of the run, which stay there; None for a temporary one.
+    """
+
+    input: Path | None = None
+    seconds: float = 8.0
+    keep: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The count of all messages, how often members rebalanced, how long it took."""
+
+    audit: AuditResult
+    rebalances: int
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """What the demo's last line holds."""
+        counts = {name: value for name, value in asdict(self.audit).items() if name != "findings"}
+        return {**counts, "rebalances": self.rebalances, "seconds": round(self.seconds, 1)}
+
+
+class Demo:
+    """One run. `await run()` once."""
+
+    def __init__(self, options: DemoOptions, view: View, *, clock: Clock, rng: random.Random) -> None:
+        self._options = options
+        self._view = view
+        self._clock = clock
+        self._rng = rng
+        self._started = clock.monotonic()
+        self._brokers: list[BrokerProcess] = []
+        self._daemons: list[DaemonProcess] = []
+        #: What the script did to a daemon, by name; one that is not in here has to run.
+        self._ended: dict[str, str] = {}
+        self._sight = Sight()
+        #: When the look that gave `_sight` began.
+        self._looked_at = -1.0
+        self._looked = asyncio.Condition()
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock.monotonic() - self._started
+
+    def _tell(self, text: str) -> None:
+        self._view.happened(self._seconds, text)
+
+    async def run(self) -> DemoResult:
+        """Play and count. Raises ConsumerdError when the play cannot go on. Leaves no process behind."""
+        named = self._options.input
+        corpus = await asyncio.to_thread(standard_library if named is None else lambda: named_corpus(named))
+        size = await asyncio.to_thread(measure, corpus)
+        message_limit(size)
+        with self._directory() as directory:
+            return await self._run_in(directory, corpus, size)
+
+    @contextlib.contextmanager
+    def _directory(self) -> Iterator[Path]:
+        keep = self._options.keep
+        if keep is not None:
+            try:
+                keep.mkdir(parents=True, exist_ok=True)
+                if any(keep.iterdir()):
+                    raise InputError(f"{keep} is not empty: name a new folder for the files of the run")
+            except OSError as error:
+                raise InputError(f"{keep} cannot take the files of the run: {error.strerror}") from error
+            yield keep.absolute()
+            return
+        made = Path(tempfile.mkdtemp(prefix="consumerd-demo-"))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    async def _run_in(self, directory: Path, corpus: Corpus, size: Measure) -> DemoResult:
+        ledger = Ledger()
+        records = directory / "records"
+        records.mkdir()
+        self._tell(f"{size.lines:,} lines of {corpus.name}, {size.bytes:,} bytes, the longest has {size.longest:,}")
+        with contextlib.ExitStack() as children:
+            zookeeper = ZooKeeperServer(directory / "zookeeper")
+            children.callback(zookeeper.kill)
+            await zookeeper.start()
+            self._tell(f"ZooKeeper serves on {zookeeper.connect}")
+            await self._start_brokers(directory, zookeeper.connect, size, children)
+            self._daemons = [self._daemon(directory, number, zookeeper.connect, size) for number in (1, 2, 3)]
+            for daemon in self._daemons:
+                children.callback(daemon.kill)
+            await self._play(zookeeper.connect, ledger, corpus, size, records)
+            for broker in self._brokers:
+                await broker.stop()
+            await zookeeper.stop()
+        return await asyncio.to_thread(self._count, ledger, records, message_limit(size))
+
+    # -- the stage
+
+    async def _start_brokers(
+        self, directory: Path, zookeeper: str, size: Measure, children: contextlib.ExitStack
+    ) -> None:
+        limit = message_limit(size)
+        settings = {
+            "log.default.flush.scheduler.interval.ms": 100,
+            "log.file.size": max(512 << 10, size.bytes // 64),  # so that segments roll
+            "max.message.size": limit,
+            "max.socket.request.bytes": max(100 << 20, limit + (2 << 20)),
+        }
+        for number in range(BROKERS):
+            broker = BrokerProcess(
+                directory / f"broker-{number}", zookeeper, broker_id=number, partitions=PARTITIONS, settings=settings
+            )
+            self._brokers.append(broker)
+            children.callback(broker.kill)
+        async with asyncio.TaskGroup() as group:
+            for broker in self._brokers:
+                group.create_task(broker.start())
+        self._tell(f"brokers listen on {' and '.join(broker.address for broker in self._brokers)}")
+
+    def _daemon(self, directory: Path, number: int, zookeeper: str, size: Measure) -> DaemonProcess:
+        limit = message_limit(size)
+        config: dict[str, dict[str, Any]] = {
+            "group": {"id": GROUP, "consumer_id": f"daemon-{number}", "topics": {TOPIC: 1}},
+            "zookeeper": {"connect": zookeeper, "session_timeout": SESSION_TIMEOUT},
+            "fetch": {
+                "max_size": max(64 << 20, limit + (1 << 20)),
+                "partition_budget": max(16 << 20, 2 * limit),
+                "budget": max(128 << 20, 4 * limit),
+            },
+            "commit": {"interval": 1.0},
+            "handler": {
+                "name": "consumerd.embedded.recorder:RecordHandler",
+                "options": {"directory": str(directory / "records")},
+            },
+        }
+        return DaemonProcess(directory / "daemons", config, name=f"daemon-{number}")
+
+    # -- the play
+
+    async def _play(self, zookeeper: str, ledger: Ledger, corpus: Corpus, size: Measure, records: Path) -> None:
+        ports = {broker.broker_id: broker.port for broker in self._brokers}
+        feed = Feed(
+            corpus, size, ledger, TOPIC, ports, PARTITIONS,
+            seconds=self._options.seconds, clock=self._clock, rng=self._rng,
+        )  # fmt: skip
+        logs = {broker.broker_id: broker.log_directory for broker in self._brokers}
+        async with Session(zookeeper, clock=self._clock, rng=self._rng) as session:
+            watch = Watch(session, GROUP, feed.partitions, logs, records)
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._watch(watch, feed, size), name="watch")
+                feeding = group.create_task(feed.run(), name="feed")
+                await self._script(feed, feeding)
+                watching.cancel()
+
+    async def _watch(self, watch: Watch, feed: Feed, size: Measure) -> None:
+        while True:
+            self._check_children()
+            began = self._clock.monotonic()
+            sight = await watch.look()
+            async with self._looked:
+                self._sight, self._looked_at = sight, began
+                self._looked.notify_all()
+            self._view.update(
+                Standing(self._seconds, feed.sent, size.lines, sight.handled, sight.lag, self._members(sight))
+            )
+            await self._clock.sleep(_LOOK_EVERY)
+
+    def _check_children(self) -> None:
+        started = [daemon for daemon in self._daemons if daemon.started and daemon.name not in self._ended]
+        for process in (*self._brokers, *started):
+            if not process.running:
+                raise ChildError(
+                    f"{process.name} ended by itself with status {process.returncode}: {process.child.tail()}"
+                )
+
+    def _members(self, sight: Sight) -> list[MemberStanding]:
+        return [
+            MemberStanding(
+                daemon.name,
+                self._ended.get(daemon.name, "running"),
+                sum(owner == f"{GROUP}_{daemon.name}" for owner in sight.owners.values()),
+            )
+            for daemon in self._daemons
+            if daemon.started
+        ]
+
+    async def _seen(self, what: str, condition: Callable[[Sight], bool], progress: Callable[[Sight], object]) -> None:
+        """Return when a look that begins from now on sees `condition`.
+
+        Raises ChildError when `progress` stands still for too long.
+        """
+        last: object = None
+        began = since = self._clock.monotonic()
+        async with self._looked:
+            while self._looked_at < began or not condition(self._sight):
+                if (now := progress(self._sight)) != last:
+                    last, since = now, self._clock.monotonic()
+                if self._clock.monotonic() - since > _PATIENCE:
+                    raise ChildError(f"{what} did not come about within {_PATIENCE:g} s: {self._sight}")
+                await self._looked.wait()
+
+    async def _shared(self, *daemons: DaemonProcess) -> None:
+        """Return when just these own what there is to own."""
+        wanted = {f"{GROUP}_{daemon.name}" for daemon in daemons}
+
+        def shared(sight: Sight) -> bool:
+            held = {sight.owners.get(partition) for partition in sight.holding}
+            return bool(held) and held <= wanted and (held == wanted or len(sight.holding) < BROKERS * PARTITIONS)
+
+        await self._seen(f"a group of {len(daemons)} members", shared, lambda sight: (sight.owners, sight.holding))
+
+    async def _script(self, feed: Feed, feeding: asyncio.Task[None]) -> None:
+        first, second, third = self._daemons
+        await feed.reached(0.05)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first.start())
+            group.create_task(second.start())
+        await self._shared(first, second)
+        self._tell(f"{first.name} and {second.name} share the partitions")
+        await feed.reached(0.3)
+        await third.start()
+        await self._shared(first, second, third)
+        self._tell(f"{third.name} joined and has its share")
+        await feed.reached(0.5)
+        self._ended[first.name] = "killed"
+        first.kill()
+        self._tell(f"{first.name} killed with SIGKILL; ZooKeeper notices within {SESSION_TIMEOUT:g} s")
+        await feed.reached(0.75)
+        await self._stop(second)
+        self._tell(f"{second.name} stopped with SIGTERM: drained, committed, released")
+        await feeding
+        self._tell(f"all {feed.sent:,} lines are produced")
+        await self._shared(third)
+        await self._seen("lag 0", lambda sight: not sight.lag, lambda sight: (sight.committed, sight.handled))
+        self._tell("lag is 0")
+        await self._stop(third)
+
+    async def _stop(self, daemon: DaemonProcess) -> None:
+        self._ended[daemon.name] = "stopped"
+        if status := await daemon.stop():
+            raise ChildError(f"{daemon.name} did not stop in order but with status {status}: {daemon.child.tail()}")
+
+    # -- the count
+
+    def _count(self, ledger: Ledger, records: Path, limit: int) -> DemoResult:
+        limits = Limits(max_message_bytes=limit, max_decompressed_bytes=max(64 << 20, limit))
+        logs = {broker.broker_id: broker.log_directory for broker in self._brokers}
+        for partition in list(ledger.partitions):
+            ledger.read_log(logs[partition.broker], partition, limits=limits)
+        result = audit(ledger, merge_records(sorted(records.glob("*.ndjson"))))
+        rebalances = sum(event["event"] == "rebalanced" for daemon in self._daemons for event in daemon.events())
+        return DemoResult(result, rebalances, self._seconds)

@@ -1,0 +1,114 @@
+"""Watching the demo from outside: owners and committed offsets in ZooKeeper, the ends of the logs, what was handled.
+
+Strategy: nothing is asked of the daemons. What they own and how far they are is what anybody can read in ZooKeeper,
+where logs end is what the files say, and what was handed over is counted in the record files as they grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumerd.registry import offset_path, owner_path, parse_offset, parse_owner
+from consumerd.storage.segment import parse_segment_name
+from consumerd.zk import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from consumerd.partition import TopicPartition
+    from consumerd.zk import Session
+
+_COUNT = re.compile(rb'"count":(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen at one look. Offsets and lag are bytes of the log, as in 0.7."""
+
+    #: Consumer ids by the partitions that they own.
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Messages handed over, repetitions included.
+    handled: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Bytes between what is committed and where the logs end."""
+        return sum(abs(end - self.committed.get(partition, 0)) for partition, end in self.ends.items())
+
+    @property
+    def holding(self) -> frozenset[TopicPartition]:
+        """The partitions that hold anything."""
+        return frozenset(partition for partition, end in self.ends.items() if end)
+
+
+class RecordCounter:
+    """Counts handovers in record files that grow."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[Path, int] = {}
+        self.handled = 0
+
+    def look(self) -> int:
+        """Read what is new; returns the count so far. Blocks."""
+        for path in self._directory.glob("*.ndjson"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[path] = self._read.get(path, 0) + len(whole) + len(newline)
+            self.handled += sum(int(count) for count in _COUNT.findall(whole))
+        return self.handled
+
+
+class Watch:
+    """Looks at one topic and one group. `logs` are the brokers' log directories by id."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        partitions: Sequence[TopicPartition],
+        logs: Mapping[int, Path],
+        records: Path,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._partitions = list(partitions)
+        self._logs = dict(logs)
+        self._counter = RecordCounter(records)
+
+    async def look(self) -> Sight:
+        """See how things are now. Raises ZooKeeperError."""
+        # Ends after commits: a commit never runs ahead of the end that is seen then.
+        owners, committed = {}, {}
+        for partition in self._partitions:
+            if (data := await self._data(owner_path(self._group, partition))) is not None:
+                owners[partition] = parse_owner(data)[0]
+            if (data := await self._data(offset_path(self._group, partition))) is not None:
+                committed[partition] = parse_offset(data)
+        ends, handled = await asyncio.to_thread(self._look_at_files)
+        return Sight(owners, committed, ends, handled)
+
+    async def _data(self, path: str) -> bytes | None:
+        try:
+            return (await self._session.get(path))[0] or b""
+        except NoNode:
+            return None
+
+    def _look_at_files(self) -> tuple[dict[TopicPartition, int], int]:
+        return {partition: self._end(partition) for partition in self._partitions}, self._counter.look()
+
+    def _end(self, partition: TopicPartition) -> int:
+        folder = self._logs[partition.broker] / f"{partition.topic}-{partition.partition}"
+        ends = (
+            start + path.stat().st_size
+            for path in folder.glob("*.kafka")
+            if (start := parse_segment_name(path.name)) is not None
+        )
+        return max(ends, default=0)
