@@ -1,0 +1,130 @@
+"""A ZooKeeper session behind a fault proxy, and an observer that talks to the server directly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import Direction, FaultProxy, ZooKeeperServer
+from consumerd.zk import Session, parse_connect_string
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from consumerd.ports import SessionEvent
+
+CLOSE_SESSION = -11
+
+
+def _code_file(task: asyncio.Task[Any]) -> str:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code.co_filename if code else ""
+
+
+def opcode(frame: bytes) -> int | None:
+    """Of a request with its length; None for a handshake (whose first word is the protocol version 0)."""
+    length, xid, code = struct.unpack_from("!iii", frame)
+    return None if xid == 0 and length >= 44 else code
+
+
+class ZkRig:
+    """Sessions through `proxy`; `observer` sees the truth. Everything is closed at the end of the test."""
+
+    def __init__(self, root: str, stack: AsyncExitStack) -> None:
+        self.hosts, self.chroot = root.split("/", maxsplit=1)[0], "/" + root.split("/", 1)[1]
+        host = parse_connect_string(self.hosts).hosts[0]
+        self.proxy = FaultProxy(host.name, host.port, frames=True, hook=self._hook)
+        self.events: asyncio.Queue[tuple[SessionEvent, int]] = asyncio.Queue()
+        self.requests: list[int | None] = []
+        self.rules: list[Callable[[Direction, bytes], bytes]] = []
+        self._stack = stack
+        self.observer: Session
+
+    def _hook(self, direction: Direction, frame: bytes) -> bytes:
+        if direction is Direction.TO_SERVER:
+            self.requests.append(opcode(frame))
+        for rule in list(self.rules):
+            frame = rule(direction, frame)
+        return frame
+
+    async def open(self) -> None:
+        await self._stack.enter_async_context(self.proxy)
+        self.observer = await self._stack.enter_async_context(
+            Session(self.hosts + self.chroot, clock=SystemClock(), rng=random.Random(2))
+        )
+
+    async def session(self, timeout: float = 2.0, *, hosts: str | None = None, **options: Any) -> Session:
+        """A started session whose events go to `events`."""
+        defaults: dict[str, Any] = {"clock": SystemClock(), "rng": random.Random(1), "session_timeout": timeout}
+        session = Session((hosts or self.proxy.connect) + self.chroot, **(defaults | options))
+        session.subscribe(lambda event, session_id: self.events.put_nowait((event, session_id)))
+        return await self._stack.enter_async_context(session)
+
+    async def event(self, wanted: SessionEvent, within: float = 2.0) -> int:
+        """Wait for an event, whatever came before it; the session id that came with it."""
+        async with asyncio.timeout(within):
+            while True:
+                event, session_id = await self.events.get()
+                if event is wanted:
+                    return session_id
+
+    def drain(self) -> list[tuple[SessionEvent, int]]:
+        """Forget the events so far (or look at them)."""
+        return [self.events.get_nowait() for _ in range(self.events.qsize())]
+
+    def once(self, when: Callable[[Direction, bytes], bool], act: Callable[[bytes], bytes]) -> asyncio.Event:
+        """Let `act` replace the first frame for which `when` holds; the event says that it happened."""
+        done = asyncio.Event()
+
+        def rule(direction: Direction, frame: bytes) -> bytes:
+            if done.is_set() or not when(direction, frame):
+                return frame
+            done.set()
+            self.rules.remove(rule)
+            return act(frame)
+
+        self.rules.append(rule)
+        return done
+
+    def cut_instead(self, frame: bytes = b"") -> bytes:
+        """An `act` for `once`: the connection ends in place of the frame."""
+        self.proxy.cut()
+        return b""
+
+    def session_tasks(self) -> set[asyncio.Task[Any]]:
+        """The tasks that belong to sessions."""
+        return {task for task in asyncio.all_tasks() if "/consumerd/zk/" in _code_file(task)}
+
+    async def owner(self, path: str) -> int | None:
+        """The session that owns a node, as the server sees it; None when there is no node."""
+        stat = await self.observer.exists(path)
+        return stat and stat.ephemeral_owner
+
+    async def expire(self, session: Session) -> None:
+        """End a session on the server, as its expiry would: attach to it from elsewhere and close it."""
+        lifecycle = session._lifecycle
+        host = parse_connect_string(self.hosts).hosts[0]
+        reader, writer = await asyncio.open_connection(host.name, host.port)
+        hello = struct.pack("!iqiqi", 0, 0, 6000, lifecycle.granted_id, 16) + lifecycle.password + b"\0"
+        writer.write(struct.pack("!i", len(hello)) + hello)
+        await reader.readexactly(struct.unpack("!i", await reader.readexactly(4))[0])
+        writer.write(struct.pack("!iii", 8, 1, CLOSE_SESSION))
+        async with asyncio.timeout(5):
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest_asyncio.fixture
+async def zk(zk_root: str, zookeeper: ZooKeeperServer) -> AsyncIterator[ZkRig]:
+    """A rig on the shared server, with a chroot of this test's own."""
+    async with AsyncExitStack() as stack:
+        rig = ZkRig(zk_root, stack)
+        await rig.open()
+        yield rig

@@ -1,0 +1,327 @@
+"""The fourteen faults that aiozk's own session was seen to fail under, against a real server through a fault proxy.
+
+Each test is named by the fault's number and says what a session must do instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import Direction, FaultProxy
+from consumerd.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.ports import Operation
+    from tests.faults.conftest import ZkRig
+
+pytestmark = pytest.mark.asyncio
+
+GET_DATA, AUTH, SET_WATCHES, SET_WATCHES_2 = 4, 100, 101, 105
+
+
+def to_client(direction: Direction, frame: bytes) -> bool:
+    return direction is Direction.TO_CLIENT
+
+
+class InOrder(random.Random):
+    """Hosts are tried in the order of the connect string."""
+
+    def sample(self, population: object, k: int, *, counts: object = None) -> list[object]:  # type: ignore[override]
+        return list(population)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("rst", [False, True])
+async def test_01_the_end_of_a_connection_is_noticed_at_once(zk: ZkRig, rst: bool) -> None:
+    session = await zk.session(6.0)
+    session_id = session.session_id
+    zk.proxy.stall(Direction.TO_CLIENT)
+    calls = [asyncio.create_task(session.get("/")) for _ in range(10)]
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    zk.proxy.cut(rst=rst)
+    for call in calls:
+        with pytest.raises(ConnectionLost):
+            await call
+    assert await zk.event(SessionEvent.SUSPENDED) == session_id
+    zk.proxy.heal()
+    assert await zk.event(SessionEvent.RECONNECTED) == session_id
+    await session.get("/")
+    assert time.monotonic() - started < 1.0
+
+
+async def test_02_six_thousand_watches_survive_a_connection_that_breaks_while_they_are_armed_anew(zk: ZkRig) -> None:
+    session = await zk.session()
+    paths = [f"/a-rather-long-name-as-in-owners-and-offsets-{i:06}-{'x' * 150}" for i in range(6000)]
+    stale = set(paths)
+    woken = asyncio.Event()
+
+    def watcher(path: str) -> Callable[[], None]:
+        def changed() -> None:
+            stale.add(path)
+            woken.set()
+
+        return changed
+
+    for path in paths:
+        session.watch(path, watcher(path))
+    found: dict[str, bool] = {}
+
+    async def look(path: str) -> None:
+        try:
+            found[path] = await session.exists(path, watch=True) is not None
+        except (NotConnected, ConnectionLost):
+            stale.add(path)
+
+    async def settle() -> None:
+        while stale:
+            now = list(stale)
+            stale.clear()
+            await asyncio.gather(*map(look, now))
+
+    await settle()
+    zk.requests.clear()
+    dropped = zk.once(lambda direction, frame: direction is Direction.TO_SERVER and len(frame) > 150, zk.cut_instead)
+    zk.proxy.cut()
+    await zk.event(SessionEvent.RECONNECTED)
+    assert len(stale) == 6000
+    await asyncio.wait_for(settle(), 15)
+    assert dropped.is_set()
+    assert session.state is SessionState.CONNECTED
+    woken.clear()
+    await zk.observer.create(paths[4321], None)
+    await asyncio.wait_for(woken.wait(), 2)
+    assert stale == {paths[4321]}
+    assert not {SET_WATCHES, SET_WATCHES_2} & set(zk.requests)
+
+
+@pytest.mark.parametrize("how", ["stall", "blackhole"])
+async def test_03_a_silent_host_costs_one_connect_timeout(zk: ZkRig, how: str) -> None:
+    async with FaultProxy(zk.proxy.target_host, zk.proxy.target_port) as silent:
+        getattr(silent, how)()
+        started = time.monotonic()
+        session = await zk.session(hosts=f"{silent.connect},{zk.proxy.connect}", connect_timeout=0.4, rng=InOrder())
+        assert 0.4 <= time.monotonic() - started < 1.0
+        assert silent.accepted == 1
+        await session.get("/")
+
+
+async def test_04_a_fin_in_the_handshake_does_not_cost_the_session(zk: ZkRig) -> None:
+    session = await zk.session(4.0)
+    session_id = session.session_id
+    await session.create_ephemeral("/mine", b"", wait=0)
+    cut = zk.once(to_client, zk.cut_instead)
+    zk.proxy.cut()
+    assert await zk.event(SessionEvent.RECONNECTED) == session_id
+    assert cut.is_set()
+    assert await zk.owner("/mine") == session_id
+    await session.create_ephemeral("/mine", b"again", wait=0)
+
+
+async def test_05_a_lost_handshake_reply_does_not_swap_the_session(zk: ZkRig) -> None:
+    session = await zk.session(4.0, connect_timeout=0.4)
+    session_id = session.session_id
+    await session.create_ephemeral("/mine", b"", wait=0)
+    swallowed = zk.once(to_client, lambda frame: b"")
+    zk.proxy.cut()
+    assert await zk.event(SessionEvent.RECONNECTED) == session_id
+    assert swallowed.is_set()
+    assert session.session_id == await zk.owner("/mine") == session_id
+
+
+async def test_05_a_lost_handshake_reply_of_a_new_session_leaves_one_session(zk: ZkRig) -> None:
+    swallowed = zk.once(to_client, lambda frame: b"")
+    session = await zk.session(4.0, connect_timeout=0.3)
+    assert swallowed.is_set()
+    assert zk.drain() == [(SessionEvent.NEW, session.session_id)]
+
+
+async def test_06_an_outage_costs_a_second_more_than_it_lasts_at_most(zk: ZkRig) -> None:
+    session = await zk.session(6.0)
+    session_id = session.session_id
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await asyncio.sleep(2.5)
+    assert session.state is SessionState.SUSPENDED
+    zk.proxy.heal()
+    started = time.monotonic()
+    assert await zk.event(SessionEvent.RECONNECTED) == session_id
+    assert time.monotonic() - started < 1.2
+
+
+async def test_07_a_chroot_is_part_of_the_connect_string_and_is_made(zk: ZkRig) -> None:
+    base = zk.chroot
+    zk.chroot = f"{base}/deep/er"
+    session = await zk.session()
+    await session.create("/node", b"x")
+    for path in ("/deep", "/deep/er"):
+        data, stat = await zk.observer.get(path)
+        assert (data, stat.ephemeral_owner) == (None, 0)
+    assert await zk.observer.children("/deep/er") == ["node"]
+    assert await session.children("/") == ["node"]
+    again = await zk.session()  # it is there already
+    assert await again.children("/") == ["node"]
+
+
+@pytest.mark.parametrize("how", ["refused", "mid-connect", "stalled"])
+async def test_08_close_is_quick_while_the_server_is_away(zk: ZkRig, how: str) -> None:
+    before = zk.session_tasks()
+    session = Session(zk.proxy.connect + zk.chroot, clock=SystemClock(), rng=random.Random(1), session_timeout=6.0)
+    await session.start()
+    if how == "refused":
+        zk.proxy.refuse()
+    if how != "refused":
+        zk.proxy.stall()
+    if how != "stalled":
+        zk.proxy.cut()
+    waiting = asyncio.create_task(session.get("/"))
+    await asyncio.sleep(0.1)
+    started = time.monotonic()
+    await session.close()
+    assert time.monotonic() - started < 1.6
+    assert session.state is SessionState.CLOSED
+    with pytest.raises((NotConnected, ConnectionLost)):
+        await waiting
+    with pytest.raises(NotConnected, match="closed"):
+        await session.get("/")
+    await session.close()
+    assert zk.session_tasks() == before
+
+
+async def test_09_cancelled_calls_do_not_poison_later_ones(zk: ZkRig) -> None:
+    session = await zk.session()
+
+    async def storm(calls: int) -> None:
+        for _ in range(calls):
+            call = asyncio.create_task(session.get("/"))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+    await storm(300)  # in flight
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    await storm(300)  # waiting for the connection
+    zk.proxy.heal()
+    await zk.event(SessionEvent.RECONNECTED)
+    await asyncio.gather(*(session.get("/") for _ in range(300)))
+    assert not session._lifecycle._connection.pending  # type: ignore[union-attr]
+
+
+async def test_10_an_end_of_file_inside_a_reply_neither_spins_nor_hangs(zk: ZkRig) -> None:
+    session = await zk.session()
+    await zk.observer.create("/large", bytes(300_000))
+    cut = zk.once(
+        lambda direction, frame: to_client(direction, frame) and len(frame) > 100_000,
+        lambda frame: (asyncio.get_running_loop().call_later(0.05, zk.proxy.cut), frame[:5000])[1],
+    )
+    started, used = time.monotonic(), time.process_time()
+    with pytest.raises(ConnectionLost):
+        await session.get("/large")
+    data, _ = await session.retry(lambda: session.get("/large"), deadline=2)
+    assert data == bytes(300_000)
+    assert cut.is_set()
+    assert time.monotonic() - started < 1.5
+    assert time.process_time() - used < 0.5
+
+
+async def test_11_versions_are_the_callers_and_hold_under_a_chroot(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.create("/node", b"0")
+    _, stat = await session.get("/node")
+    await zk.observer.set("/node", b"foreign")
+    with pytest.raises(BadVersion) as error:
+        await session.set("/node", b"mine", version=stat.version)
+    assert error.value.path == "/node"
+    assert (await session.get("/node"))[0] == b"foreign"
+    with pytest.raises(BadVersion):
+        await session.delete("/node", version=stat.version)
+    assert (await session.set("/node", b"mine")).version == 2
+
+
+async def test_12_a_failed_multi_names_the_operation_and_writes_nothing(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.create("/a", b"0")
+    operations: list[Operation] = [
+        SetData("/a", b"1"),
+        Create("/b", None),
+        Check("/gone"),
+        SetData("/a", b"2"),
+        Check("/gone-too"),
+    ]
+    with pytest.raises(MultiFailed) as error:
+        await session.multi(operations)
+    assert error.value.index == 2
+    assert isinstance(error.value.cause, NoNode)
+    assert error.value.cause.path == "/gone"
+    assert (await session.get("/a"))[0] == b"0"
+    assert await session.exists("/b") is None
+    with pytest.raises(MultiFailed) as error:
+        await session.multi([SetData("/a", b"3", version=9)])
+    assert (error.value.index, type(error.value.cause)) == (0, BadVersion)
+
+
+async def test_13_a_watcher_outlives_missing_nodes_and_leaves_nothing_behind(zk: ZkRig) -> None:
+    session = await zk.session()
+    changed = asyncio.Event()
+    forget = session.watch("/topic", changed.set)
+
+    async def next_state() -> list[str] | None:
+        async with asyncio.timeout(2):
+            await changed.wait()
+        changed.clear()
+        return await look()
+
+    async def look() -> list[str] | None:
+        try:
+            return await session.children("/topic", watch=True)
+        except NoNode:
+            return await look() if await session.exists("/topic", watch=True) else None
+
+    assert await look() is None
+    await zk.observer.create("/topic", None)
+    assert await next_state() == []
+    await zk.observer.create("/topic/0", b"4")
+    assert await next_state() == ["0"]
+    await zk.observer.multi([Create("/topic/1", b"4"), Create("/topic/2", b"4")])
+    assert await next_state() == ["0", "1", "2"]
+    for name in ("0", "1", "2"):
+        await zk.observer.delete(f"/topic/{name}")
+    await zk.observer.delete("/topic")
+    while await next_state() is not None:
+        pass
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    await zk.observer.create("/topic", None)
+    zk.proxy.heal()
+    assert await next_state() == []  # told by the reconnect alone
+    waiting = asyncio.create_task(changed.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    forget()
+    assert len(session._watches) == 0
+
+
+async def test_14_credentials_go_first_on_every_connection(zk: ZkRig) -> None:
+    session = await zk.session(auth=[("digest", "bob:secret"), ("digest", b"eve:other")], acl="creator-all")
+    await session.create("/secret", b"s")
+    with pytest.raises(NoAuth):
+        await zk.observer.get("/secret")
+    for _ in range(2):
+        zk.requests.clear()
+        zk.proxy.cut()
+        early = asyncio.create_task(session.retry(lambda: session.get("/secret"), deadline=2))
+        await zk.event(SessionEvent.RECONNECTED)
+        assert (await early)[0] == b"s"
+        assert zk.requests[zk.requests.index(None) :][1:3] == [AUTH, AUTH]
+        assert GET_DATA in zk.requests

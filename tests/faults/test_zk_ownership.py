@@ -1,0 +1,188 @@
+"""Ownership and commits of a session under faults, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded import Direction
+from consumerd.ports import Check, Create, Delete, SetData
+from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.ports import Operation
+    from tests.faults.conftest import ZkRig
+
+pytestmark = pytest.mark.asyncio
+
+DELETE, MULTI = 2, 14
+
+
+# -- ownership
+
+
+async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig) -> None:
+    mine, other = await zk.session(), await zk.session()
+    await other.create_ephemeral("/owners/t/0-0", b"other", wait=0)
+    started = time.monotonic()
+    with pytest.raises(NodeExists):
+        await mine.create_ephemeral("/owners/t/0-0", b"mine", wait=0.3)
+    assert 0.3 <= time.monotonic() - started < 0.6
+    assert not await mine.delete_owned("/owners/t/0-0")
+    waiting = asyncio.create_task(mine.create_ephemeral("/owners/t/0-0", b"mine", wait=5))
+    await asyncio.sleep(0.1)
+    assert await zk.owner("/owners/t/0-0") == other.session_id
+    started = time.monotonic()
+    assert await other.delete_owned("/owners/t/0-0")
+    await waiting
+    assert time.monotonic() - started < 0.3
+    assert await zk.owner("/owners/t/0-0") == mine.session_id
+    assert len(mine._watches) == 0
+    data, stat = await zk.observer.get("/owners/t")
+    assert (data, stat.ephemeral_owner) == (None, 0)
+
+
+async def test_a_crashed_owner_is_waited_for_until_its_session_ends(zk: ZkRig) -> None:
+    mine, other = await zk.session(), await zk.session(1.0)
+    await other.create_ephemeral("/owner", b"", wait=0)
+    assert other._task is not None
+    other._task.cancel()  # as by SIGKILL: nothing is said to the server
+    started = time.monotonic()
+    await mine.create_ephemeral("/owner", b"", wait=5)
+    assert 0.5 < time.monotonic() - started < 3.0
+    assert await zk.owner("/owner") == mine.session_id
+
+
+async def test_a_create_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.ensure("/owners")
+    lost = zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and b"/owners/x" in frame, zk.cut_instead)
+    await session.create_ephemeral("/owners/x", b"data", wait=0)
+    assert lost.is_set()
+    assert await zk.owner("/owners/x") == session.session_id
+    assert (await zk.observer.get("/owners/x"))[1].version == 0
+
+
+async def test_a_node_of_our_own_with_other_data_is_corrected(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.create_ephemeral("/x", b"stream-0", wait=0)
+    await session.create_ephemeral("/x", b"stream-1", wait=0)
+    assert (await zk.observer.get("/x"))[0] == b"stream-1"
+
+
+async def test_a_delete_whose_answer_is_lost_is_resolved_by_looking(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.create_ephemeral("/x", b"", wait=0)
+    zk.requests.clear()
+    lost = zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and DELETE in zk.requests, zk.cut_instead)
+    assert await session.delete_owned("/x")
+    assert lost.is_set()
+    assert await zk.owner("/x") is None
+    assert not await session.delete_owned("/x")
+
+
+@pytest.mark.parametrize("wait", [0.0, 5.0])
+async def test_a_claim_ends_with_the_session_it_was_made_for(zk: ZkRig, wait: float) -> None:
+    mine, other = await zk.session(), await zk.session()
+    first = mine.session_id
+    await other.create_ephemeral("/owner", b"", wait=0)
+    zk.proxy.stall(Direction.TO_CLIENT)
+    zk.proxy.refuse()
+    claim = asyncio.create_task(mine.create_ephemeral("/owner", b"", wait=wait))
+    delete = asyncio.create_task(mine.delete_owned("/owner"))
+    zk.proxy.cut()
+    await zk.expire(mine)
+    zk.proxy.heal()
+    with pytest.raises(SessionChanged) as error:
+        await claim
+    assert error.value.expected == first
+    assert await delete is False
+    assert await zk.owner("/owner") == other.session_id
+
+
+# -- commits
+
+
+def offsets(count: int, data: bytes) -> list[list[Operation]]:
+    nodes = [f"/offsets/t/{i // 100}-{i % 100}" for i in range(count)]
+    return [[SetData(node, data) for node in nodes[start : start + 100]] for start in range(0, count, 100)]
+
+
+async def make_offsets(session: Session, count: int) -> None:
+    await session.ensure("/offsets/t")
+    await session.create("/owner", b"", ephemeral=True)
+    for multi in offsets(count, b"0"):
+        await session.multi([Create(operation.path, b"0") for operation in multi])
+
+
+async def commit(session: Session, count: int, data: bytes) -> None:
+    fence: list[Operation] = [Check("/owner")]
+    await asyncio.gather(*(session.multi(fence + multi) for multi in offsets(count, data)))
+
+
+async def stored(zk: ZkRig, count: int) -> set[bytes | None]:
+    calls = [zk.observer.get(operation.path) for multi in offsets(count, b"") for operation in multi]
+    return {data for data, _ in await asyncio.gather(*calls)}
+
+
+async def test_a_thousand_offsets_are_committed_in_ten_requests(zk: ZkRig) -> None:
+    session = await zk.session()
+    await make_offsets(session, 1000)
+    zk.requests.clear()
+    started = time.monotonic()
+    await commit(session, 1000, b"123456789")
+    assert time.monotonic() - started < 1.0
+    assert zk.requests.count(MULTI) == 10
+    assert await stored(zk, 1000) == {b"123456789"}
+
+
+async def test_a_commit_across_a_cut_is_all_there_after_a_retry(zk: ZkRig) -> None:
+    session = await zk.session()
+    await make_offsets(session, 1000)
+    zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and len(frame) > 7000, zk.cut_instead)
+    with pytest.raises(ConnectionLost):
+        await commit(session, 1000, b"777")
+    await session.retry(lambda: commit(session, 1000, b"777"), deadline=3)
+    assert await stored(zk, 1000) == {b"777"}
+
+
+async def test_a_commit_without_its_owner_node_is_refused_as_a_whole(zk: ZkRig) -> None:
+    session = await zk.session()
+    await make_offsets(session, 100)
+    await zk.observer.delete("/owner")
+    with pytest.raises(MultiFailed) as error:
+        await commit(session, 100, b"5")
+    assert (error.value.index, type(error.value.cause)) == (0, NoNode)
+    assert await stored(zk, 100) == {b"0"}
+
+
+# -- cancellation
+
+
+async def test_calls_cancelled_at_any_moment_leave_a_working_session(zk: ZkRig) -> None:
+    """Ownership calls are cancelled after 0, 1, 2 ... steps of the loop; the next one must see the truth."""
+    session = await zk.session()
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: session.create_ephemeral("/a/b/c", b"x", wait=1),
+        lambda: session.delete_owned("/a/b/c"),
+        lambda: session.multi([Create("/m", None), Delete("/m")]),
+        lambda: session.retry(lambda: session.children("/", watch=True), deadline=1),
+    ]
+    for steps in range(25):
+        for call in calls:
+            task = asyncio.ensure_future(call())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    await session.create_ephemeral("/a/b/c", b"x", wait=1)
+    assert await zk.owner("/a/b/c") == session.session_id
+    assert await session.delete_owned("/a/b/c")
+    assert await session.exists("/m") is None
+    assert len(session._watches) == 0
+    assert zk.proxy.accepted == 1

@@ -1,0 +1,313 @@
+"""Lease, fencing, expiry, refusals and restarts of a session under faults, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import Direction
+from consumerd.ports import SessionEvent, SessionState, SetData
+from consumerd.zk import (
+    AuthFailed,
+    ConnectionLost,
+    NoAuth,
+    NoNode,
+    NotConnected,
+    RequestTooLarge,
+    Session,
+    SessionChanged,
+)
+
+if TYPE_CHECKING:
+    from consumerd.embedded import ZooKeeperServer
+    from tests.faults.conftest import ZkRig
+
+pytestmark = pytest.mark.asyncio
+
+DELETE, MULTI = 2, 14
+
+
+class SkippingClock(SystemClock):
+    """Time as a process sees it that was stopped for a while."""
+
+    skipped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.skipped
+
+
+async def gone(zk: ZkRig, path: str, within: float) -> None:
+    """Return when the server has no such node any more."""
+    changed = asyncio.Event()
+    forget = zk.observer.watch(path, changed.set)
+    async with asyncio.timeout(within):
+        while await zk.observer.exists(path, watch=True):
+            await changed.wait()
+            changed.clear()
+    forget()
+
+
+# -- the lease
+
+
+async def test_the_lease_of_a_healthy_session_stays_between_half_and_three_quarters(zk: ZkRig) -> None:
+    session = await zk.session(1.0)
+    seen = []
+    until = time.monotonic() + 1.6
+    while time.monotonic() < until:
+        await asyncio.sleep(0.02)
+        seen.append(session.lease_left())
+    assert min(seen) > 0.4
+    assert max(seen[40:]) <= 0.76
+    assert session.state is SessionState.CONNECTED
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+async def test_no_lease_is_left_when_the_server_expires_a_stalled_session(zk: ZkRig, direction: Direction) -> None:
+    session = await zk.session(1.0)
+    session_id = session.session_id
+    await session.create_ephemeral("/mine", b"", wait=0)
+    zk.proxy.stall(direction)
+    zk.proxy.refuse()
+    call = asyncio.create_task(session.get("/"))
+    started = time.monotonic()
+    assert await zk.event(SessionEvent.SUSPENDED) == session_id
+    assert time.monotonic() - started < 0.75
+    with pytest.raises(ConnectionLost, match="heartbeat"):
+        await call
+    assert session.state is SessionState.SUSPENDED
+    assert session.session_id == session_id
+    zk.proxy.cut()
+    await gone(zk, "/mine", within=4)
+    assert session.lease_left() < 0
+    zk.proxy.heal()
+    assert await zk.event(SessionEvent.EXPIRED, 3) == session_id
+    assert await zk.event(SessionEvent.NEW) not in (0, session_id)
+    assert session.lease_left() > 0
+
+
+async def test_a_process_that_was_stopped_sees_at_once_that_its_lease_is_over(zk: ZkRig) -> None:
+    clock = SkippingClock()
+    session = await zk.session(2.0, clock=clock)
+    clock.skipped = 4.0
+    assert session.state is SessionState.CONNECTED
+    assert session.lease_left() < -2.0
+
+
+async def test_a_stall_shorter_than_the_session_costs_no_session(zk: ZkRig) -> None:
+    session = await zk.session(2.0)
+    session_id = session.session_id
+    zk.proxy.stall()
+    await zk.event(SessionEvent.SUSPENDED)
+    zk.proxy.cut()
+    zk.proxy.heal()
+    assert await zk.event(SessionEvent.RECONNECTED) == session_id
+
+
+# -- expiry and fencing
+
+
+async def test_an_expired_session_is_followed_by_a_new_one(zk: ZkRig) -> None:
+    session = await zk.session()
+    first = session.session_id
+    told = asyncio.Event()
+    session.watch("/", told.set)
+    await session.create_ephemeral("/mine", b"", wait=0)
+    zk.drain()
+    states: list[tuple[SessionEvent, int, SessionState, int]] = []
+    session.subscribe(lambda event, sid: states.append((event, sid, session.state, session.session_id)))
+    told.clear()
+    await zk.expire(session)
+    second = await zk.event(SessionEvent.NEW)
+    assert states == [
+        (SessionEvent.SUSPENDED, first, SessionState.SUSPENDED, first),
+        (SessionEvent.EXPIRED, first, SessionState.LOST, 0),
+        (SessionEvent.NEW, second, SessionState.CONNECTED, second),
+    ]
+    assert second not in (0, first)
+    assert told.is_set()
+    assert await zk.owner("/mine") is None
+
+
+async def test_a_multi_is_sent_on_the_session_it_names_or_not_at_all(zk: ZkRig) -> None:
+    session = await zk.session()
+    first = session.session_id
+    await session.create("/offset", b"0")
+    await session.multi([SetData("/offset", b"1")], session_id=first)
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    waiting = asyncio.create_task(session.multi([SetData("/offset", b"2")], session_id=first))
+    await zk.expire(session)
+    zk.requests.clear()
+    zk.proxy.heal()
+    with pytest.raises(SessionChanged) as error:
+        await waiting
+    assert error.value.expected == first
+    await zk.event(SessionEvent.NEW)
+    with pytest.raises(SessionChanged):
+        await session.multi([SetData("/offset", b"3")], session_id=first)
+    assert MULTI not in zk.requests
+    assert (await session.get("/offset"))[0] == b"1"
+
+
+async def test_a_multi_waits_for_its_suspended_session(zk: ZkRig) -> None:
+    session = await zk.session()
+    await session.create("/offset", b"0")
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    waiting = asyncio.create_task(session.multi([SetData("/offset", b"2")], session_id=session.session_id))
+    zk.proxy.heal()
+    await waiting
+    assert (await session.get("/offset"))[0] == b"2"
+
+
+async def test_calls_wait_a_bounded_time_and_are_not_sent(zk: ZkRig) -> None:
+    session = await zk.session(6.0, wait_connected=0.2)
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    zk.requests.clear()
+    started = time.monotonic()
+    with pytest.raises(NotConnected, match=r"no connection to ZooKeeper at 127\.0\.0\.1:\d+ \("):
+        await session.set("/", b"")
+    assert 0.2 <= time.monotonic() - started < 0.5
+    assert zk.requests == []
+
+
+async def test_retry_ends_by_its_deadline_with_the_last_reason(zk: ZkRig) -> None:
+    session = await zk.session(6.0, wait_connected=0.05)
+    zk.proxy.refuse()
+    zk.proxy.cut()
+    await zk.event(SessionEvent.SUSPENDED)
+    started = time.monotonic()
+    with pytest.raises(NotConnected):
+        await session.retry(lambda: session.get("/"), deadline=0.5)
+    assert 0.4 < time.monotonic() - started < 0.8
+    zk.proxy.heal()
+    with pytest.raises(NoNode):
+        await session.retry(lambda: session.get("/missing"), deadline=3)
+
+
+# -- sizes, credentials, defects
+
+
+async def test_a_request_above_the_servers_limit_keeps_the_connection(zk: ZkRig) -> None:
+    session = await zk.session()
+    with pytest.raises(RequestTooLarge):
+        await session.create("/huge", bytes(0xFFFFF))
+    with pytest.raises(RequestTooLarge):
+        await session.multi([SetData(f"/node-{i}", bytes(300_000)) for i in range(4)])
+    room = 0xFFFFF - len(zk.chroot + "/fits") - 47  # xid, opcode, lengths, flags and the open ACL
+    await session.create("/fits", bytes(room))
+    with pytest.raises(RequestTooLarge):
+        await session.create("/fits-not", bytes(room))
+    assert zk.proxy.accepted == 1
+
+
+async def test_refused_credentials_end_the_session_with_a_clear_error(zk: ZkRig) -> None:
+    session = Session(zk.proxy.connect, clock=SystemClock(), rng=random.Random(1), auth=[("no-such-scheme", "x")])
+    with pytest.raises(AuthFailed, match="'no-such-scheme' credentials"):
+        await session.start(2)
+    assert session.state is SessionState.CLOSED
+    with pytest.raises(AuthFailed):
+        await session.get("/")
+    with pytest.raises(AuthFailed):
+        await session.wait_closed()
+    await session.close()
+
+
+async def test_a_chroot_that_may_not_be_made_is_a_clear_error(zk: ZkRig) -> None:
+    owner = await zk.session(auth=[("digest", "bob:secret")], acl="creator-all")
+    await owner.create("/closed", None)
+    session = Session(
+        f"{zk.proxy.connect}{zk.chroot}/closed/app", clock=SystemClock(), rng=random.Random(1), session_timeout=2
+    )
+    with pytest.raises(NoAuth):
+        await session.start()
+    await session.close()
+
+
+async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
+    session = Session("127.0.0.1:1", clock=SystemClock(), rng=random.Random(1))
+    with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1 .*refused|Connect call failed.*check that it runs"):
+        await session.start(0.3)
+    assert session.state is SessionState.CLOSED
+
+
+async def test_a_failing_listener_does_not_cost_the_session(zk: ZkRig) -> None:
+    session = await zk.session()
+
+    def broken(event: SessionEvent, session_id: int) -> None:
+        raise RuntimeError("a defect")
+
+    unsubscribe = session.subscribe(broken)
+    zk.proxy.cut()
+    await zk.event(SessionEvent.RECONNECTED)
+    unsubscribe()
+    unsubscribe()
+    await session.get("/")
+
+
+# -- many reconnects, restarts
+
+
+async def test_reconnects_leave_no_tasks_and_no_connections(zk: ZkRig) -> None:
+    session = await zk.session()
+    session_id, before = session.session_id, len(zk.session_tasks())
+    for _ in range(6):
+        zk.proxy.cut()
+        assert await zk.event(SessionEvent.RECONNECTED, 3) == session_id
+        await session.get("/")
+    assert len(zk.session_tasks()) == before
+    assert zk.proxy.open_connections == 1
+
+
+async def test_cancelling_start_leaves_nothing(zk: ZkRig) -> None:
+    before = zk.session_tasks()
+    for steps in range(1, 13):
+        session = Session(zk.proxy.connect + zk.chroot, clock=SystemClock(), rng=random.Random(1))
+        starting = asyncio.create_task(session.start())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert session.state is SessionState.CLOSED
+        assert zk.session_tasks() == before
+
+
+async def test_a_killed_server_costs_nothing_a_wiped_one_the_session(zookeeper_factory: Any) -> None:
+    server: ZooKeeperServer = await zookeeper_factory(tick_ms=250)
+    events: asyncio.Queue[tuple[SessionEvent, int]] = asyncio.Queue()
+    session = Session(server.connect + "/app", clock=SystemClock(), rng=random.Random(1), session_timeout=1.5)
+    session.subscribe(lambda event, session_id: events.put_nowait((event, session_id)))
+    async with session, asyncio.timeout(25):
+        first = session.session_id
+        await session.create_ephemeral("/mine", b"", wait=0)
+        server.kill()
+        await server.start()
+        await session.retry(lambda: session.get("/mine"), deadline=5)
+        assert session.session_id == first
+        for number in range(20):  # so that our zxid is ahead of what a new server has
+            await session.create(f"/{number}", None)
+        while not events.empty():
+            events.get_nowait()
+        server.kill()
+        shutil.rmtree(server.data_directory)
+        await server.start()
+        assert [await events.get() for _ in range(2)] == [
+            (SessionEvent.SUSPENDED, first),
+            (SessionEvent.EXPIRED, first),
+        ]
+        event, second = await events.get()
+        assert event is SessionEvent.NEW
+        assert second == session.session_id
+        assert await session.children("/") == []  # the chroot was made again
