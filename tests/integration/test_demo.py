@@ -1,0 +1,72 @@
+"""The demo as a newcomer runs it: whole, on awkward input, interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from consumerd.embedded import Child
+from consumerd.embedded.processes import clean_environment, consumerd_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.embedded import JavaRuntime
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kill, pytest.mark.asyncio]
+
+
+def demo(tmp_path: Path, *arguments: str) -> Child:
+    (tmp_path / "tmp").mkdir()
+    environ = clean_environment() | {"TMPDIR": str(tmp_path / "tmp")}
+    command = consumerd_command("demo", *arguments)
+    return Child(command, log=tmp_path / "demo.log", stdout=tmp_path / "demo.out", env=environ, name="demo")
+
+
+async def test_every_message_is_counted_by_identity(java: JavaRuntime, tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    folder.mkdir()
+    repeated = [b"the same line"] * 6_000 + [b""] * 1_000
+    awkward = [b"\xff\xfe not text \x00", b"x" * 2_500_000, os.urandom(1_500_000).replace(b"\n", b"_"), b"\r", b"{}"]
+    (folder / "1").write_bytes(b"\n".join(repeated + awkward) + b"\n")
+    (folder / "2").write_bytes(b"\n".join(b"%d" % number for number in range(20_000)))
+    async with demo(tmp_path, "--input", str(folder), "--seconds", "4") as child:
+        assert await child.wait(100) == 0, child.output()
+    result = json.loads((tmp_path / "demo.out").read_text().splitlines()[-1])
+    assert result["produced"] == result["distinct"] == 27_005
+    assert result["handled"] == result["distinct"] + result["duplicated"]
+    assert [result[name] for name in ("lost", "out_of_order", "corrupted", "overlapping")] == [0, 0, 0, 0]
+    assert result["rebalances"] >= 4
+    assert 4 < result["seconds"] < 100
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_all_children_end_with_it(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
+    async with demo(tmp_path) as child:
+        await child.wait_for_line(lambda line: "brokers listen" in line, 60)
+        family = psutil.Process(child.pid).children(recursive=True)
+        servers = [process for process in family if process.name() not in ("sh", "dash", "bash")]
+        assert len(servers) >= 3  # a ZooKeeper and two brokers
+        child.signal(number)
+        status = await child.wait(30)
+        await asyncio.to_thread(psutil.wait_procs, family, 10)
+        assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    if number is not signal.SIGKILL:
+        assert status == 130
+        assert f"ended by {number.name}, and all its processes with it" in child.output()
+        assert "Traceback" not in child.output()
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_an_input_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    async with demo(tmp_path, "--input", str(tmp_path / "no")) as child:
+        assert await child.wait(30) == 8
+    assert child.output() == f"consumerd: the input {tmp_path}/no does not exist: name a file or a folder with text\n"
+    assert (tmp_path / "demo.out").read_text() == ""
