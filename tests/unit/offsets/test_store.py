@@ -1,0 +1,241 @@
+"""Fenced commits, refusal by refusal, against a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.ports import Create, SetData
+from consumerd.registry.errors import RegistryError
+from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.zk.errors import ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumerd.errors import ZooKeeperError
+    from consumerd.ports import NodeStat, Operation
+
+pytestmark = pytest.mark.asyncio
+
+GROUP = "g"
+
+
+class Multis:
+    """Passes everything on to a session, counts multis, and lets a test act before each."""
+
+    def __init__(
+        self, zk: MemorySession, before: Callable[[Sequence[Operation]], None] = lambda operations: None
+    ) -> None:
+        self._zk = zk
+        self._before = before
+        self.sent: list[Sequence[Operation]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zk, name)
+
+    async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+        self.sent.append(operations)
+        self._before(operations)
+        await self._zk.multi(operations, session_id=session_id)
+
+
+def many(count: int) -> list[TopicPartition]:
+    return [TopicPartition(f"t{number % 2}", number % 3, number) for number in range(count)]
+
+
+def claim(server: MemoryZooKeeper, zk: MemorySession, partitions: list[TopicPartition]) -> None:
+    for partition in partitions:
+        server.put(owner_path(GROUP, partition), b"g_me-0", session_id=zk.session_id)
+
+
+def stored(server: MemoryZooKeeper, partition: TopicPartition) -> bytes | None:
+    path = offset_path(GROUP, partition)
+    return server.tree.data(path) if server.tree.has(path) else None
+
+
+async def test_the_first_commit_creates_and_later_ones_set() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(120)
+        claim(server, zk, partitions)
+        multis = Multis(zk)
+        store = ZooKeeperOffsetStore(multis, GROUP)
+        assert await store.load(partitions) == {}
+        result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
+        assert result == (frozenset(partitions), frozenset())
+        assert len(multis.sent) == 6  # three refused, then three with every missing node at once
+        assert max(map(len, multis.sent)) == 100
+        assert server.tree.data(offsets_path(GROUP, "t0")) is None
+        multis.sent.clear()
+        await store.commit(dict.fromkeys(partitions, 6), session_id=zk.session_id)
+        assert len(multis.sent) == 3
+        assert await store.load(partitions) == dict.fromkeys(partitions, 6)
+        assert stored(server, partitions[0]) == b"6"
+
+
+async def test_owner_nodes_that_are_gone_or_not_ours() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        kept, gone, taken, persistent = many(4)
+        claim(server, zk, [kept])
+        claim(server, peer, [taken])
+        server.put(owner_path(GROUP, persistent), b"g_odd-0")
+        positions = dict.fromkeys((kept, gone, taken, persistent), 5)
+        result = await ZooKeeperOffsetStore(zk, GROUP).commit(positions, session_id=zk.session_id)
+        assert result == (frozenset({kept}), frozenset({gone, taken, persistent}))
+        assert [stored(server, each) for each in positions] == [b"5", None, None, None]
+
+
+async def test_nothing_is_sent_when_everything_is_lost() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        multis = Multis(zk)
+        result = await ZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=zk.session_id)
+        assert result == (frozenset(), frozenset(many(1)))
+        assert multis.sent == []
+
+
+async def test_the_server_refuses_what_was_lost_since_the_look() -> None:
+    """Deleted, or claimed anew by a peer that wrote into the node: both fail the check inside the multi."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(5)
+        claim(server, zk, partitions)
+
+        def meddle(operations: Sequence[Operation]) -> None:
+            server.remove(owner_path(GROUP, partitions[1]))
+            server.put(owner_path(GROUP, partitions[3]), b"g_peer-0")
+
+        multis = Multis(zk, meddle)
+        result = await ZooKeeperOffsetStore(multis, GROUP).commit(
+            dict.fromkeys(partitions, 5), session_id=zk.session_id
+        )
+        assert result.lost == {partitions[1], partitions[3]}
+        assert result.committed == {partitions[0], partitions[2], partitions[4]}
+
+
+async def test_an_offset_node_made_by_somebody_faster() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        (partition,) = many(1)
+        claim(server, zk, [partition])
+
+        def race(operations: Sequence[Operation]) -> None:
+            if isinstance(operations[1], Create):
+                server.put(offset_path(GROUP, partition), b"1")
+
+        multis = Multis(zk, race)
+        result = await ZooKeeperOffsetStore(multis, GROUP).commit({partition: 5}, session_id=zk.session_id)
+        assert result.committed == {partition}
+        assert [type(operations[1]) for operations in multis.sent] == [SetData, Create, SetData]
+        assert stored(server, partition) == b"5"
+
+
+async def test_parents_deleted_under_our_hands() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        (partition,) = many(1)
+        claim(server, zk, [partition])
+        times = iter([True, True])
+
+        def sweep(operations: Sequence[Operation]) -> None:
+            if isinstance(operations[1], Create) and next(times, False):
+                server.remove(offsets_path(GROUP, partition.topic))
+
+        result = await ZooKeeperOffsetStore(Multis(zk, sweep), GROUP).commit({partition: 5}, session_id=zk.session_id)
+        assert result.committed == {partition}
+        assert stored(server, partition) == b"5"
+
+
+@pytest.mark.parametrize("refusal", [NoAuth, NodeExists, NoNode])
+async def test_one_node_that_cannot_be_written_does_not_stop_the_others(refusal: type[ZooKeeperError]) -> None:
+    """Whether it is forbidden or keeps changing its mind: the others are stored, then it is told."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(4)
+        claim(server, zk, partitions)
+        await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+        bad = offset_path(GROUP, partitions[2])
+
+        def refuse(operations: Sequence[Operation]) -> None:
+            for index, operation in enumerate(operations):
+                if operation.path == bad:
+                    raise MultiFailed(index, refusal(bad))
+
+        with pytest.raises(refusal):
+            await ZooKeeperOffsetStore(Multis(zk, refuse), GROUP).commit(
+                dict.fromkeys(partitions, 2), session_id=zk.session_id
+            )
+        assert [stored(server, partition) for partition in partitions] == [b"2", b"2", b"1", b"2"]
+
+
+async def test_a_session_that_ended_before_or_during_a_commit() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(2)
+        claim(server, zk, partitions)
+        old = zk.session_id
+        expired = Multis(zk, lambda operations: server.expire(zk))
+        with pytest.raises(SessionChanged):
+            await ZooKeeperOffsetStore(expired, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+        with pytest.raises(SessionChanged):
+            await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+        with pytest.raises(SessionChanged):
+            await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=0)
+        assert await ZooKeeperOffsetStore(zk, GROUP).load(partitions) == {}
+
+
+async def test_a_session_that_changes_while_owners_are_looked_at_loses_nothing() -> None:
+    """On the new session every owner node looks foreign; that must not be told as lost partitions."""
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(2)
+        claim(server, zk, partitions)
+        old = zk.session_id
+
+        class Expiring(Multis):
+            async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
+                if zk.session_id == old:
+                    server.expire(zk)
+                return await zk.exists(path, watch=watch)
+
+        with pytest.raises(SessionChanged):
+            await ZooKeeperOffsetStore(Expiring(zk), GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_a_lost_connection_is_told_as_itself(carried_out: bool) -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(120)
+        claim(server, zk, partitions)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+        cut = iter([True])
+
+        def once(operations: Sequence[Operation]) -> None:
+            if next(cut, False):
+                server.cut_next_call(zk, carried_out=carried_out)
+
+        with pytest.raises(ConnectionLost):
+            await ZooKeeperOffsetStore(Multis(zk, once), GROUP).commit(
+                dict.fromkeys(partitions, 2), session_id=zk.session_id
+            )
+        server.reconnect(zk)
+        assert (await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)).lost == frozenset()
+        assert await store.load(partitions) == dict.fromkeys(partitions, 2)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"-1", b"12x", b"\xff", b"9" * 30])
+async def test_offsets_that_are_none(data: bytes | None) -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        (partition,) = many(1)
+        server.put(offset_path(GROUP, partition), data)
+        with pytest.raises(RegistryError):
+            await ZooKeeperOffsetStore(zk, GROUP).load([partition])
