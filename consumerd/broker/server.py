@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import structlog
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
     from consumerd.broker.config import BrokerConfig
     from consumerd.ports import Clock, ZooKeeper
-    from consumerd.storage import Files
+    from consumerd.storage import Files, LoadReport
 
 logger = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
 
 _BACKLOG = 1024
 #: Pause of the acceptor when the process has no descriptors or memory left.
@@ -121,7 +123,7 @@ class Broker:
     async def run(self) -> None:
         """Serve until `stop`; cancelled, or with an error, it ends at once and without the clean marker."""
         try:
-            await _in_thread(self._logs.open, self._clock.monotonic())
+            self._tell(await _in_thread(self._logs.open, self._clock.monotonic()))
             with await asyncio.to_thread(self._listen) as listener:
                 try:
                     await self._serve(listener)
@@ -132,6 +134,14 @@ class Broker:
             raise
         await _in_thread(self._logs.close, self._clock.monotonic())
         logger.info("broker_stopped", broker=self.config.broker_id)
+
+    def _tell(self, report: LoadReport) -> None:
+        for cut in report.truncated:
+            logger.warning("log_truncated", log=cut.name, end_offset=cut.end_offset, found=cut.damage.value)
+        for name in report.stray:
+            logger.warning("stray_file_in_log_dir", directory=str(self.config.log_dir), name=name)
+        if report.marker_unreadable:
+            logger.warning("clean_marker_unreadable", directory=str(self.config.log_dir))
 
     def _listen(self) -> socket.socket:
         host, port = self.config.host, self.config.port
@@ -242,11 +252,11 @@ class Broker:
             await partitions.flush_overdue()
 
 
-async def _in_thread(work: Callable[..., None], *arguments: float) -> None:
+async def _in_thread(work: Callable[..., Result], *arguments: float) -> Result:
     """Run blocking work to its end, even if this task is cancelled meanwhile: files must not close under it."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise

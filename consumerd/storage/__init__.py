@@ -9,7 +9,7 @@ from consumerd.storage.errors import (
 )
 from consumerd.storage.files import Entry, Files, OsFiles, OsSegmentFile, SegmentFile
 from consumerd.storage.log import Log, LogSettings
-from consumerd.storage.manager import CLEAN_MARKER, LogManager
+from consumerd.storage.manager import CLEAN_MARKER, LoadReport, LogManager, Truncation
 from consumerd.storage.recovery import Damage, Extent, recover, walk
 from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
 
@@ -22,6 +22,7 @@ __all__ = [
     "Extent",
     "Files",
     "FlushFailedError",
+    "LoadReport",
     "Log",
     "LogManager",
     "LogSettings",
@@ -32,6 +33,7 @@ __all__ = [
     "SegmentFile",
     "Slice",
     "StorageError",
+    "Truncation",
     "parse_segment_name",
     "recover",
     "segment_name",

@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from typing import TYPE_CHECKING
-
-import structlog
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.errors import CorruptLogError
 from consumerd.storage.log import Log, LogSettings
@@ -24,11 +23,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.storage.files import Files
+    from consumerd.storage.recovery import Damage
 
 #: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
 
-logger = structlog.get_logger(__name__)
+
+class Truncation(NamedTuple):
+    """A log whose last segment was cut off at `end_offset`, where `damage` was found."""
+
+    name: str
+    end_offset: int
+    damage: Damage
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What whoever started the broker should be told about the logs that were loaded."""
+
+    truncated: list[Truncation] = field(default_factory=list)
+    #: Files in log.dir that are not ours; left alone.
+    stray: list[str] = field(default_factory=list)
+    #: The clean marker held something else than a note of ours or nothing: every log was checked.
+    marker_unreadable: bool = False
 
 
 class LogManager:
@@ -46,24 +63,29 @@ class LogManager:
         self._creating = threading.Lock()
         self._holding = contextlib.ExitStack()
 
-    def open(self, now: float) -> None:
-        """Load everything. Raises CorruptLogError, DirectoryInUseError, StorageError; then nothing stays open."""
+    def open(self, now: float) -> LoadReport:
+        """Load everything and say what was remarkable.
+
+        Raises CorruptLogError, DirectoryInUseError, StorageError; then nothing stays open.
+        """
+        report = LoadReport()
         self._files.make_directory(self.directory)
         with contextlib.ExitStack() as undo:
             self._holding.enter_context(self._files.lock(self.directory))
             undo.callback(self.abandon)
-            trusted = self._read_marker()
+            trusted = self._read_marker(report)
             for entry in self._files.entries(self.directory):
                 if entry.name == CLEAN_MARKER:
                     continue
                 if entry.is_directory:
-                    self._load(entry.name, trusted.get(entry.name), now)
+                    self._load(entry.name, trusted.get(entry.name), now, report)
                 else:
-                    logger.warning("stray_file_in_log_dir", directory=str(self.directory), name=entry.name)
+                    report.stray.append(entry.name)
             self._files.remove(self.directory / CLEAN_MARKER)
             undo.pop_all()
+        return report
 
-    def _load(self, name: str, trusted_end: int | None, now: float) -> None:
+    def _load(self, name: str, trusted_end: int | None, now: float, report: LoadReport) -> None:
         topic, dash, number = name.rpartition("-")
         if not (dash and topic and number.isascii() and number.isdigit()) or str(int(number)) != number:
             raise CorruptLogError(
@@ -75,9 +97,7 @@ class LogManager:
         )
         self._keep(topic, int(number), log)
         if damage is not None:
-            logger.warning(
-                "log_truncated", topic=topic, partition=int(number), end_offset=log.end_offset, found=damage.value
-            )
+            report.truncated.append(Truncation(name, log.end_offset, damage))
 
     def _keep(self, topic: str, partition: int, log: Log) -> bool:
         self._logs[topic, partition] = log
@@ -136,7 +156,7 @@ class LogManager:
         self._topics.clear()
         self._holding.close()
 
-    def _read_marker(self) -> dict[str, int]:
+    def _read_marker(self, report: LoadReport) -> dict[str, int]:
         """The end offsets that the last clean stop noted; empty after a crash, or where 0.7.2 stopped last."""
         note = self._files.read(self.directory / CLEAN_MARKER)
         if not note:
@@ -145,5 +165,5 @@ class LogManager:
             ends = json.loads(note)["ends"]
             return {str(name): int(end) for name, end in ends.items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            logger.warning("clean_marker_unreadable", path=str(self.directory / CLEAN_MARKER))
+            report.marker_unreadable = True
             return {}

@@ -8,11 +8,14 @@ import pytest
 from consumerd.storage import (
     CLEAN_MARKER,
     CorruptLogError,
+    Damage,
     DirectoryInUseError,
+    LoadReport,
     LogManager,
     LogSettings,
     OsFiles,
     StorageError,
+    Truncation,
 )
 
 Message = Callable[..., bytes]
@@ -114,10 +117,21 @@ def test_directories_that_are_no_partitions_are_refused(tmp_path: Path, name: st
         pass
 
 
-def test_stray_files_are_left_alone(tmp_path: Path) -> None:
+def test_what_was_remarkable_is_reported(tmp_path: Path, message: Message) -> None:
     (tmp_path / "stray.txt").write_text("x")
-    with opened(tmp_path) as logs:
-        assert len(logs) == 0
+    (tmp_path / CLEAN_MARKER).write_bytes(b"[")
+    for topic in ("whole", "torn"):
+        (tmp_path / f"{topic}-0").mkdir()
+        (tmp_path / f"{topic}-0" / SEGMENT).write_bytes(message(b"a"))
+    with (tmp_path / "torn-0" / SEGMENT).open("ab") as file:
+        file.write(b"\0\0\0\x09")
+    logs = manager(tmp_path)
+    report = logs.open(0.0)
+    logs.abandon()
+    assert report == LoadReport([Truncation("torn-0", 11, Damage.PARTIAL)], ["stray.txt"], marker_unreadable=True)
+    other = manager(tmp_path / "other")
+    assert other.open(0.0) == LoadReport()
+    other.abandon()
     assert (tmp_path / "stray.txt").exists()
 
 
