@@ -1,0 +1,81 @@
+"""Many small reads at once, of a tree that changes meanwhile.
+
+Strategy: a fixed number of workers share one iterator, so that ten thousand topics neither become ten thousand tasks
+nor flood the one connection. A node that vanished between the listing and the read is no error: it is None, and
+callers leave it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from consumerd.zk.errors import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from consumerd.ports import ZooKeeper
+
+_A = TypeVar("_A")
+_T = TypeVar("_T")
+
+READS_AT_ONCE = 100
+
+
+async def read_all(
+    items: Iterable[_A], read: Callable[[_A], Awaitable[_T]], *, at_once: int = READS_AT_ONCE
+) -> dict[_A, _T]:
+    """`read` of every item, `at_once` at a time; the result has the items' order.
+
+    After the first error no further read is begun, and it is raised as itself when those under way have ended.
+    """
+    wanted = list(items)
+    rest = iter(wanted)
+    found: dict[_A, _T] = {}
+    failures: list[Exception] = []
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(at_once, len(wanted))):
+            group.create_task(_work(rest, read, found, failures))
+    if failures:
+        raise failures[0]
+    return {item: found[item] for item in wanted}
+
+
+async def _work(
+    rest: Iterator[_A], read: Callable[[_A], Awaitable[_T]], found: dict[_A, _T], failures: list[Exception]
+) -> None:
+    for item in rest:
+        try:
+            found[item] = await read(item)
+        except Exception as error:  # noted, not raised: a failing TaskGroup may swallow a cancellation before 3.13
+            failures.append(error)
+        if failures:
+            return
+
+
+async def children(zk: ZooKeeper, path: str) -> list[str]:
+    """Sorted names below `path`; none where it does not exist."""
+    try:
+        return await zk.children(path)
+    except NoNode:
+        return []
+
+
+async def watched_children(zk: ZooKeeper, path: str) -> list[str]:
+    """Like `children`, with a watch armed in any case: on the list, or on the creation of the missing node."""
+    while True:
+        try:
+            return await zk.children(path, watch=True)
+        except NoNode:
+            if await zk.exists(path, watch=True) is None:
+                return []
+
+
+async def data(zk: ZooKeeper, path: str, *, watch: bool = False) -> bytes | None:
+    """A node's data, b"" for null data; None when it does not exist (any more)."""
+    try:
+        value, _ = await zk.get(path, watch=watch)
+    except NoNode:
+        return None
+    return value or b""

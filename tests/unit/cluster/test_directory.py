@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError
+from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.errors import ExitCode
+from consumerd.registry import Broker, DialectError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
+
+
+class Changes:
+    """A listener whose calls can be awaited."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[int, Broker]] = []
+        self._event = asyncio.Event()
+
+    def __call__(self, brokers: Mapping[int, Broker]) -> None:
+        self.seen.append(dict(brokers))
+        self._event.set()
+
+    async def next(self) -> dict[int, Broker]:
+        async with asyncio.timeout(5):
+            await self._event.wait()
+        self._event.clear()
+        return self.seen[-1]
+
+
+@asynccontextmanager
+async def following(
+    zk: MemorySession, *, poll: float = 60.0, settle: float = 0.001
+) -> AsyncIterator[tuple[BrokerDirectory, Changes]]:
+    directory = BrokerDirectory(zk, clock=SystemClock(), settle=settle, poll=poll, retry=0.001)
+    changes = Changes()
+    directory.subscribe(changes)
+    task = asyncio.create_task(directory.run())
+    try:
+        yield directory, changes
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(zk._watches) == 0
+
+
+@pytest.mark.asyncio
+async def test_brokers_come_move_and_go() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk, following(zk) as (directory, changes):
+        assert directory.address(0) is None
+        await asyncio.sleep(0)
+        zookeeper.put("/brokers/ids/0", b"a-1:a:9092")  # the parents come with it
+        await changes.next()
+        assert directory.address(0) == ("a", 9092)
+        zookeeper.put("/brokers/ids/1", b"b-1:b:9092")
+        await changes.next()
+        assert set(directory.brokers) == {0, 1}
+        zookeeper.put("/brokers/ids/0", b"a-2:c:9093")
+        await changes.next()
+        assert directory.address(0) == ("c", 9093)
+        zookeeper.remove("/brokers/ids/1")
+        await changes.next()
+        assert directory.address(1) is None
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_restarts_elsewhere_is_seen() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
+    async with zookeeper.session() as zk, following(zk) as (directory, changes):
+        await changes.next()
+        zookeeper.remove("/brokers/ids/0")
+        zookeeper.put("/brokers/ids/0", b"a-2:a:9999")
+        await changes.next()
+        assert directory.address(0) == ("a", 9999)
+        assert len(changes.seen) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_burst_of_changes_costs_few_looks() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk, following(zk, settle=0.02) as (_, changes):
+        await asyncio.sleep(0)
+        for broker in range(200):
+            zookeeper.put(f"/brokers/ids/{broker}", b"h:9092")
+            await asyncio.sleep(0)
+        while len(await changes.next()) < 200:
+            pass
+        assert len(changes.seen) <= 20
+
+
+@pytest.mark.asyncio
+async def test_a_lost_watch_is_made_up_for() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk, following(zk, poll=0.01) as (directory, changes):
+        zk.lose_watches = True
+        zookeeper.put("/brokers/ids/0", b"h:9092")
+        await changes.next()
+        assert directory.address(0) == ("h", 9092)
+
+
+@pytest.mark.asyncio
+async def test_the_last_knowledge_serves_while_zookeeper_is_away() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"h:9092")
+    async with zookeeper.session(wait_connected=0.005) as zk, following(zk, poll=0.005) as (directory, changes):
+        await changes.next()
+        zookeeper.disconnect(zk)
+        zookeeper.put("/brokers/ids/0", b"h:9999")
+        await asyncio.sleep(0.03)
+        assert directory.address(0) == ("h", 9092)
+        zookeeper.expire(zk)
+        zookeeper.reconnect(zk)
+        await changes.next()
+        assert directory.address(0) == ("h", 9999)
+
+
+@pytest.mark.asyncio
+async def test_waiting_for_a_broker() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk, following(zk) as (directory, _):
+        waiting = asyncio.create_task(directory.wait_for(1, 5))
+        await asyncio.sleep(0)
+        zookeeper.put("/brokers/ids/0", b"h:9092")
+        assert await directory.wait_for(0, 5) == ("h", 9092)
+        assert not waiting.done()
+        zookeeper.put("/brokers/ids/1", b"h:9093")
+        assert await waiting == ("h", 9093)
+        with pytest.raises(BrokerNotRegisteredError, match=r"broker 7 is not registered .* within 0\.01 s") as error:
+            await directory.wait_for(7, 0.01)
+        assert error.value.exit_code is ExitCode.BROKER
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_broker_is_left_out_and_told_once() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"damaged")
+    zookeeper.put("/brokers/ids/x", b"h:1")
+    zookeeper.put("/brokers/ids/1", b"h:9092")
+    async with zookeeper.session() as zk:
+        with patch("consumerd.cluster.directory.log") as log:
+            async with following(zk) as (directory, changes):
+                assert list(await changes.next()) == [1]
+                zookeeper.put("/brokers/ids/1", b"h:9093")
+                await changes.next()
+                zookeeper.put("/brokers/ids/2", NEW_BROKER)  # too late to be refused
+                zookeeper.put("/brokers/ids/3", b"h:9094")
+                assert list(await changes.next()) == [1, 3]
+                assert directory.address(0) is directory.address(2) is None
+        told = [call.kwargs["broker"] for call in log.warning.call_args_list if "broker" in call.kwargs]
+        assert told == [0, 2]
+
+
+@pytest.mark.asyncio
+async def test_brokers_of_a_later_kafka_are_refused_at_the_first_look() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", NEW_BROKER)
+    async with zookeeper.session() as zk:
+        with pytest.raises(DialectError):
+            await BrokerDirectory(zk, clock=SystemClock()).run()
+
+
+@pytest.mark.asyncio
+async def test_listeners_are_told_only_of_changes_and_can_leave() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"h:9092")
+    async with zookeeper.session() as zk, following(zk, poll=0.001) as (directory, changes):
+        other = Changes()
+        leave = directory.subscribe(other)
+        await changes.next()
+        leave()
+        leave()
+        await asyncio.sleep(0.02)  # several polls
+        assert len(changes.seen) == 1
+        zookeeper.remove("/brokers/ids/0")
+        assert await changes.next() == {}
+        assert len(other.seen) == 1

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.cluster.reading import children, data, read_all, watched_children
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+
+
+@pytest.mark.asyncio
+async def test_reads_are_bounded_and_keep_the_order() -> None:
+    under_way = most = 0
+
+    async def read(item: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(item % 3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return item * 2
+
+    assert list((await read_all(range(50), read, at_once=7)).items()) == [(item, item * 2) for item in range(50)]
+    assert most == 7
+    assert await read_all([], read) == {}
+
+
+@pytest.mark.asyncio
+async def test_the_first_error_stops_the_rest() -> None:
+    begun: list[int] = []
+
+    async def read(item: int) -> None:
+        begun.append(item)
+        await asyncio.sleep(0)
+        if item == 1:
+            raise KeyError(item)
+
+    with pytest.raises(KeyError):
+        await read_all(range(50), read, at_once=3)
+    assert len(begun) < 10
+
+
+@pytest.mark.asyncio
+async def test_a_cancellation_is_never_swallowed_by_an_error() -> None:
+    async def fail_on_cancel(item: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise KeyError(item) from None
+
+    task = asyncio.create_task(read_all(range(3), fail_on_cancel))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.asyncio
+async def test_missing_nodes_are_no_errors() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/a/null", None)
+    async with zookeeper.session() as zk:
+        assert await children(zk, "/a") == ["null"]
+        assert await children(zk, "/x") == []
+        assert await data(zk, "/a/null") == b""
+        assert await data(zk, "/x") is None
+
+
+@pytest.mark.asyncio
+async def test_a_missing_parent_is_watched_too() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        told: list[str] = []
+        zk.watch("/a", lambda: told.append("a"))
+        assert await watched_children(zk, "/a") == []
+        zookeeper.put("/a", None)
+        await asyncio.sleep(0)
+        assert told == ["a"]
+        assert await watched_children(zk, "/a") == []
+        zookeeper.put("/a/b", None)
+        await asyncio.sleep(0)
+        assert told == ["a", "a"]
+        assert await watched_children(zk, "/a") == ["b"]

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+import pytest_asyncio
+
+from consumerd.cluster import ClusterView
+from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.errors import NotFoundError
+from consumerd.partition import TopicPartition
+from consumerd.registry import Broker, DialectError, StaticSubscription
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
+NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+
+
+@pytest.fixture
+def zookeeper() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
+
+
+@pytest_asyncio.fixture
+async def zk(zookeeper: MemoryZooKeeper) -> AsyncIterator[MemorySession]:
+    async with zookeeper.session() as session:
+        yield session
+
+
+@pytest.fixture
+def view(zk: MemorySession) -> ClusterView:
+    return ClusterView(zk)
+
+
+@pytest.mark.asyncio
+async def test_an_empty_zookeeper(view: ClusterView) -> None:
+    assert await view.read_brokers() == {}
+    assert await view.read_topics() == {}
+    assert await view.read_topics(["t"]) == {}
+    assert await view.read_groups() == []
+    await view.require_v07("g")
+    with pytest.raises(NotFoundError, match="no group 'g'"):
+        await view.read_group("g")
+
+
+@pytest.mark.asyncio
+async def test_brokers_and_topics(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+    for broker in (10, 2):
+        zookeeper.put(f"/brokers/ids/{broker}", f"h{broker}-1:h{broker}:9092".encode())
+        zookeeper.put(f"/brokers/topics/t/{broker}", b"4")
+    zookeeper.put("/brokers/topics/old", None)
+    assert await view.read_brokers() == {2: Broker(2, "h2-1", "h2", 9092), 10: Broker(10, "h10-1", "h10", 9092)}
+    assert await view.read_topics() == {"old": {}, "t": {2: 4, 10: 4}}
+    assert await view.read_topics(["t", "none"]) == {"t": {2: 4, 10: 4}}
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_node_does_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+    zookeeper.put("/brokers/ids/0", b"h:9092")
+    zookeeper.put("/brokers/ids/1", b"\xff")
+    zookeeper.put("/brokers/ids/2", None)
+    zookeeper.put("/brokers/ids/x", b"h:1")
+    zookeeper.put("/brokers/topics/t/0", b"2")
+    zookeeper.put("/brokers/topics/t/1", b"many")
+    zookeeper.put("/brokers/topics/t/x", b"1")
+    assert list(await view.read_brokers()) == [0]
+    assert await view.read_topics() == {"t": {0: 2}}
+
+
+@pytest.mark.asyncio
+async def test_nodes_that_vanish_between_list_and_read_are_left_out(
+    zookeeper: MemoryZooKeeper, zk: MemorySession, view: ClusterView
+) -> None:
+    for broker in (0, 1):
+        zookeeper.put(f"/brokers/ids/{broker}", b"h:9092")
+        zookeeper.put(f"/brokers/topics/t/{broker}", b"2")
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    zookeeper.put("/consumers/g/ids/g_b", b'{ "t": 1 }')
+    listed = zk.children
+
+    async def vanishing(path: str, *, watch: bool = False) -> list[str]:
+        names = await listed(path, watch=watch)
+        for name in {"0", "g_b"} & set(names):
+            zookeeper.remove(f"{path}/{name}")
+        return names
+
+    with patch.object(zk, "children", vanishing):
+        assert list(await view.read_brokers()) == [1]
+        assert await view.read_topics() == {"t": {1: 2}}
+        assert list((await view.read_group("g")).members) == ["g_a"]
+
+
+@pytest.mark.asyncio
+async def test_a_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    zookeeper.put("/consumers/g/ids/g_b", b"*2*t")
+    zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
+    zookeeper.put("/consumers/g/owners/t/0-10", b"g_b-1")
+    zookeeper.put("/consumers/g/offsets/t/0-0", b"71")
+    zookeeper.put("/consumers/g/offsets/gone/3-1", b"5")
+    group = await view.read_group("g")
+    assert group.members["g_a"].subscription == StaticSubscription({"t": 1})
+    assert group.members["g_b"].text == "*2*t"
+    assert group.owners == {TopicPartition("t", 0, 0): ("g_a", 0), TopicPartition("t", 0, 10): ("g_b", 1)}
+    assert group.offsets == {TopicPartition("gone", 3, 1): 5, TopicPartition("t", 0, 0): 71}
+    assert group.problems == []
+    assert group.subscribed(["t", "u"]) == ["t"]
+    assert {str(tp): owner for tp, owner in group.plan({"t": {0: 3}, "u": {0: 1}}).items()} == {
+        "t/0-0": ("g_a", 0),
+        "t/0-1": ("g_b", 0),
+        "t/0-2": ("g_b", 1),
+    }
+    assert await view.read_groups() == ["g"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_wrong_with_a_group_is_said(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 0 }')
+    zookeeper.put("/consumers/g/ids/g_b", b"\xff")
+    zookeeper.put("/consumers/g/ids/g_c", None)
+    zookeeper.put("/consumers/g/owners/t/0", b"g_a-0")
+    zookeeper.put("/consumers/g/owners/t/0-0", b"nobody")
+    zookeeper.put("/consumers/g/offsets/t/0-0", b"-5")
+    group = await view.read_group("g")
+    assert [member.subscription for member in group.members.values()] == [None] * 3
+    assert group.owners == {}
+    assert group.offsets == {}
+    assert len(group.problems) == 6
+    assert "member g_a" in group.problems[0]
+    assert any("/consumers/g/owners/t/0 is no node of Kafka 0.7" in problem for problem in group.problems)
+    assert group.plan({"t": {0: 1}}) == {}
+
+
+@pytest.mark.asyncio
+async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+    zookeeper.put("/brokers/ids/0", NEW_BROKER)
+    with pytest.raises(DialectError):
+        await view.read_brokers()
+    with pytest.raises(DialectError):
+        await view.require_v07("g")
+    zookeeper.put("/brokers/ids/0", b"h:9092")
+    await view.require_v07("g")
+    zookeeper.put("/consumers/g/ids/g_a", NEW_MEMBER)
+    with pytest.raises(DialectError):
+        await view.require_v07("g")
