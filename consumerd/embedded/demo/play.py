@@ -41,6 +41,7 @@ BROKERS: Final = 2
 PARTITIONS: Final = 4
 #: Seconds after which ZooKeeper gives up a member that was killed.
 SESSION_TIMEOUT: Final = 3.0
+COMMIT_INTERVAL: Final = 1.0
 _LOOK_EVERY: Final = 0.2
 #: A group has so long to share out its partitions, or to get on with its lag, before the demo calls it stuck.
 _PATIENCE: Final = 60.0
@@ -177,7 +178,7 @@ class Demo:
                 "partition_budget": max(16 << 20, 2 * limit),
                 "budget": max(128 << 20, 4 * limit),
             },
-            "commit": {"interval": 1.0},
+            "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
                 "name": "consumerd.embedded.recorder:RecordHandler",
                 "options": {"directory": str(directory / "records")},
@@ -272,6 +273,7 @@ class Demo:
         await self._shared(first, second, third)
         self._tell(f"{third.name} joined and has its share")
         await feed.reached(0.5)
+        await self._between_commits(first, feed)
         self._ended[first.name] = "killed"
         first.kill()
         self._tell(f"{first.name} killed with SIGKILL; ZooKeeper notices within {SESSION_TIMEOUT:g} s")
@@ -284,6 +286,21 @@ class Demo:
         await self._seen("lag 0", lambda sight: not sight.lag, lambda sight: (sight.committed, sight.handled))
         self._tell("lag is 0")
         await self._stop(third)
+
+    async def _between_commits(self, daemon: DaemonProcess, feed: Feed) -> None:
+        """Return half an interval after a commit of this member: a kill right behind a commit would show little.
+
+        With nothing left to produce there may be no further commit to wait for.
+        """
+        name = f"{GROUP}_{daemon.name}"
+        before = dict(self._sight.committed)
+
+        def committed(sight: Sight) -> bool:
+            mine = (partition for partition, owner in sight.owners.items() if owner == name)
+            return feed.finished or any(sight.committed.get(each) != before.get(each) for each in mine)
+
+        await self._seen(f"a commit of {daemon.name}", committed, lambda sight: sight.handled)
+        await self._clock.sleep(COMMIT_INTERVAL / 2)
 
     async def _stop(self, daemon: DaemonProcess) -> None:
         self._ended[daemon.name] = "stopped"
