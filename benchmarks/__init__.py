@@ -1,0 +1,1 @@
+"""Speed, as ratios against peers within one run: `python -m benchmarks [NAME ...]`."""

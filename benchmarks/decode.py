@@ -1,0 +1,172 @@
+"""Decoding message sets: ours (0.7 format) beside aiokafka's and kafka-python's decoders of the next format, v1.
+
+Every decoder gets the same payloads in its own format and returns them as a list of `bytes`, all CRCs checked. v1 has
+24 bytes more per message than 0.7; ratios count messages, not bytes. Inside wrappers the peers do not check CRCs, we
+do. The peers are optional: the `bench` dependency group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import random
+import struct
+import sys
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.race import Measurement, race, table
+from consumerd.wire import compress
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "decode"
+OURS = "consumerd"
+#: What the project promises for plain messages of 100 bytes (times as fast as the peer).
+PROMISES = {"aiokafka": 1.4, "kafka-python": 5.0}
+PEERS = {"aiokafka": "aiokafka.record.memory_records", "kafka-python": "kafka.record.memory_records"}
+#: Bytes of payload per set: what one fetch brings.
+SET_BYTES = 1 << 20
+PER_WRAPPER = 200
+_V1_CODECS = {Codec.NONE: 0, Codec.GZIP: 1, Codec.SNAPPY: 2}
+
+
+def payloads(size: int) -> list[bytes]:
+    """Text-like payloads of about `size` bytes (within 10 %), 1 MiB in all."""
+    rng = random.Random(size)
+    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(500)]
+    found = []
+    for number in range(max(20, min(20_000, SET_BYTES // size))):
+        length = max(1, round(size * rng.uniform(0.9, 1.1)))
+        text = b"%d " % (1_300_000_000 + number)
+        while len(text) < length:
+            text += rng.choice(words) + b" "
+        found.append(text[:length])
+    return found
+
+
+def v1_message(offset: int, value: bytes, codec: Codec = Codec.NONE) -> bytes:
+    """One message of format v1 (the guide of 0.10.1, "Message sets"): offset, size, CRC, magic, attributes, time, key,
+    value.
+    """
+    body = struct.pack(">bbqii", 1, _V1_CODECS[codec], 1_300_000_000_000, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def v1_set(values: list[bytes], codec: Codec) -> bytes:
+    """The same payloads as a set of format v1, with wrappers of as many messages as ours have."""
+    if codec is Codec.NONE:
+        return b"".join(v1_message(offset, value) for offset, value in enumerate(values))
+    wrappers = []
+    for start in range(0, len(values), PER_WRAPPER):
+        chunk = values[start : start + PER_WRAPPER]
+        inner = b"".join(v1_message(offset, value) for offset, value in enumerate(chunk))
+        wrappers.append(v1_message(start + len(chunk) - 1, compress(codec, inner), codec))
+    return b"".join(wrappers)
+
+
+def v07_set(values: list[bytes], codec: Codec) -> bytes:
+    """The payloads in our format."""
+    if codec is Codec.NONE:
+        return encode_message_set(values)
+    starts = range(0, len(values), PER_WRAPPER)
+    return b"".join(encode_message_set(values[start : start + PER_WRAPPER], codec=codec) for start in starts)
+
+
+def peer(module: str) -> Callable[[bytes], list[bytes]]:
+    """A peer's decoder. Raises ImportError where it is not installed."""
+    records: Any = importlib.import_module(module).MemoryRecords
+
+    def decode(data: bytes) -> list[bytes]:
+        found: list[bytes] = []
+        add = found.append
+        batches = records(data)
+        while batches.has_next():
+            batch = batches.next_batch()
+            if not batch.validate_crc():
+                raise ValueError("a peer found a wrong CRC")
+            for record in batch:
+                add(record.value)
+        return found
+
+    return decode
+
+
+def peers() -> dict[str, Callable[[bytes], list[bytes]]]:
+    """The peers that are installed; says on standard error which are not, or not compiled."""
+    found = {}
+    for name, module in PEERS.items():
+        try:
+            found[name] = peer(module)
+        except ImportError as error:
+            print(f"{name} is not installed, so it is left out: pip install --group bench ({error})", file=sys.stderr)
+            continue
+        if name == "aiokafka" and not importlib.import_module(module).MemoryRecords.__module__.startswith(
+            "aiokafka.record._crecords"
+        ):
+            print("aiokafka runs without its Cython extension: its figures are not the ones to beat", file=sys.stderr)
+    return found
+
+
+def measure(rounds: int) -> list[Measurement]:
+    """All cases, each decoder the best of `rounds`."""
+    others = peers()
+    results: list[Measurement] = []
+    cases = [(f"plain {size} B", size, Codec.NONE) for size in (10, 100, 1000)]
+    cases += [("gzip 100 B", 100, Codec.GZIP), ("snappy 100 B", 100, Codec.SNAPPY)]
+    for case, size, codec in cases:
+        values = payloads(size)
+        ours, theirs = v07_set(values, codec), v1_set(values, codec)
+        assert decode_batch(ours, 0).payloads == values
+        subjects: dict[str, Callable[[], object]] = {OURS: partial(decode_payloads, ours)}
+        for name, decode in others.items():
+            assert decode(theirs) == values, name
+            subjects[name] = partial(decode, theirs)
+        best = race(subjects, rounds)
+        for name, seconds in best.items():
+            ratio = None if name == OURS else seconds / best[OURS]
+            results.append(Measurement(NAME, case, name, len(values) / seconds / 1e6, "M msg/s", ratio))
+    return results
+
+
+def decode_payloads(data: bytes) -> list[bytes]:
+    """What is measured of ours."""
+    return decode_batch(data, 0).payloads
+
+
+def verdict(results: list[Measurement]) -> dict[str, bool]:
+    """Each promise that could be looked at, as a sentence, and whether it is kept."""
+    found = {}
+    for result in results:
+        promised = PROMISES.get(result.subject)
+        if result.case == "plain 100 B" and promised is not None and result.ratio is not None:
+            sentence = f"plain messages of 100 B at least {promised}x as fast as {result.subject}: {result.ratio:.2f}x"
+            found[sentence] = result.ratio >= promised
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table or JSON. Exit code 1 where a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks decode", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=30, help="the best of so many counts (default: 30)")
+    options = parser.parse_args(arguments)
+    results = measure(options.rounds)
+    promises = verdict(results)
+    if options.json:
+        about = {"python": platform.python_version(), "machine": platform.machine()}
+        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
+    else:
+        print("\n".join(table(results)))
+        for sentence, kept in promises.items():
+            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
+    return 0 if all(promises.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
