@@ -6,69 +6,37 @@ waits, in this order: to be unpaused, for room in the lane, for the connection, 
 memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
 
 A partition without news waits in the `IdlePoller`; news or an error wakes it. What an answer means is decided in
-`judge`; the policies for bad messages and lost offsets are carried out here. Failures of the broker or the connection
+`judge`, and what to do about bad messages and lost offsets in `remedies`. Failures of the broker or the connection
 are retried for ever, with a back-off of this partition's own when it is to blame, and logged once until they end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.errors import BrokerError
 from consumerd.fetch.backoff import Backoff
-from consumerd.fetch.errors import (
-    CorruptPartitionError,
-    LaneClosedError,
-    MessageTooLargeError,
-    OffsetRefusedError,
-)
+from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.judge import Finding, Verdict, judge
 from consumerd.fetch.poller import Answer, IdlePoller, Idler
-from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
+from consumerd.fetch.remedies import FetchingOverError, Remedies
 from consumerd.net import ConnectionClosedError
 from consumerd.wire import WireError
-from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, decode_batch, decode_fetch_response
+from consumerd.wire.v07 import ErrorCode, FetchRequest, MessageBatch, decode_batch, decode_fetch_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
-
-    from consumerd.errors import ConsumerdError
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.link import BrokerLink
-    from consumerd.fetch.listener import FetchCounters, FetchListener
-    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.remedies import Services
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
-    from consumerd.wire.v07 import MessageBatch
 
 log = structlog.get_logger(__name__)
 
 #: A FETCH answer's error code.
 ANSWER_HEADER = 2
-#: Seconds between looks whether a torn message is at the end of the log or in the middle.
-TORN_CHECK_INTERVAL = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What all fetchers share."""
-
-    settings: FetchSettings
-    clock: Clock
-    rng: Random
-    listener: FetchListener
-    counters: FetchCounters
-    #: (partition, time) -> offsets, on a connection of its own.
-    list_offsets: Callable[[TopicPartition, int], Awaitable[tuple[int, ...]]]
-
-
-class _OverError(Exception):
-    """Fetching this partition is over: failed or parked, and reported."""
 
 
 class PartitionFetcher:
@@ -96,7 +64,7 @@ class PartitionFetcher:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
-        self._torn: tuple[int, int, int, float] | None = None
+        self._remedies = Remedies(partition, lane, services)
         self._log = log.bind(partition=str(partition))
 
     @property
@@ -130,7 +98,7 @@ class PartitionFetcher:
                     await self._retreat("fetch_failed", str(error))
             except (BrokerError, WireError) as error:
                 await self._retreat("fetch_failed", str(error))
-            except (LaneClosedError, _OverError):
+            except (LaneClosedError, FetchingOverError):
                 return
 
     async def _fetch(self) -> Answer:
@@ -180,7 +148,7 @@ class PartitionFetcher:
                 await self._lane.budget.solvent(answer.reservation)
             batch = decode_batch(answer.data, self.offset, limits=self._settings.limits)
             counters.received_bytes += len(answer.data)
-            if batch.payloads:
+            if batch.next_offset > batch.start_offset:
                 answer.reservation.resize(batch.memory_bytes)
                 self._lane.put(batch, answer.reservation)
                 kept = True
@@ -206,101 +174,29 @@ class PartitionFetcher:
                 self._size = verdict.size
                 self._services.counters.grown += 1
             case Finding.TORN:
-                await self._torn_message(verdict)
+                self._go_on_at(await self._remedies.torn(self.offset, verdict))
             case Finding.OVERSIZE:
-                await self._oversize(verdict)
+                self._go_on_at(await self._remedies.oversize(self.offset, verdict))
             case Finding.CORRUPT:
-                self._corrupt(verdict)
+                self._go_on_at(self._remedies.corrupt(self.offset, verdict))
 
-    # Bad messages.
-
-    def _corrupt(self, verdict: Verdict) -> None:
-        policy = self._settings.on_corrupt
-        if policy is BadMessagePolicy.FAIL:
-            self._fail(CorruptPartitionError(self.partition, self.offset, verdict.reason))
-        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
-            self._park(f"corrupt at offset {self.offset}: {verdict.reason}")
-        assert verdict.next_offset is not None
-        self._skip(verdict.next_offset, verdict.reason)
-
-    async def _oversize(self, verdict: Verdict) -> None:
-        policy = self._settings.on_oversize
-        if policy is BadMessagePolicy.FAIL:
-            needed = None if verdict.next_offset is None else verdict.next_offset - self.offset
-            self._fail(MessageTooLargeError(self.partition, self.offset, needed, self._settings.max_fetch_bytes))
-        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
-            self._park(f"oversize at offset {self.offset}: {verdict.reason}")
-        assert verdict.next_offset is not None
-        # A length that reaches beyond the log is no length; going there would be out of range and start a reset.
-        if verdict.next_offset > await self._latest():
-            self._corrupt(Verdict(Finding.CORRUPT, reason=f"{verdict.reason}, which is more than the log holds"))
+    def _go_on_at(self, offset: int | None) -> None:
+        """What a remedy decided; None is to wait for the log to grow."""
+        if offset is None:
+            self._idle = True
         else:
-            self._skip(verdict.next_offset, verdict.reason)
-
-    async def _torn_message(self, verdict: Verdict) -> None:
-        """At the end of the log: wait for the rest. In the middle (the end of an old segment): corrupt.
-
-        The middle is believed when the log's end was beyond this point before the bytes were fetched again.
-        """
-        assert verdict.next_offset is not None
-        now = self._services.clock.monotonic()
-        if self._torn is not None and self._torn[:2] == (self.offset, verdict.next_offset):
-            _, end, latest, looked = self._torn
-            if latest > end:
-                self._torn = None
-                self._corrupt(Verdict(Finding.CORRUPT, next_offset=end, reason=verdict.reason))
-                return
-            if now - looked < TORN_CHECK_INTERVAL:
-                self._idle = True
-                return
-        else:
-            self._log.warning("message_cut_off", offset=self.offset, reason=verdict.reason)
-        self._torn = self.offset, verdict.next_offset, await self._latest(), now
-        self._idle = True
-
-    async def _latest(self) -> int:
-        offsets = await self._services.list_offsets(self.partition, LATEST)
-        return offsets[0] if offsets else 0
-
-    def _skip(self, next_offset: int, reason: str) -> None:
-        self._log.warning("message_skipped", offset=self.offset, next_offset=next_offset, reason=reason)
-        self._services.counters.skipped += 1
-        skipped, self.offset = self.offset, next_offset
-        self._size = self._settings.fetch_bytes
-        self._services.listener.skipped(self.partition, skipped, next_offset, reason)
-
-    def _park(self, reason: str) -> None:
-        self._log.warning("partition_parked", offset=self.offset, reason=reason)
-        self._services.counters.parked += 1
-        self._services.listener.parked(self.partition, reason)
-        raise _OverError
-
-    def _fail(self, error: ConsumerdError) -> None:
-        self._log.error("partition_failed", offset=self.offset, error=str(error))
-        self._services.counters.failed += 1
-        self._services.listener.failed(self.partition, error)
-        raise _OverError
-
-    # Troubles that may pass.
+            self.offset = offset
+            self._size = self._settings.fetch_bytes
 
     async def _reset(self) -> None:
-        old, policy = self.offset, self._settings.on_out_of_range
-        if policy is ResetPolicy.FAIL:
-            self._fail(OffsetRefusedError(self.partition, old))
         if self._trouble.attempts:  # not the first refusal in a row: resetting did not help
             await self._services.clock.sleep(self._trouble.next())
-        offsets = await self._services.list_offsets(
-            self.partition, EARLIEST if policy is ResetPolicy.EARLIEST else LATEST
-        )
-        if not offsets or offsets[0] == old:
-            await self._retreat("fetch_refused", f"offset {old} out of range, and the broker names no other")
-            return
-        self._trouble.next()
-        self.offset = offsets[0]
-        self._size = self._settings.fetch_bytes
-        self._services.counters.resets += 1
-        self._log.warning("offset_reset", old=old, new=self.offset, policy=policy.value)
-        self._services.listener.reset(self.partition, old, self.offset)
+        offset = await self._remedies.out_of_range(self.offset)
+        if offset == self.offset:
+            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
+        else:
+            self._trouble.next()
+            self._go_on_at(offset)
 
     async def _retreat(self, event: str, reason: str) -> None:
         if not self._trouble.attempts:

@@ -4,6 +4,9 @@ Strategy: batches stay in order; a batch's reservation goes into the lane with i
 says `finished`, so the budget counts what is queued *and* what is being handled. The fetcher asks for room before it
 fetches, hence `put` never waits. `clear` drops what is queued (seek), `close` gives up everything (the partition is
 not ours any more, its handler has ended): bytes never leak with a handler that was cancelled.
+
+A batch may be without messages: then it only moves the position, past an empty wrapper, a skipped message or a reset
+(backwards if it starts before the former batch ended).
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumerd.fetch.errors import BrokerUnknownError
-from consumerd.fetch.fetcher import PartitionFetcher, Services
+from consumerd.fetch.fetcher import PartitionFetcher
 from consumerd.fetch.link import BrokerLink
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.poller import IdlePoller
+from consumerd.fetch.remedies import Services
 from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
 
 if TYPE_CHECKING:

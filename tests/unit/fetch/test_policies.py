@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
 
 from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, MessageTooLargeError
 from consumerd.partition import TopicPartition
-from consumerd.wire.v07 import OffsetsRequest, encode_message, encode_message_set
+from consumerd.wire.v07 import Codec, OffsetsRequest, encode_message, encode_message_set
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,3 +156,32 @@ async def test_a_segment_rolled_between_two_looks_is_not_torn(rig: Any, scripted
         log.segments.append(bytearray(BEFORE))
         assert await r.take(lane, 4) == [b"after 1", b"after 2", b"before 1", b"before 2"]
         assert r.listener.events == []
+
+
+async def test_what_is_passed_over_moves_the_position_though_nothing_follows(rig: Any, scripted_log: Any) -> None:
+    """Empty wrapper, skipped message, reset: each leaves a batch without messages, so that a commit gets past it."""
+    async with rig(on_corrupt=SKIP) as r:
+        wrapper, bad = encode_message(gzip.compress(b""), codec=Codec.GZIP), damaged()
+        end = 100 + len(wrapper) + len(bad)
+        r.broker.logs["t", 0] = scripted_log(100, wrapper + bad)
+        lane = r.add(offset=30)
+        got: list[Any] = []
+        async with asyncio.timeout(5):
+            while not got or got[-1].next_offset < end:
+                got.append(await lane.get())
+                lane.finished(got[-1])
+        assert [(batch.start_offset, batch.next_offset, len(batch)) for batch in got] == [
+            (30, 100, 0),
+            (100, 100 + len(wrapper), 0),
+            (100 + len(wrapper), end, 0),
+        ]
+
+
+async def test_a_reset_backwards_is_seen_in_the_lane(rig: Any, scripted_log: Any) -> None:
+    async with rig() as r:
+        r.broker.logs["t", 0] = scripted_log(0, BEFORE)
+        lane = r.add(offset=9999)
+        async with asyncio.timeout(5):
+            first, second = await lane.get(), await lane.get()
+        assert (first.start_offset, first.next_offset, len(first)) == (0, 0, 0)
+        assert (second.start_offset, second.next_offset, len(second)) == (0, len(BEFORE), 2)

@@ -1,0 +1,160 @@
+"""What is done about messages that cannot be had and offsets that are gone: the policies, carried out and reported.
+
+Strategy: each remedy is asked with the offset in trouble and returns the offset to go on at, or None to wait for the
+log to grow, or ends the fetching of the partition by `FetchingOverError`. Whatever it decides is logged, counted and
+told to the listener once. Where messages are passed over, a batch without messages goes into the lane: it
+moves the committed position even if nothing ever follows, so that a restart does not do it all again (0.7.2, too,
+stores a reset offset at once: golden notes, 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetRefusedError
+from consumerd.fetch.judge import Finding, Verdict
+from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
+from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from consumerd.errors import ConsumerdError
+    from consumerd.fetch.lane import Lane
+    from consumerd.fetch.listener import FetchCounters, FetchListener
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between looks whether a torn message is at the end of the log or in the middle.
+TORN_CHECK_INTERVAL = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all fetchers share."""
+
+    settings: FetchSettings
+    clock: Clock
+    rng: Random
+    listener: FetchListener
+    counters: FetchCounters
+    #: (partition, time) -> offsets, on a connection of its own.
+    list_offsets: Callable[[TopicPartition, int], Awaitable[tuple[int, ...]]]
+
+
+class FetchingOverError(Exception):
+    """Fetching this partition is over: failed or parked, and reported. Control flow between remedy and fetcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Torn:
+    """A message cut off at `end`, and where the log ended when we looked at `looked` seconds."""
+
+    offset: int
+    end: int
+    latest: int
+    looked: float
+
+
+class Remedies:
+    """The remedies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
+
+    def __init__(self, partition: TopicPartition, lane: Lane, services: Services) -> None:
+        self._partition = partition
+        self._lane = lane
+        self._services = services
+        self._settings = services.settings
+        self._torn: _Torn | None = None
+        self._log = log.bind(partition=str(partition))
+
+    def corrupt(self, offset: int, verdict: Verdict) -> int:
+        """Bytes that are no message."""
+        policy = self._settings.on_corrupt
+        if policy is BadMessagePolicy.FAIL:
+            raise self._fail(offset, CorruptPartitionError(self._partition, offset, verdict.reason))
+        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
+            raise self._park(offset, f"corrupt at offset {offset}: {verdict.reason}")
+        return self._skip(offset, verdict.next_offset, verdict.reason)
+
+    async def oversize(self, offset: int, verdict: Verdict) -> int:
+        """A message larger than any fetch may be."""
+        policy = self._settings.on_oversize
+        if policy is BadMessagePolicy.FAIL:
+            needed = None if verdict.next_offset is None else verdict.next_offset - offset
+            limit = self._settings.max_fetch_bytes
+            raise self._fail(offset, MessageTooLargeError(self._partition, offset, needed, limit))
+        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
+            raise self._park(offset, f"oversize at offset {offset}: {verdict.reason}")
+        # A length that reaches beyond the log is no length; going there would be out of range and start a reset.
+        if verdict.next_offset > await self._latest():
+            return self.corrupt(
+                offset, Verdict(Finding.CORRUPT, reason=f"{verdict.reason}, which is more than the log holds")
+            )
+        return self._skip(offset, verdict.next_offset, verdict.reason)
+
+    async def torn(self, offset: int, verdict: Verdict) -> int | None:
+        """A cut-off message. At the end of the log: wait for the rest. In the middle (an old segment's end): corrupt.
+
+        The middle is believed when the log reached beyond this point before the same bytes were fetched again.
+        """
+        assert verdict.next_offset is not None
+        now = self._services.clock.monotonic()
+        torn = self._torn
+        if torn is None or (torn.offset, torn.end) != (offset, verdict.next_offset):
+            self._log.warning("message_cut_off", offset=offset, reason=verdict.reason)
+        elif torn.latest > torn.end:
+            self._torn = None
+            return self.corrupt(offset, verdict)
+        elif now - torn.looked < TORN_CHECK_INTERVAL:
+            return None
+        self._torn = _Torn(offset, verdict.next_offset, await self._latest(), now)
+        return None
+
+    async def out_of_range(self, offset: int) -> int:
+        """The broker has no such offset. Returns `offset` itself when the broker names no other one."""
+        policy = self._settings.on_out_of_range
+        if policy is ResetPolicy.FAIL:
+            raise self._fail(offset, OffsetRefusedError(self._partition, offset))
+        time = EARLIEST if policy is ResetPolicy.EARLIEST else LATEST
+        offsets = await self._services.list_offsets(self._partition, time)
+        if not offsets or offsets[0] == offset:
+            return offset
+        new = offsets[0]
+        self._log.warning("offset_reset", old=offset, new=new, policy=policy.value)
+        self._services.counters.resets += 1
+        self._pass_over(min(offset, new), new)
+        self._services.listener.reset(self._partition, offset, new)
+        return new
+
+    async def _latest(self) -> int:
+        offsets = await self._services.list_offsets(self._partition, LATEST)
+        return offsets[0] if offsets else 0
+
+    def _skip(self, offset: int, next_offset: int, reason: str) -> int:
+        self._log.warning("message_skipped", offset=offset, next_offset=next_offset, reason=reason)
+        self._services.counters.skipped += 1
+        self._pass_over(offset, next_offset)
+        self._services.listener.skipped(self._partition, offset, next_offset, reason)
+        return next_offset
+
+    def _pass_over(self, start: int, next_offset: int) -> None:
+        self._lane.put(MessageBatch([], (), start, next_offset, 0), self._lane.budget.charge(0))
+
+    def _park(self, offset: int, reason: str) -> FetchingOverError:
+        self._log.warning("partition_parked", offset=offset, reason=reason)
+        self._services.counters.parked += 1
+        self._services.listener.parked(self._partition, reason)
+        return FetchingOverError()
+
+    def _fail(self, offset: int, error: ConsumerdError) -> FetchingOverError:
+        self._log.error("partition_failed", offset=offset, error=str(error))
+        self._services.counters.failed += 1
+        self._services.listener.failed(self._partition, error)
+        return FetchingOverError()
