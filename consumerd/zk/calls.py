@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NO_NODE, _NODE_EXISTS = -101, -110
+_NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
 _FIRST_PAUSE, _LARGEST_PAUSE = 0.02, 1.0
 
 
@@ -73,6 +73,8 @@ async def _is_there(connection: Connection, full: str) -> bool:
     try:
         await connection.request(protocol.ExistsRequest(path=full, watch=False))
     except ServerError as error:
+        if error.code == _NO_AUTH:
+            return True  # servers from 3.9 on ask for read permission, on nodes that exist
         if error.code != _NO_NODE:
             raise
         return False

@@ -137,7 +137,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         except asyncio.IncompleteReadError:
             pass  # an end of file; in the middle of a reply or not makes no difference
         except (OSError, BadReply) as error:
-            reason = str(error)
+            reason = str(error) or repr(error)
         finally:
             self.kill(reason)
         raise ConnectionEnded(self.end_reason)

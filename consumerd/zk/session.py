@@ -17,7 +17,7 @@ from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.calls import ensure_on
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, Limits
-from consumerd.zk.errors import AUTH_CODES, AuthFailed, ServerError
+from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import Lifecycle
 from consumerd.zk.ownership import OwnershipCalls
 from consumerd.zk.supervisor import Settings, Supervisor
@@ -191,7 +191,12 @@ class Session(OwnershipCalls):
                     f"ZooKeeper refused our {scheme!r} credentials; check the auth setting and the server's schemes"
                 ) from None
         if new and self._chroot:
-            await ensure_on(connection, self._chroot, self._acl)
+            try:
+                await ensure_on(connection, self._chroot, self._acl)
+            except ServerError as error:
+                if error.code in CONNECTION_CODES:
+                    raise
+                raise error_for(error.code, self._chroot) from None
 
 
 def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:

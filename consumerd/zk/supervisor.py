@@ -130,7 +130,7 @@ class Supervisor:
             except TimeoutError:
                 self._note(f"{host} does not answer")
             except (OSError, BadReply) as error:
-                self._note(f"{host}: {error}")
+                self._note(f"{host}: {str(error) or repr(error)}")
             finally:
                 connection.kill("it is of no use")
                 await connection.wait_closed()

@@ -230,7 +230,11 @@ async def test_a_chroot_that_may_not_be_made_is_a_clear_error(zk: ZkRig) -> None
     session = Session(
         f"{zk.proxy.connect}{zk.chroot}/closed/app", clock=SystemClock(), rng=random.Random(1), session_timeout=2
     )
-    with pytest.raises(NoAuth):
+    await owner.ensure("/closed/there")
+    async with Session(f"{zk.proxy.connect}{zk.chroot}/closed", clock=SystemClock(), rng=random.Random(1)) as inside:
+        with pytest.raises(NoAuth):  # a chroot that is there is taken as it is
+            await inside.children("/")
+    with pytest.raises(NoAuth, match=f"denies access to {zk.chroot}/closed/app;"):
         await session.start()
     await session.close()
 

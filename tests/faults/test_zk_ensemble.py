@@ -1,0 +1,129 @@
+"""A session on three real servers, of which one after the other goes away, and one only seems to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import ZooKeeperEnsemble
+from consumerd.ports import Check, SessionEvent, SessionState, SetData
+from consumerd.zk import ConnectionLost, NotConnected, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from consumerd.embedded import JavaRuntime
+    from consumerd.ports import Operation
+
+
+def _on_a_loop_of_its_own(main: Coroutine[object, object, None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, main).result()
+
+
+@pytest.fixture(scope="module")
+def ensemble(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    servers = ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble"), java=java, tick_ms=500)
+    _on_a_loop_of_its_own(servers.start())
+    yield servers
+    for index in range(len(servers.servers)):
+        servers.kill(index)
+
+
+@pytest.mark.zookeeper
+@pytest.mark.asyncio
+async def test_the_lease_runs_out_though_a_follower_without_a_leader_still_answers(ensemble: ZooKeeperEnsemble) -> None:
+    """The leader is frozen: its followers keep their clients for `syncLimit` ticks, longer than the session lives."""
+    leader = await ensemble.leader()
+    follower = next(server for index, server in enumerate(ensemble.servers) if index != leader)
+    async with Session(follower.connect, clock=SystemClock(), rng=random.Random(1), session_timeout=1.5) as session:
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        session.subscribe(lambda event, session_id: events.put_nowait(event))
+        ensemble.servers[leader].pause()
+        frozen = time.monotonic()
+        try:
+            async with asyncio.timeout(2):
+                while await events.get() is not SessionEvent.SUSPENDED:
+                    pass
+            await asyncio.sleep(max(0.0, session.lease_left()))
+            assert session.lease_left() <= 0
+            assert time.monotonic() - frozen < 1.6
+            assert await follower.mode() == "follower"
+        finally:
+            ensemble.servers[leader].resume()
+        async with asyncio.timeout(20):
+            while session.state is not SessionState.CONNECTED:
+                await events.get()
+        assert session.lease_left() > 0
+
+
+@pytest.mark.zookeeper
+@pytest.mark.asyncio
+async def test_a_rolling_restart_costs_neither_the_session_nor_a_commit(ensemble: ZooKeeperEnsemble) -> None:
+    await ensemble.leader()
+    nodes = [f"/offsets/{number}" for number in range(50)]
+    connect = ensemble.connect + "/rolling"
+    async with Session(connect, clock=SystemClock(), rng=random.Random(5), session_timeout=6) as session:
+        first = session.session_id
+        await session.create_ephemeral("/member", b"", wait=0)
+        await session.ensure("/offsets")
+        for node in nodes:
+            await session.create(node, b"")
+        commits: list[float] = []
+
+        async def commit() -> None:
+            data = b"%d" % len(commits)
+            operations: list[Operation] = [Check("/member"), *(SetData(node, data) for node in nodes)]
+            await session.multi(operations, session_id=first)
+
+        async def load() -> None:
+            while True:
+                started = time.monotonic()
+                await session.retry(commit, deadline=6)
+                commits.append(time.monotonic() - started)
+                await asyncio.sleep(0.02)
+
+        loading = asyncio.create_task(load())
+        leader = await ensemble.leader()
+        order = [leader, *(index for index in range(3) if index != leader)]
+        for index in order:
+            ensemble.kill(index)
+            seen = len(commits)
+            async with asyncio.timeout(10):
+                while len(commits) < seen + 5:
+                    assert not loading.done()
+                    await asyncio.sleep(0.02)
+            await ensemble.start()
+        assert not loading.done()
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        assert session.session_id == first
+        assert max(commits) < 6
+        await session.retry(lambda: session.get("/"), deadline=6)
+        stat = await session.exists("/member")
+        assert stat is not None
+        assert stat.ephemeral_owner == first
+        data = {(await session.get(node))[0] for node in nodes}
+        assert len(data) == 1  # all of one commit or of the next: multis are whole
+
+
+@pytest.mark.zookeeper
+@pytest.mark.asyncio
+async def test_without_a_quorum_calls_end_in_time_and_come_back_with_it(ensemble: ZooKeeperEnsemble) -> None:
+    async with Session(
+        ensemble.connect, clock=SystemClock(), rng=random.Random(3), session_timeout=8, wait_connected=0.5
+    ) as session:
+        first = session.session_id
+        for index in (0, 1):
+            ensemble.kill(index)
+        with pytest.raises((NotConnected, ConnectionLost)):
+            await session.retry(lambda: session.set("/zookeeper/quota", b""), deadline=1.5)
+        await ensemble.start()
+        await session.retry(lambda: session.get("/"), deadline=8)
+        assert session.session_id == first
