@@ -43,8 +43,21 @@ Examples:
 """
 
 
+class _ReaderGone(Exception):  # noqa: N818  # not an error of anybody's
+    """Standard output has no reader any more. No OSError, because click makes exit code 1 of a broken pipe."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on first use."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and write out what it printed, so that a reader who left is noticed here."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+        return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of `COMMANDS`, most used first."""
@@ -107,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
+    except _ReaderGone:
         # The reader of our output is gone (`| head`): nobody is left to tell. Keep the interpreter's flush quiet too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.PIPE

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,3 +117,16 @@ def test_a_missing_path_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 def test_no_path_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump"]) == ExitCode.USAGE
     assert "Missing argument 'PATH...'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_a_reader_who_leaves_ends_it_quietly(count: int, tmp_path: Path) -> None:
+    """With little output the pipe breaks at the last flush, with much of it in the middle."""
+    path = tmp_path / "00000000000000000000.kafka"
+    path.write_bytes(HELLO * count)
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-m", "consumerd", "log", "dump", "--json", str(path)]
+    done = subprocess.run(arguments, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (ExitCode.PIPE, b"")
