@@ -99,7 +99,7 @@ class ZooKeeperSection(Section):
     )
     acl: str = Field(
         "open",
-        description="Access of nodes that we create: `open`, `creator`, or `scheme:id:rwcda` entries with commas.",
+        description="Access of nodes that we create: `open`, `creator-all`, or `scheme:id:rwcda` entries with commas.",
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
 

@@ -1,0 +1,31 @@
+"""`consumerd run`: the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+EXAMPLES = """\b
+Examples:
+  consumerd run -c /etc/consumerd/events.toml
+  CONSUMERD_GROUP__CONSUMER_ID=pod-0 consumerd run -c events.toml
+
+SIGTERM or Ctrl-C stops gracefully: drain, commit, release. A second signal forces the exit.
+"""
+
+
+@click.command("run", epilog=EXAMPLES)
+@click.option(
+    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The TOML file."
+)
+def command(path: Path) -> None:
+    """Join the group and hand messages to the handler until stopped."""
+    from consumerd.daemon.config import load  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+    from consumerd.daemon.service import serve  # noqa: PLC0415
+
+    config = load(path)
+    configure_logs(config.log.level, config.log.format)
+    run_on_loop(serve(config), config.daemon.loop)

@@ -1,0 +1,316 @@
+"""A group member at work: runs the membership machine and performs what it asks for.
+
+Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
+method per kind of action. Whatever takes time runs in a task of one TaskGroup and puts its answer into the queue; so
+the machine is never entered twice, and there is no lock around decisions. Three functions tell the story: `run`
+(start, main loop, end), `_perform` (an action), and `request_stop`.
+
+    ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
+    watches, timer, answers ────►│ queue ► Member ────┤
+    failures, stop ─────────────►┘                    └──► OwnedPartitions (fetch ► lane ► handler ► tracker)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.cluster import BrokerDirectory
+from consumerd.consumer.coordination import GroupCoordination
+from consumerd.consumer.errors import GroupRefusedError
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.partitions import OwnedPartitions
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.errors import ExitCode, IdTakenError
+from consumerd.fetch import ByteBudget, FetchPool
+from consumerd.group import Member, Phase, events
+from consumerd.handlers import HandlerContext
+from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.ports import SessionEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from random import Random
+
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.errors import ConsumerdError
+    from consumerd.handlers import Handler
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock, ZooKeeper
+
+log = structlog.get_logger(__name__)
+
+
+class GroupConsumer:
+    """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
+
+    `handler` is what the policies of retrying have wrapped already; it is started before the member registers, and
+    stopped when nothing is held any more.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        zk: ZooKeeper,
+        connect: Connector,
+        handler: Handler,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._settings = settings
+        self._zk = zk
+        self._handler = handler
+        self._clock = clock
+        self.stats = ConsumerStats()
+        #: Set when the member is registered and its first assignment is decided, also when that is nothing.
+        self.ready = asyncio.Event()
+        self._queue: asyncio.Queue[events.Event] = asyncio.Queue()
+        self._trigger_queued = False
+        self._failure: ConsumerdError | None = None
+        self._ever_registered = False
+        self._timer: asyncio.Task[None] | None = None
+        self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._target: dict[TopicPartition, int] | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._member = Member(settings.group, settings.consumer_id, settings.subscription, settings.membership)
+        self._fence = Fence(zk, clock, settings.lease_margin)
+        self._directory = BrokerDirectory(zk, clock=clock)
+        budget = ByteBudget(settings.budget)
+        self._pool = FetchPool(connect, self._directory, budget, settings.fetch, clock, rng, self)
+        self._coordination = GroupCoordination(
+            zk,
+            settings.group,
+            settings.consumer_id,
+            settings.subscription.format(),
+            clock=clock,
+            triggered=self._triggered,
+        )
+        self._partitions = OwnedPartitions(
+            settings,
+            self._pool,
+            budget,
+            ZooKeeperOffsetStore(zk, settings.group),
+            handler,
+            self._fence,
+            clock,
+            self.stats,
+            failed=self.request_stop,
+            lost=lambda partition: self._queue.put_nowait(events.OwnershipLost(partition)),
+            progressed=self._check_end,
+        )
+
+    @property
+    def owned(self) -> dict[TopicPartition, int | None]:
+        """The partitions that flow now, with their handled positions (None until the start is found)."""
+        return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}
+
+    # -- life
+
+    async def run(self) -> None:
+        """Join, consume, and leave when `request_stop` was called (or at the end, if that was asked for).
+
+        Raises what stopped the member: HandlerFailedError, IdTakenError, GroupRefusedError, fetch errors with the
+        policy `fail`, ZooKeeperError. Cancelling it ends all handlers but releases nothing: closing the ZooKeeper
+        session does that.
+        """
+        settings = self._settings
+        await self._start_handler()
+        unsubscribe = self._zk.subscribe(self._session_event)
+        try:
+            async with self._tasks:
+                background = [
+                    self._tasks.create_task(coroutine)
+                    for coroutine in (
+                        self._directory.run(),
+                        self._pool.run(),
+                        self._commit_loop(),
+                        self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired())),
+                    )
+                ]
+                if self._zk.session_id:
+                    self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
+                await self._main_loop()
+                for task in [*background, *([self._timer] if self._timer else [])]:
+                    task.cancel()
+        finally:
+            unsubscribe()
+            self._coordination.close()
+            await self._handler.stop()
+        log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
+        if self._failure is not None:
+            raise self._failure
+
+    async def _start_handler(self) -> None:
+        context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
+        try:
+            await self._handler.start(context)
+        except BaseException:
+            await self._handler.stop()
+            raise
+
+    def request_stop(self, failure: ConsumerdError | None = None) -> None:
+        """Leave in order: drain, commit, release, unregister. The first `failure` given comes out of `run`."""
+        if failure is not None and self._failure is None:
+            self._failure = failure
+            level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
+            log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
+        self._queue.put_nowait(events.StopRequested())
+
+    async def _main_loop(self) -> None:
+        while True:
+            event = await self._queue.get()
+            if isinstance(event, events.Triggered):
+                self._trigger_queued = False
+            elif isinstance(event, events.Registered):
+                self._ever_registered = True
+                log.info("member_registered", group=self._settings.group, consumer=self._settings.consumer_id)
+            elif isinstance(event, events.RegistrationBlocked):
+                self._give_up_on_taken_id()
+            for action in self._member.handle(event, self._clock.monotonic()):
+                if isinstance(action, events.Finished):
+                    return
+                self._perform(action)
+            self._note_assignment(event)
+            self._check_end()
+
+    def _note_assignment(self, event: events.Event) -> None:
+        if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
+            return
+        target = dict(self._member.target)
+        if target != self._target:
+            self._target = target
+            self.stats.rebalances += 1
+            log.info("rebalanced", group=self._settings.group, partitions=sorted(map(str, target)))
+        self.ready.set()
+
+    def _give_up_on_taken_id(self) -> None:
+        """At a start, a node that outlived any dead session of our kind is that of a live process."""
+        if not self._ever_registered and self._settings.fixed_id:
+            self.request_stop(
+                IdTakenError(
+                    f"the consumer id {self._settings.consumer_id!r} is held by another live member of group "
+                    f"{self._settings.group!r}; give each member its own consumer_id."
+                )
+            )
+
+    def _check_end(self) -> None:
+        if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
+            self.request_stop()
+
+    # -- actions
+
+    def _perform(self, action: events.Action) -> None:
+        match action:
+            case events.TakeSnapshot():
+                self._answer(self._coordination.take_snapshot(action))
+            case events.Register():
+                self._answer(self._coordination.register(action))
+            case events.Unregister():
+                self._answer(self._coordination.unregister(action))
+            case events.Claim():
+                self._answer(self._coordination.claim(action))
+            case events.Release():
+                self._answer(self._coordination.release(action))
+            case events.Nudge():
+                self._tasks.create_task(self._coordination.nudge(action))
+            case events.SetTimer(at):
+                self._set_timer(at)
+            case events.Warn(reason):
+                log.warning("group_warning", group=self._settings.group, reason=reason)
+            case events.RefuseGroup(reason):
+                self.request_stop(GroupRefusedError(self._settings.group, reason))
+            case _:
+                self._perform_flow(action)
+
+    def _perform_flow(self, action: events.Action) -> None:
+        match action:
+            case events.StartConsuming(partition, session_id):
+                self._partitions.start(partition, session_id, self._tasks)
+            case events.Drain(partition, ticket, deadline):
+                self._drains[partition] = self._tasks.create_task(self._drain(partition, ticket, deadline))
+            case events.Abandon(partition, ticket):
+                self._tasks.create_task(self._abandon(partition, ticket))
+            case events.PauseHandover():
+                self._fence.close()
+            case events.ResumeHandover():
+                self._fence.open()
+            case _:
+                raise AssertionError(f"no way to perform {action}")
+
+    def _answer(self, work: Coroutine[None, None, events.Event]) -> None:
+        async def perform() -> None:
+            self._queue.put_nowait(await work)
+
+        self._tasks.create_task(perform())
+
+    async def _drain(self, partition: TopicPartition, ticket: int, deadline: float) -> None:
+        try:
+            await self._partitions.drain(partition, deadline)
+        finally:
+            self._drains.pop(partition, None)
+        self._queue.put_nowait(events.Drained(partition, ticket))
+
+    async def _abandon(self, partition: TopicPartition, ticket: int) -> None:
+        if drain := self._drains.get(partition):
+            drain.cancel()
+            await asyncio.wait([drain])
+        await self._partitions.abandon(partition)
+        self._queue.put_nowait(events.Abandoned(partition, ticket))
+
+    def _set_timer(self, at: float) -> None:
+        async def fire() -> None:
+            await self._clock.sleep(at - self._clock.monotonic())
+            self._queue.put_nowait(events.TimerFired())
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._tasks.create_task(fire())
+
+    # -- news from outside
+
+    def _triggered(self) -> None:
+        """A watch fired. Bursts become one event: the snapshot that it leads to sees them all."""
+        if not self._trigger_queued:
+            self._trigger_queued = True
+            self._queue.put_nowait(events.Triggered())
+
+    def _session_event(self, event: SessionEvent, session_id: int) -> None:
+        match event:
+            case SessionEvent.NEW:
+                self._queue.put_nowait(events.SessionStarted(session_id))
+            case SessionEvent.SUSPENDED:
+                self._queue.put_nowait(events.SessionSuspended())
+            case SessionEvent.RECONNECTED:
+                self._queue.put_nowait(events.SessionResumed())
+            case SessionEvent.EXPIRED:
+                self._queue.put_nowait(events.SessionExpired())
+        log.info("session_event", event_kind=event.value, session=f"{session_id:#x}")
+
+    async def _commit_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.commit_interval)
+            if self._fence.is_open:
+                await self._partitions.commit_all()
+
+    # -- news from fetching (consumerd.fetch.FetchListener)
+
+    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
+        """A `fail` policy: the daemon stops."""
+        self.request_stop(error)
+
+    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
+        """The log no longer has our offset. The tracker follows with the first batch from there."""
+        log.warning("offset_out_of_range", partition=str(partition), offset=old, going_on_at=new)
+
+    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        """A `skip` policy."""
+        log.error("message_skipped", partition=str(partition), offset=offset, next_offset=next_offset, reason=reason)
+
+    def parked(self, partition: TopicPartition, reason: str) -> None:
+        """A `park` policy."""
+        log.error("partition_parked", partition=str(partition), reason=reason)

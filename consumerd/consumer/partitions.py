@@ -1,0 +1,248 @@
+"""The partitions that this member owns: starting, draining and abandoning their flow of messages.
+
+Strategy: per partition one task that finds its position, then hands over (`PartitionWork`). Everything the membership
+machine asks of the flow is a method here and is answered when it is really so: `drain` returns when no handler holds
+anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
+lock, so that an older position can never be written over a newer one.
+
+The position of a partition is looked for in this order: the sink's own (`Handler.position`), what this process handled
+on the very same session (a partition that was abandoned and found to be still ours), ZooKeeper, the initial policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.consumer.work import PartitionWork
+from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
+from consumerd.fetch import Lane
+from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.consumer.fence import Fence
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.fetch import ByteBudget, FetchPool
+    from consumerd.handlers import Handler
+    from consumerd.offsets import ZooKeeperOffsetStore
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: Between attempts to find the position of a partition whose broker or ZooKeeper does not answer.
+RETRY_PAUSE = 0.5
+#: What a drain may spend on its last commit after the handler ended, at least.
+COMMIT_GRACE = 1.0
+
+
+class _Owned:
+    """One owned partition. `work` is there from the moment its position is known."""
+
+    def __init__(self, partition: TopicPartition, session_id: int) -> None:
+        self.partition = partition
+        self.session_id = session_id
+        self.work: PartitionWork | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.committed: int | None = None
+        #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
+        self.end: int | None = None
+
+    @property
+    def at_end(self) -> bool:
+        return self.work is not None and self.end is not None and self.work.position >= self.end
+
+
+class OwnedPartitions:
+    """The flow of messages of all owned partitions.
+
+    `failed` is told of the errors that have to stop the member, `lost` of partitions whose owner node is not ours
+    any more, `progressed` of every handled batch.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        pool: FetchPool,
+        budget: ByteBudget,
+        store: ZooKeeperOffsetStore,
+        handler: Handler,
+        fence: Fence,
+        clock: Clock,
+        stats: ConsumerStats,
+        *,
+        failed: Callable[[ConsumerdError], None],
+        lost: Callable[[TopicPartition], None],
+        progressed: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._budget = budget
+        self._store = store
+        self._handler = handler
+        self._fence = fence
+        self._clock = clock
+        self._stats = stats
+        self._failed = failed
+        self._lost = lost
+        self._progressed = progressed
+        self._owned: dict[TopicPartition, _Owned] = {}
+        #: (session, position) up to which a partition was handled when its flow ended.
+        self._remembered: dict[TopicPartition, tuple[int, int]] = {}
+        self._committing = asyncio.Lock()
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that flow, or are about to."""
+        return frozenset(self._owned)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The handled prefix of an owned partition, once its start is known."""
+        owned = self._owned.get(partition)
+        return owned.work.position if owned is not None and owned.work is not None else None
+
+    @property
+    def all_at_end(self) -> bool:
+        """Whether every partition is handled up to where it ended when it was claimed."""
+        return all(owned.at_end for owned in self._owned.values())
+
+    # -- the flow
+
+    def start(self, partition: TopicPartition, session_id: int, group: asyncio.TaskGroup) -> None:
+        """Begin the flow of a partition that was claimed on `session_id`; its task belongs to `group`."""
+        owned = self._owned[partition] = _Owned(partition, session_id)
+        owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
+
+    async def _flow(self, owned: _Owned) -> None:
+        partition = owned.partition
+        try:
+            start = await self._start_offset(owned)
+            lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
+            owned.work = PartitionWork(
+                partition,
+                owned.session_id,
+                start,
+                lane,
+                self._handler,
+                self._fence,
+                self._clock,
+                self._stats,
+                self._progressed,
+            )
+            log.info("partition_started", partition=str(partition), offset=start)
+            self._pool.add(partition, start, lane)
+            self._progressed()
+            await owned.work.run()
+        except ConsumerdError as error:
+            self._failed(error)
+
+    async def _start_offset(self, owned: _Owned) -> int:
+        while True:
+            try:
+                start = await self._find_offset(owned)
+                if self._settings.stop_at_end:
+                    owned.end = (await self._pool.list_offsets(owned.partition, LATEST))[0]
+            except (BrokerError, NotConnected, ConnectionLost) as error:
+                log.warning("position_not_found_yet", partition=str(owned.partition), error=str(error))
+                await self._clock.sleep(RETRY_PAUSE)
+            else:
+                return start
+
+    async def _find_offset(self, owned: _Owned) -> int:
+        partition = owned.partition
+        own = await self._handler.position(partition)
+        owned.committed = (await self._store.load([partition])).get(partition)
+        if own is not None:
+            return own
+        session_id, remembered = self._remembered.pop(partition, (0, 0))
+        if session_id == owned.session_id:
+            return remembered
+        if owned.committed is not None:
+            return owned.committed
+        time = EARLIEST if self._settings.initial == "earliest" else LATEST
+        offsets = await self._pool.list_offsets(partition, time)
+        if not offsets:  # Jafka's answer for a topic that it does not know
+            raise BrokerError(f"broker {partition.broker} names no offset of {partition} yet.")
+        return offsets[0]
+
+    async def drain(self, partition: TopicPartition, deadline: float) -> None:
+        """Stop fetching, let the handler end until `deadline`, commit what was handled."""
+        owned = self._owned.get(partition)
+        if owned is None:
+            return
+        await self._end(owned, deadline)
+        limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
+        try:
+            async with asyncio.timeout(limit):
+                await self._commit([owned])
+        except TimeoutError:
+            log.warning("last_commit_timed_out", partition=str(partition), position=owned.work and owned.work.position)
+        self._forget(owned)
+
+    async def abandon(self, partition: TopicPartition) -> None:
+        """Stop at once and commit nothing. What was handled is remembered, in case the partition is ours still."""
+        owned = self._owned.get(partition)
+        if owned is None:
+            return
+        await self._end(owned, None)
+        self._forget(owned)
+
+    async def _end(self, owned: _Owned, deadline: float | None) -> None:
+        """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
+        if owned.partition in self._pool.partitions:
+            await self._pool.remove(owned.partition)
+        task = owned.task
+        assert task is not None
+        if owned.work is not None and deadline is not None:
+            await owned.work.drain(task, deadline)
+        elif not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            if owned.partition in self._pool.partitions:
+                # The task had just got as far as `add` when it was cancelled.
+                await self._pool.remove(owned.partition)
+
+    def _forget(self, owned: _Owned) -> None:
+        if self._owned.get(owned.partition) is owned:
+            del self._owned[owned.partition]
+        if owned.work is not None:
+            self._remembered[owned.partition] = (owned.session_id, owned.work.position)
+
+    # -- commits
+
+    async def commit_all(self) -> None:
+        """Write every position that moved since it was last written. Failures are logged; the next commit repeats."""
+        await self._commit(list(self._owned.values()))
+
+    async def _commit(self, owned: list[_Owned]) -> None:
+        async with self._committing:
+            moved = {
+                each.partition: each for each in owned if each.work is not None and each.work.position != each.committed
+            }
+            if not moved:
+                return
+            session_id = next(iter(moved.values())).session_id
+            positions = {tp: each.work.position for tp, each in moved.items() if each.work is not None}
+            try:
+                result = await self._store.commit(positions, session_id=session_id)
+            except (NotConnected, ConnectionLost, SessionChanged) as error:
+                self._stats.failed_commits += len(positions)
+                log.warning("commit_postponed", partitions=len(positions), error=str(error))
+                return
+            except ZooKeeperError as error:
+                self._stats.failed_commits += len(positions)
+                self._failed(error)
+                return
+            for partition in result.committed:
+                moved[partition].committed = positions[partition]
+            self._stats.commits += len(result.committed)
+        for partition in result.lost:
+            log.warning("ownership_lost", partition=str(partition))
+            self._stats.lost_partitions += 1
+            self._lost(partition)

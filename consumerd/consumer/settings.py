@@ -1,0 +1,37 @@
+"""Settings of a group member, as plain values: whoever reads a configuration file builds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from consumerd.fetch import FetchSettings
+from consumerd.group import MembershipSettings
+
+if TYPE_CHECKING:
+    from consumerd.registry import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What a member consumes and how. Times in seconds; defaults as 0.7.2's (golden notes, 8) unless said otherwise."""
+
+    group: str
+    #: The whole id, `group_...`.
+    consumer_id: str
+    subscription: Subscription
+    #: The id was configured, so a node of the same name may be that of our own former process, or of a twin.
+    fixed_id: bool = False
+    membership: MembershipSettings = field(default_factory=MembershipSettings)
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    #: Where a partition without a committed offset starts (autooffset.reset).
+    initial: Literal["earliest", "latest"] = "earliest"
+    #: Between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
+    commit_interval: float = 10.0
+    #: Bytes of messages held in memory, by all partitions and by one.
+    budget: int = 128 << 20
+    partition_budget: int = 16 << 20
+    #: Handing over ends this long before the server may expire our session.
+    lease_margin: float = 0.5
+    #: End by itself once every owned partition is handled up to where it ended when it was claimed.
+    stop_at_end: bool = False

@@ -1,0 +1,104 @@
+"""The work on one owned partition: from its lane to the handler, and what came of it into the tracker.
+
+Strategy: one task per partition, so batches are handed over in order, one at a time. Right before each hand-over the
+fence is asked, with no await in between. A drain closes the lane, lets the batch in hand end until the deadline,
+cancels it then, and awaits its end: only after that may the partition be released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.fetch import LaneClosedError
+from consumerd.handlers import Batch
+from consumerd.offsets import HandledPrefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.consumer.fence import Fence
+    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.fetch import Lane
+    from consumerd.handlers import Handler
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+    from consumerd.wire.v07 import MessageBatch
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionWork:
+    """Hands the batches of `lane` to `handler`, under `fence`, for the session that claimed the partition."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        session_id: int,
+        start: int,
+        lane: Lane,
+        handler: Handler,
+        fence: Fence,
+        clock: Clock,
+        stats: ConsumerStats,
+        progressed: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self.session_id = session_id
+        self._lane = lane
+        self._handler = handler
+        self._fence = fence
+        self._clock = clock
+        self._stats = stats
+        self._progressed = progressed
+        self._tracker = HandledPrefix(start)
+
+    @property
+    def position(self) -> int:
+        """The offset to commit: everything before it was handled."""
+        return self._tracker.position
+
+    async def run(self) -> None:
+        """Hand over until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
+        while True:
+            try:
+                messages = await self._lane.get()
+            except LaneClosedError:
+                return
+            try:
+                await self._hand_over(messages)
+            finally:
+                self._lane.finished(messages)
+
+    async def _hand_over(self, messages: MessageBatch) -> None:
+        batch = Batch(self.partition, messages)
+        if messages.start_offset < self._tracker.position:
+            # A reset went backwards (out of range, earliest): the log itself begins anew here.
+            self._tracker.reset(messages.start_offset)
+        token = self._tracker.begin(batch.start_offset, batch.next_offset)
+        try:
+            # A range without messages (an empty compressed one) only moves the position.
+            if len(batch):
+                await self._fence.wait(self.session_id)
+                await self._handler.handle(batch)
+        except BaseException:
+            # Cancelled at the drain's deadline, or failed: what the handler marked as done stays done.
+            self._tracker.done(token, batch.prefix(batch.handled))
+            raise
+        self._tracker.done(token)
+        self._stats.handled(self.partition, len(batch), batch.next_offset - batch.start_offset)
+        self._progressed()
+
+    async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
+        """Hand over nothing new; let `task` (which runs `run`) end until `deadline` (monotonic), then cancel it.
+
+        Returns when the task ended, however long a handler takes to obey its cancellation.
+        """
+        self._lane.close()
+        await asyncio.wait([task], timeout=max(0.0, deadline - self._clock.monotonic()))
+        if not task.done():
+            log.warning("drain_deadline_passed", partition=str(self.partition), position=self.position)
+            task.cancel()
+            await asyncio.wait([task])

@@ -1,0 +1,167 @@
+"""The daemon's life: startup, main loop, shutdown, in that order below.
+
+Strategy: one TaskGroup-free spine. The session is started first (a ZooKeeper that cannot be reached is the one failure
+a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT asks it to leave in order
+and starts the deadline; a second signal, or the deadline, cancels it. Closing the session then lets ZooKeeper drop
+whatever nodes are left, so a forced stop is at worst a repetition for the next owner, never a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd import __version__
+from consumerd.clock import SystemClock
+from consumerd.consumer import GroupConsumer
+from consumerd.daemon.build import build_connection_settings, build_handler, build_session, build_settings
+from consumerd.daemon.notify import READY, STOPPING, notify, status
+from consumerd.errors import ConsumerdError, ExitCode, ZooKeeperError
+from consumerd.net import connect
+from consumerd.zk.errors import NotConnected
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from consumerd.consumer import ConsumerSettings
+    from consumerd.daemon.config import Config
+    from consumerd.handlers import Handler
+    from consumerd.ports import Clock
+    from consumerd.zk import Session
+
+log = structlog.get_logger(__name__)
+
+#: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
+FORCE_SECONDS = 2.0
+
+
+class StopForcedError(ConsumerdError):
+    """The stop was not graceful: what was in hand is handed over again, to whoever owns the partition next."""
+
+    exit_code = ExitCode.FORCED
+
+
+async def serve(config: Config) -> None:
+    """Run the daemon until a signal or a failure. Raises ConsumerdError for everything that is not a graceful stop."""
+    clock, rng = SystemClock(), SystemRandom()
+    settings = build_settings(config, clock=clock, rng=rng)
+    handler = build_handler(config, clock=clock, rng=rng)
+    session = build_session(config.zookeeper, clock=clock, rng=rng)
+    log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+    await start_session(session, config)
+    try:
+        await run_member(config, settings, handler, session, clock=clock, rng=rng)
+    finally:
+        await session.close()
+    log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+
+
+async def start_session(session: Session, config: Config) -> None:
+    """Start `session` within the configured time. Raises ZooKeeperError with the remedy."""
+    section = config.zookeeper
+    try:
+        await session.start(section.connection_timeout)
+    except NotConnected as error:
+        raise ZooKeeperError(
+            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
+            "check zookeeper.connect and that it runs."
+        ) from error
+
+
+async def run_member(
+    config: Config, settings: ConsumerSettings, handler: Handler, session: Session, *, clock: Clock, rng: Random
+) -> None:
+    """Run a member on a started session until it leaves, under the process's signals."""
+    connector = partial(connect, settings=build_connection_settings(config))
+    consumer = GroupConsumer(settings, zk=session, connect=connector, handler=handler, clock=clock, rng=rng)
+    await _Service(consumer, session, config.daemon.stop_timeout).run()
+
+
+class _Service:
+    """A running member under signals."""
+
+    def __init__(self, consumer: GroupConsumer, session: Session, stop_timeout: float) -> None:
+        self._consumer = consumer
+        self._session = session
+        self._stop_timeout = stop_timeout
+        self._stopping = False
+        self._forced: str | None = None
+        self._failure: ConsumerdError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await self._main_loop()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            for timer in self._timers:
+                timer.cancel()
+
+    async def _main_loop(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._task = group.create_task(self._member(), name="member")
+            watchers = [group.create_task(self._announce()), group.create_task(self._guard_session())]
+            await asyncio.wait([self._task])
+            for watcher in watchers:
+                watcher.cancel()
+        if self._forced is not None:
+            raise StopForcedError(f"the stop was forced ({self._forced}); unfinished work is handed over again.")
+        if self._failure is not None:
+            raise self._failure
+
+    async def _member(self) -> None:
+        try:
+            await self._consumer.run()
+        except asyncio.CancelledError:
+            if self._forced is None:
+                raise
+        except ConsumerdError as error:
+            self._failure = error  # not raised here: it would come out of the group wrapped
+
+    async def _announce(self) -> None:
+        await self._consumer.ready.wait()
+        notify(READY, status(f"member of the group, {len(self._consumer.owned)} partitions"))
+        log.info("ready", partitions=[str(partition) for partition in self._consumer.owned])
+
+    async def _guard_session(self) -> None:
+        """A session that ended for good (refused credentials) takes the daemon with it."""
+        try:
+            await self._session.wait_closed()
+        except ConsumerdError as error:
+            self._consumer.request_stop(error)
+
+    # -- stopping
+
+    def _signalled(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stopping:
+            self._force(f"second signal, {name}")
+            return
+        self._stopping = True
+        log.info("stopping", signal=name, deadline=self._stop_timeout)
+        notify(STOPPING, status("draining"))
+        self._consumer.request_stop()
+        self._later(self._stop_timeout, self._force, f"no end within {self._stop_timeout:g} s")
+
+    def _force(self, reason: str) -> None:
+        if self._forced is not None or self._task is None or self._task.done():
+            return
+        self._forced = reason
+        log.error("stop_forced", reason=reason)
+        self._task.cancel()
+        self._later(FORCE_SECONDS, os._exit, int(ExitCode.FORCED))
+
+    def _later(self, seconds: float, function: object, argument: object) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(seconds, function, argument))  # type: ignore[arg-type]

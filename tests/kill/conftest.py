@@ -1,0 +1,195 @@
+"""A small cluster of whole processes for kill tests: ZooKeeper, a broker, a producer that goes on, members that record.
+
+Strategy: everything runs as an operator would run it. The input is produced while things die; afterwards every message
+is accounted for by its identity (`consumerd.embedded.audit`), against what the broker's segment files really hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.audit import AuditResult, audit, merge_records
+from consumerd.embedded.ledger import Ledger
+from consumerd.embedded.processes import BrokerProcess, DaemonProcess
+from consumerd.net import connect
+from consumerd.partition import TopicPartition
+from consumerd.producer import Producer, ProducerSettings, StaticRouter
+from consumerd.registry import owner_path
+from consumerd.wire.compression import Codec
+from consumerd.zk import NoNode, Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from consumerd.embedded import ZooKeeperServer
+
+TOPIC = "events"
+GROUP = "group"
+PARTITIONS = 6
+#: Of the members' sessions, in seconds. The servers' ticks are 250 ms.
+SESSION_TIMEOUT = 2.0
+#: Everything has an owner again this long after the last fault (the issue asks for session timeout + 3 s).
+RECOVERY = SESSION_TIMEOUT + 3.0
+
+
+class Cluster:
+    """One ZooKeeper (given), one broker, any number of members."""
+
+    def __init__(self, directory: Path, zookeeper: ZooKeeperServer, stack: AsyncExitStack) -> None:
+        self.directory = directory
+        self.zookeeper = zookeeper
+        self.chroot = f"{zookeeper.connect}/kafka"
+        self.records = directory / "records"
+        self.ledger = Ledger()
+        self.members: list[DaemonProcess] = []
+        self._stack = stack
+        self.broker = BrokerProcess(
+            directory / "broker",
+            self.chroot,
+            partitions=PARTITIONS,
+            settings={"log.flush.interval": 1, "log.file.size": 200_000, "zk.sessiontimeout.ms": 2000},
+        )
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, 0, number) for number in range(PARTITIONS)]
+
+    async def start(self) -> None:
+        await self._stack.enter_async_context(self.broker)
+        self.session = await self._stack.enter_async_context(
+            Session(self.chroot, clock=SystemClock(), rng=random.Random(), session_timeout=10.0)
+        )
+
+    async def member(self, *, pause: float = 0.02, **options: Any) -> DaemonProcess:
+        """Start one more member, which records what it is handed and spends `pause` seconds on each batch."""
+        config: dict[str, dict[str, Any]] = {
+            "group": {"id": GROUP, "topics": {TOPIC: 1}},
+            "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT},
+            "fetch": {"size": 20_000, "idle_backoff": 0.1},
+            "commit": {"interval": 0.5},
+            "handler": {
+                "name": "consumerd.embedded.recorder:RecordHandler",
+                "options": {"directory": str(self.records), "pause": pause},
+            },
+        }
+        for table, keys in options.items():
+            config[table] = {**config.get(table, {}), **keys}
+        daemon = DaemonProcess(self.directory, config, name=f"member-{len(self.members)}")
+        self.members.append(daemon)
+        await self._stack.enter_async_context(daemon)
+        return daemon
+
+    # -- input
+
+    @asynccontextmanager
+    async def producing(self) -> AsyncIterator[None]:
+        """Send batches of every codec round the partitions until the block ends."""
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._produce(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def _produce(self, stop: asyncio.Event) -> None:
+        number = 0
+        codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]
+        async with AsyncExitStack() as stack:
+            producers = [
+                await stack.enter_async_context(
+                    Producer(
+                        StaticRouter([("127.0.0.1", self.broker.port)], rng=random.Random()),
+                        connect=connect,
+                        clock=SystemClock(),
+                        rng=random.Random(),
+                        # A batch whose answer is lost would be stored twice: then input and log no longer agree line
+                        # by line. The kill of a broker is tested with the producer at rest.
+                        settings=ProducerSettings(codec=codec, resends=0),
+                    )
+                )
+                for codec in codecs
+            ]
+            while not stop.is_set():
+                partition = self.partitions[number % PARTITIONS]
+                lines = [b"" if i == 7 else b"\xff%d-%d " % (number, i) * (i % 5) for i in range(20)]
+                self.ledger.partition(partition).send(lines)
+                await producers[number % 3].send(TOPIC, lines, partition=partition.partition)
+                number += 1
+                await asyncio.sleep(0.002)
+
+    # -- what happened
+
+    async def owners(self) -> dict[TopicPartition, int | None]:
+        """The session that owns each partition."""
+        found: dict[TopicPartition, int | None] = {}
+        for partition in self.partitions:
+            stat = await self.session.exists(owner_path(GROUP, partition))
+            found[partition] = None if stat is None else stat.ephemeral_owner
+        return found
+
+    async def wait_until(self, condition: Callable[[dict[TopicPartition, int | None]], bool], limit: float) -> float:
+        """Seconds until `condition(owners)` holds. Fails with the owners after `limit` seconds.
+
+        ZooKeeper's tree is the outside world: it is polled, since watching it would change what is tested.
+        """
+        start = time.monotonic()
+        while True:
+            owners = await self.owners()
+            if condition(owners):
+                return time.monotonic() - start
+            if time.monotonic() - start > limit:
+                pytest.fail(f"not within {limit} s; owners: {owners}; logs in {self.directory}")
+            await asyncio.sleep(0.05)
+
+    async def wait_all_owned(self, members: int, limit: float = RECOVERY) -> float:
+        """Seconds until all partitions are owned by `members` sessions, in fair shares."""
+
+        def fair(owners: dict[TopicPartition, int | None]) -> bool:
+            held = list(owners.values())
+            shares = [held.count(session) for session in set(held)]
+            return None not in held and len(shares) == members and max(shares) - min(shares) <= 1
+
+        return await self.wait_until(fair, limit)
+
+    async def wait_handled(self, limit: float = 30.0) -> AuditResult:
+        """Read the log back, wait until everything in it was handed over, and account for it."""
+        for partition in self.partitions:
+            self.ledger.read_log(self.broker.log_directory, partition)
+        held = sum(each.held for each in self.ledger.partitions.values())
+        start = time.monotonic()
+        while True:
+            result = audit(self.ledger, merge_records(sorted(self.records.glob("*.ndjson"))))
+            if result.distinct == held or time.monotonic() - start > limit:
+                return result
+            await asyncio.sleep(0.2)
+
+    async def committed(self) -> dict[TopicPartition, int]:
+        """The offsets in ZooKeeper."""
+        found = {}
+        for partition in self.partitions:
+            try:
+                data, _ = await self.session.get(f"/consumers/{GROUP}/offsets/{partition.topic}/{partition.name}")
+            except NoNode:
+                continue
+            found[partition] = int(data or b"")
+        return found
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path, zookeeper_factory: Any) -> AsyncIterator[Cluster]:
+    """A started cluster without members. Everything ends with the test."""
+    zookeeper = await zookeeper_factory(tick_ms=250)
+    async with AsyncExitStack() as stack:
+        made = Cluster(tmp_path, zookeeper, stack)
+        await made.start()
+        yield made

@@ -1,0 +1,143 @@
+"""Whole processes die, freeze and come back: nothing is lost, or handed over by two; all is owned again soon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from consumerd.embedded.audit import AuditResult
+
+pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
+
+SESSION_TIMEOUT = 2.0
+RECOVERY = SESSION_TIMEOUT + 3.0
+
+
+def assert_sound(result: AuditResult) -> None:
+    assert result.sound, result
+    assert result.produced == result.distinct > 500
+
+
+async def test_members_come_and_go_without_loss(cluster: Any) -> None:
+    async with cluster.producing():
+        first = await cluster.member()
+        await cluster.wait_all_owned(1)
+        second = await cluster.member()
+        await cluster.wait_all_owned(2)
+        await cluster.member()
+        await cluster.wait_all_owned(3)
+        assert await first.stop() == 0
+        await cluster.wait_all_owned(2)
+    assert_sound(await cluster.wait_handled())
+    assert await second.stop() == 0
+
+
+async def test_a_graceful_stop_repeats_nothing(cluster: Any) -> None:
+    async with cluster.producing():
+        first = await cluster.member()
+        await cluster.member()
+        await cluster.wait_all_owned(2)
+        await asyncio.sleep(1)
+        assert await first.stop() == 0
+        await cluster.wait_all_owned(1)
+    result = await cluster.wait_handled()
+    assert_sound(result)
+    assert result.duplicated == 0
+
+
+async def test_sigkill_of_a_member(cluster: Any) -> None:
+    async with cluster.producing():
+        first = await cluster.member()
+        await cluster.member()
+        await cluster.wait_all_owned(2)
+        await asyncio.sleep(1)
+        first.kill()
+        await cluster.wait_all_owned(1, RECOVERY)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_sigkill_of_the_broker_and_back(cluster: Any) -> None:
+    # The producer rests while the broker is down: the members must not care either way.
+    await cluster.member()
+    await cluster.member()
+    async with cluster.producing():
+        await cluster.wait_all_owned(2)
+        await asyncio.sleep(1)
+    cluster.broker.kill()
+    await asyncio.sleep(0.5)
+    await cluster.broker.start()
+    async with cluster.producing():
+        await cluster.wait_all_owned(2, RECOVERY)
+        await asyncio.sleep(1)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_a_broker_that_comes_back_at_another_address(cluster: Any) -> None:
+    await cluster.member()
+    async with cluster.producing():
+        await cluster.wait_all_owned(1)
+    assert await cluster.broker.stop() == 0
+    from consumerd.embedded.ports import free_port
+
+    cluster.broker.port = free_port()
+    await cluster.broker.start()
+    async with cluster.producing():
+        await cluster.wait_all_owned(1, RECOVERY)
+        await asyncio.sleep(0.5)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_sigkill_of_zookeeper_and_back(cluster: Any) -> None:
+    async with cluster.producing():
+        await cluster.member()
+        await cluster.member()
+        await cluster.wait_all_owned(2)
+        cluster.zookeeper.kill()
+        await asyncio.sleep(1)
+        await cluster.zookeeper.start()
+        await cluster.wait_all_owned(2, RECOVERY)
+        await asyncio.sleep(1)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_zookeeper_away_for_longer_than_the_sessions_live(cluster: Any) -> None:
+    async with cluster.producing():
+        await cluster.member()
+        await cluster.member()
+        await cluster.wait_all_owned(2)
+        cluster.zookeeper.kill()
+        await asyncio.sleep(2 * SESSION_TIMEOUT)
+        await cluster.zookeeper.start()
+        await cluster.wait_all_owned(2, RECOVERY)
+        await asyncio.sleep(1)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_a_member_frozen_for_twice_its_session_hands_nothing_over_any_more(cluster: Any) -> None:
+    async with cluster.producing():
+        # Slow enough to have messages waiting in the lanes all the time: those must not come out after the thaw.
+        first = await cluster.member(pause=0.4)
+        await cluster.member(pause=0.4)
+        await cluster.wait_all_owned(2)
+        await asyncio.sleep(1)
+        first.pause()
+        await asyncio.sleep(2 * SESSION_TIMEOUT)
+        await cluster.wait_all_owned(1)
+        first.resume()
+        await cluster.wait_all_owned(2, RECOVERY)
+        await asyncio.sleep(1)
+    assert_sound(await cluster.wait_handled())
+
+
+async def test_a_configured_id_comes_back_after_a_kill_and_waits_for_its_former_node(cluster: Any) -> None:
+    async with cluster.producing():
+        first = await cluster.member(group={"consumer_id": "pod-0"})
+        await cluster.member(group={"consumer_id": "pod-1"})
+        await cluster.wait_all_owned(2)
+        first.kill()
+        await first.start()
+        await cluster.wait_all_owned(2, RECOVERY)
+    assert_sound(await cluster.wait_handled())

@@ -1,0 +1,237 @@
+"""The hand-over of one partition: order, the fence, drains and what counts as handled."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.consumer.work import PartitionWork
+from consumerd.errors import HandlerFailedError
+from consumerd.fetch import ByteBudget, Lane
+from consumerd.handlers import Batch, Handler
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
+
+TP = TopicPartition("t", 0, 1)
+SESSION = 7
+
+
+@dataclass
+class Lease:
+    """As much of a session as the fence looks at."""
+
+    session_id: int = SESSION
+    left: float = 10.0
+    session_timeout: float = 6.0
+
+    def lease_left(self) -> float:
+        return self.left
+
+
+class Recorder(Handler):
+    """Remembers payloads; `during` is awaited within each batch, before the batch counts."""
+
+    def __init__(self, during: Callable[[Batch], "asyncio.Future[None] | None"] = lambda _: None) -> None:
+        self.seen: list[bytes] = []
+        self.started = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._during = during
+
+    async def handle(self, batch: Batch) -> None:
+        self.started.set()
+        try:
+            if waiting := self._during(batch):
+                await waiting
+            self.seen += batch.payloads
+        finally:
+            self.ended.set()
+
+
+def batch(start: int, *payloads: bytes) -> MessageBatch:
+    return decode_batch(encode_message_set(payloads), start)
+
+
+@dataclass
+class Setup:
+    handler: Handler
+    lease: Lease = field(default_factory=Lease)
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        self.budget = ByteBudget(1 << 20)
+        self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
+        self.stats = ConsumerStats()
+        self.fence = Fence(self.lease, SystemClock(), 0.5)  # type: ignore[arg-type]  # only what it looks at
+        self.fence.open()
+        self.work = PartitionWork(
+            TP, SESSION, self.start, self.lane, self.handler, self.fence, SystemClock(), self.stats, self.on_progress
+        )
+        self.progress = asyncio.Event()
+        self.task = asyncio.create_task(self.work.run())
+
+    def on_progress(self) -> None:
+        self.progress.set()
+
+    def put(self, messages: MessageBatch) -> int:
+        self.lane.put(messages, self.budget.charge(messages.memory_bytes))
+        return messages.next_offset
+
+    async def position(self, offset: int) -> None:
+        async with asyncio.timeout(5):
+            while self.work.position != offset:
+                self.progress.clear()
+                await self.progress.wait()
+
+
+@pytest_asyncio.fixture
+async def setups() -> AsyncIterator[list[Setup]]:
+    made: list[Setup] = []
+    yield made
+    for each in made:
+        each.task.cancel()
+        await asyncio.wait([each.task])
+
+
+@pytest.mark.asyncio
+async def test_batches_are_handed_over_in_order_and_move_the_position(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    middle = s.put(batch(0, b"a", b"b"))
+    end = s.put(batch(middle, b"c"))
+    await s.position(end)
+    assert handler.seen == [b"a", b"b", b"c"]
+    assert s.budget.used == 0
+    assert (s.stats.messages, s.stats.bytes) == (3, end)
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_handed_over_while_the_lease_is_short(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler, Lease(left=0.4)))
+    end = s.put(batch(0, b"a"))
+    await asyncio.sleep(0.15)
+    assert handler.seen == []
+    s.lease.left = 5.0
+    await s.position(end)
+    assert handler.seen == [b"a"]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_handed_over_for_a_session_that_is_not_the_claims(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler, Lease(session_id=SESSION + 1)))
+    s.put(batch(0, b"a"))
+    await asyncio.sleep(0.15)
+    assert handler.seen == []
+    assert not s.fence.allows(SESSION)
+
+
+@pytest.mark.asyncio
+async def test_a_closed_gate_holds_back_until_it_opens(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    s.fence.close()
+    end = s.put(batch(0, b"a"))
+    await asyncio.sleep(0.1)
+    assert handler.seen == []
+    s.fence.open()
+    await s.position(end)
+
+
+@pytest.mark.asyncio
+async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: list[Setup]) -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    handler = Recorder(lambda _: gate)
+    setups.append(s := Setup(handler))
+    first = s.put(batch(0, b"a"))
+    s.put(batch(first, b"b"))
+    await handler.started.wait()
+    drain = asyncio.create_task(s.work.drain(s.task, time.monotonic() + 5))
+    await asyncio.sleep(0)
+    gate.set_result(None)
+    await drain
+    assert handler.seen == [b"a"]
+    assert s.work.position == first
+    assert s.budget.used == 0
+
+
+@pytest.mark.asyncio
+async def test_a_drain_cancels_the_handler_at_the_deadline_and_awaits_its_end(setups: list[Setup]) -> None:
+    handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
+    setups.append(s := Setup(handler))
+    s.put(batch(0, b"a"))
+    await handler.started.wait()
+    await s.work.drain(s.task, time.monotonic() + 0.05)
+    assert handler.ended.is_set()
+    assert (handler.seen, s.work.position) == ([], 0)
+
+
+@pytest.mark.asyncio
+async def test_what_a_cancelled_handler_marked_counts_up_to_a_whole_outer_message(setups: list[Setup]) -> None:
+    class Marks(Handler):
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(2)
+            started.set()
+            await asyncio.Event().wait()
+
+    started = asyncio.Event()
+    setups.append(s := Setup(Marks()))
+    s.put(batch(0, b"a", b"b", b"c"))
+    await started.wait()
+    await s.work.drain(s.task, time.monotonic())
+    assert s.work.position == 2 * len(encode_message_set([b"a"]))
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_fails_for_good_ends_the_work_with_its_error(setups: list[Setup]) -> None:
+    class Fails(Handler):
+        async def handle(self, batch: Batch) -> None:
+            raise HandlerFailedError("no")
+
+    setups.append(s := Setup(Fails(), start=100))
+    s.put(batch(100, b"a"))
+    with pytest.raises(HandlerFailedError):
+        await s.task
+    assert s.work.position == 100
+
+
+@pytest.mark.asyncio
+async def test_a_reset_backwards_takes_the_position_with_it(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler, start=5000))
+    end = s.put(batch(0, b"again"))
+    await s.position(end)
+    assert handler.seen == [b"again"]
+
+
+@pytest.mark.asyncio
+async def test_the_fence_tells_once_when_the_lease_runs_out() -> None:
+    lease = Lease(left=0.55)
+    fence = Fence(lease, SystemClock(), 0.5)  # type: ignore[arg-type]
+    told: list[float] = []
+    rang = asyncio.Event()
+
+    def expired() -> None:
+        told.append(lease.left)
+        rang.set()
+
+    watching = asyncio.create_task(fence.watch(expired))
+    lease.left = 0.2
+    async with asyncio.timeout(5):
+        await rang.wait()
+    rang.clear()
+    lease.left = 3.0
+    await asyncio.sleep(0.12)
+    assert told == [0.2]
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+def test_the_margin_never_eats_a_short_session_up() -> None:
+    assert Fence(Lease(session_timeout=1.0), SystemClock(), 0.5).margin == 0.25  # type: ignore[arg-type]
