@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.errors import ConfigError
+from consumerd.registry.values import MAX_PARTITIONS
 from consumerd.storage import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _INT32 = (1 << 31) - 1
+_INT64 = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,13 @@ class BrokerConfig:
     #: None: as often as the scheduler looks.
     flush_ms: int | None = None
     topic_flush_ms: Mapping[str, int] = field(default_factory=dict)
+    #: None: segments are kept for ever; 0.7.2 deletes after 168 hours unless told otherwise.
+    retention_hours: int | None = None
+    topic_retention_hours: Mapping[str, int] = field(default_factory=dict)
+    #: -1: logs may grow without bound.
+    retention_bytes: int = -1
+    topic_retention_bytes: Mapping[str, int] = field(default_factory=dict)
+    cleanup_minutes: int = 10
     #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
     max_message_bytes: int = 1_000_000
     max_request_bytes: int = 100 << 20
@@ -95,7 +104,11 @@ class BrokerConfig:
     def log_settings(self, topic: str) -> LogSettings:
         """The log settings of `topic`."""
         flush_ms = self.flush_check_ms if self.flush_ms is None else self.flush_ms
+        hours = self.topic_retention_hours.get(topic, self.retention_hours)
+        most = self.topic_retention_bytes.get(topic, self.retention_bytes)
         return LogSettings(
+            retention_seconds=None if hours is None else hours * 3600.0,
+            retention_bytes=None if most < 0 else most,
             segment_bytes=self.topic_segment_bytes.get(topic, self.segment_bytes),
             roll_seconds=self.topic_roll_hours.get(topic, self.roll_hours) * 3600.0,
             flush_messages=self.flush_messages,
@@ -132,8 +145,8 @@ def _boolean(name: str, text: str) -> bool:
     return text == "true"
 
 
-def _per_topic(low: int) -> Callable[[str, str], dict[str, int]]:
-    read_value = _integer(low)
+def _per_topic(low: int, high: int = _INT32) -> Callable[[str, str], dict[str, int]]:
+    read_value = _integer(low, high)
 
     def read(name: str, text: str) -> dict[str, int]:
         out = {}
@@ -153,8 +166,8 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "port": ("port", _integer(0, 65535)),
     "hostname": ("advertised_host", _text),
     "log.dir": ("log_dir", _path),
-    "num.partitions": ("partitions", _integer(1)),
-    "topic.partition.count.map": ("topic_partitions", _per_topic(1)),
+    "num.partitions": ("partitions", _integer(1, MAX_PARTITIONS)),
+    "topic.partition.count.map": ("topic_partitions", _per_topic(1, MAX_PARTITIONS)),
     "log.file.size": ("segment_bytes", _integer(1)),
     "topic.log.file.size": ("topic_segment_bytes", _per_topic(1)),
     "log.roll.hours": ("roll_hours", _integer(1)),
@@ -163,6 +176,11 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "log.default.flush.interval.ms": ("flush_ms", _integer(1)),
     "log.default.flush.scheduler.interval.ms": ("flush_check_ms", _integer(1)),
     "topic.flush.intervals.ms": ("topic_flush_ms", _per_topic(1)),
+    "log.retention.hours": ("retention_hours", _integer(1)),
+    "topic.log.retention.hours": ("topic_retention_hours", _per_topic(1)),
+    "log.retention.size": ("retention_bytes", _integer(-1, _INT64)),
+    "topic.log.retention.size": ("topic_retention_bytes", _per_topic(-1, _INT64)),
+    "log.cleanup.interval.mins": ("cleanup_minutes", _integer(1)),
     "max.message.size": ("max_message_bytes", _integer(0)),
     "max.socket.request.bytes": ("max_request_bytes", _integer(1)),
     "max.topic.name.length": ("max_topic_length", _integer(1, 255)),
@@ -175,17 +193,6 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 
 #: Properties of 0.7.2 that this broker knows but does not honour.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "log.retention.hours",
-        "topic.log.retention.hours",
-        "log.retention.size",
-        "topic.log.retention.size",
-        "log.cleanup.interval.mins",
-        "num.threads",
-        "monitoring.period.secs",
-        "zk.synctime.ms",
-    }
-)
+_WITHOUT_EFFECT = frozenset({"num.threads", "monitoring.period.secs", "zk.synctime.ms"})
 
 assert {name for name, _ in _PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.storage import StorageError
+import structlog
+
+from consumerd.storage import FlushFailedError, StorageError
 
 if TYPE_CHECKING:
     from consumerd.ports import Clock
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Most bytes that a fetch answer can announce: its int32 length counts the error code, too.
 MAX_RANGE = (1 << 31) - 3
+logger = structlog.get_logger(__name__)
+
 #: Sets larger than this are written in a thread.
 _LARGE = 1 << 20
 
@@ -50,6 +54,12 @@ class Partition:
                 log.append(data, messages, now)
         if log.flush_due():
             await self.flush()
+
+    async def clean(self) -> list[str]:
+        """Delete what retention lets go; returns the names of the files. Raises StorageError."""
+        async with self._appending:
+            now_ms = int(self._clock.wall() * 1000)
+            return await asyncio.to_thread(self.log.clean, self._clock.monotonic(), now_ms)
 
     def hold(self, offset: int, max_bytes: int) -> Slice:
         """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
@@ -101,7 +111,25 @@ class Partitions:
     async def flush_overdue(self) -> None:
         """Flush what waited long enough; the scheduler's work. Raises FlushFailedError."""
         now = self._clock.monotonic()
-        for topic, partition in self._logs.partitions():
-            known = self.get(topic, partition)
-            if known is not None and known.log.flush_overdue(now):
-                await known.flush()
+        for partition in self._all():
+            if partition.log.flush_overdue(now):
+                await partition.flush()
+
+    async def clean(self) -> None:
+        """Apply retention to every log. Raises FlushFailedError; a log that cannot be cleaned is left for next time."""
+        for partition in self._all():
+            if not partition.log.settings.forgets:
+                continue
+            try:
+                dropped = await partition.clean()
+            except FlushFailedError:
+                raise
+            except StorageError as error:
+                logger.error("retention_failed", log=partition.log.name, reason=str(error))
+                continue
+            if dropped:
+                logger.info("segments_deleted", log=partition.log.name, files=dropped)
+
+    def _all(self) -> list[Partition]:
+        found = (self.get(topic, number) for topic, number in self._logs.partitions())
+        return [partition for partition in found if partition is not None]

@@ -41,6 +41,8 @@ _BACKLOG = 1024
 #: Pause of the acceptor when the process has no descriptors or memory left.
 _ACCEPT_PAUSE = 0.5
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Seconds from the start to the first look at retention, as in 0.7.2 (golden notes, 3).
+_FIRST_CLEANUP = 60.0
 #: How long a graceful stop waits for ZooKeeper, and for clients that do not read their answers, in seconds.
 _STOP_PATIENCE = 5.0
 
@@ -140,6 +142,9 @@ class Broker:
             logger.warning("log_truncated", log=cut.name, end_offset=cut.end_offset, found=cut.damage.value)
         for name in report.stray:
             logger.warning("stray_file_in_log_dir", directory=str(self.config.log_dir), name=name)
+        for topic, partition in self._logs.partitions():
+            if partition >= self.config.partitions_of(topic):
+                logger.warning("log_out_of_reach", topic=topic, partition=partition)
         if report.marker_unreadable:
             logger.warning("clean_marker_unreadable", directory=str(self.config.log_dir))
 
@@ -179,12 +184,14 @@ class Broker:
             tasks = [
                 group.create_task(self._accept(listener, group, requests), name="accept"),
                 group.create_task(self._flush_regularly(partitions), name="flush"),
+                group.create_task(self._clean_regularly(partitions), name="retention"),
             ]
             if registration is not None:
                 tasks.append(group.create_task(registration.run(), name="registration"))
             logger.info("broker_ready", broker=self.config.broker_id, port=self.port, logs=len(self._logs))
             self.ready.set()
             await self._stopping.wait()
+            listener.close()
             await self._shut_down(registration, tasks)
 
     async def _shut_down(self, registration: Registration | None, tasks: list[asyncio.Task[None]]) -> None:
@@ -250,6 +257,12 @@ class Broker:
         while True:
             await self._clock.sleep(self.config.flush_check_ms / 1000)
             await partitions.flush_overdue()
+
+    async def _clean_regularly(self, partitions: Partitions) -> None:
+        await self._clock.sleep(_FIRST_CLEANUP)
+        while True:
+            await partitions.clean()
+            await self._clock.sleep(self.config.cleanup_minutes * 60.0)
 
 
 async def _in_thread(work: Callable[..., Result], *arguments: float) -> Result:

@@ -8,10 +8,11 @@ from consumerd.storage.errors import (
     StorageError,
 )
 from consumerd.storage.files import Entry, Files, OsFiles, OsSegmentFile, SegmentFile
-from consumerd.storage.log import Log, LogSettings
+from consumerd.storage.log import Log
 from consumerd.storage.manager import CLEAN_MARKER, LoadReport, LogManager, Truncation
 from consumerd.storage.recovery import Damage, Extent, recover, walk
 from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
+from consumerd.storage.settings import LogSettings
 
 __all__ = [
     "CLEAN_MARKER",

@@ -13,12 +13,12 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from consumerd.storage.errors import CorruptLogError, FlushFailedError, OffsetOutOfRangeError, StorageError
 from consumerd.storage.recovery import Damage, recover
+from consumerd.storage.retention import expired, oversize
 from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
@@ -26,25 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.storage.files import Files
+    from consumerd.storage.settings import LogSettings
 
 #: The two special times of an OFFSETS request (spec 000).
 LATEST, EARLIEST = -1, -2
 
 _start_of = attrgetter("start")
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """How one log behaves. Defaults are those of 0.7.2 (golden notes, 8)."""
-
-    #: A segment larger than this (strictly) is rolled before the next append. log.file.size
-    segment_bytes: int = 1 << 30
-    #: A segment whose first append is older than this is rolled before the next append. log.roll.hours
-    roll_seconds: float = 168 * 3600.0
-    #: Flush when so many messages (leaves of compressed ones counted) are unflushed. log.flush.interval
-    flush_messages: int = 500
-    #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
-    flush_seconds: float = 3.0
 
 
 class Log:
@@ -130,14 +117,17 @@ class Log:
     def roll(self, now: float) -> None:
         """Flush, then begin a new, empty segment. Blocks on the disk. Raises StorageError, FlushFailedError."""
         with self._flushing:
-            self._flush(now)
-            with self._writing:
-                last = self._segments[-1]
-                if not last.size:
-                    return
-                if last.flushed != last.size:
-                    raise RuntimeError(f"{self.name} was appended to during a roll: a log has one writer at a time")
-                self._segments = (*self._segments, _create(self.directory, self._files, last.end))
+            self._roll(now)
+
+    def _roll(self, now: float) -> None:
+        self._flush(now)
+        with self._writing:
+            last = self._segments[-1]
+            if not last.size:
+                return
+            if last.flushed != last.size:
+                raise RuntimeError(f"{self.name} was appended to during a roll: a log has one writer at a time")
+            self._segments = (*self._segments, _create(self.directory, self._files, last.end))
 
     def append(self, data: bytes, messages: int, now: float) -> int:
         """Write a checked message set of `messages` leaves into the page cache; returns its offset.
@@ -189,6 +179,35 @@ class Log:
             last.flushed = size
             self._unflushed -= messages
             self._last_flush = now
+
+    def clean(self, now: float, now_ms: int) -> list[str]:
+        """Delete what retention lets go; returns the file names.
+
+        A log that goes whole keeps its end in an empty segment, so this may roll: it counts as the one writer. Readers
+        that hold a segment keep reading it. Blocks on the disk. Raises StorageError, FlushFailedError.
+        """
+        settings = self.settings
+        with self._flushing:
+            dropped: list[str] = []
+            if settings.retention_seconds is not None:
+                dropped += self._drop(expired(self._segments, settings.retention_seconds * 1000, now_ms), now)
+            if settings.retention_bytes is not None:
+                dropped += self._drop(oversize(self._segments, settings.retention_bytes), now)
+            return dropped
+
+    def _drop(self, count: int, now: float) -> list[str]:
+        if count == len(self._segments):
+            self._roll(now)
+            count = len(self._segments) - 1  # the last one is empty now: it is the log's memory of its end
+        with self._writing:
+            doomed, self._segments = self._segments[:count], self._segments[count:]
+        try:
+            for segment in doomed:  # oldest first, so that a crash in between leaves no hole
+                self._files.remove(segment.path)
+        finally:
+            for segment in doomed:
+                segment.close()
+        return [segment.path.name for segment in doomed]
 
     def slice(self, offset: int, max_bytes: int) -> Slice:
         """The flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.

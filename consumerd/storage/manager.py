@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.errors import CorruptLogError
-from consumerd.storage.log import Log, LogSettings
+from consumerd.storage.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from consumerd.storage.files import Files
     from consumerd.storage.recovery import Damage
+    from consumerd.storage.settings import LogSettings
 
 #: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
 CLEAN_MARKER = ".kafka_cleanshutdown"

@@ -56,7 +56,7 @@ class Crash:
 _crashes = st.builds(
     Crash,
     st.floats(0, 1),
-    st.none() | st.integers(0, 255),
+    st.sampled_from([None, 0, 1]),  # any other byte, where a magic stands, makes a start fail, and rightly so
     # zeros, a torn header, or anything that cannot pass for a message of an unknown magic
     st.sampled_from(
         [b"", b"\0" * 40, b"\0\0", b"\x7f\xff\xff\xff\x01\x00abc", b"\0\0\0\x09\x01\x00\x00\x00\x00\x00abc"]
@@ -156,9 +156,6 @@ def _damage(path: Path, flushed: int, crash: Crash) -> None:
     data = path.read_bytes()
     cut = flushed + round(crash.keep * (len(data) - flushed))
     lost = b"" if crash.overwrite is None else bytes([crash.overwrite]) * (len(data) - cut)
-    # Bytes that happen to spell a message of unknown magic make a start fail, rightly; not the subject here.
-    if crash.overwrite is not None and 1 < crash.overwrite < 128:
-        lost = b""
     path.write_bytes(data[:cut] + lost + crash.junk)
 
 

@@ -51,7 +51,7 @@ def test_the_flush_interval_follows_the_scheduler() -> None:
         ("num.partitons", "1", "not a broker property of Kafka 0.7; did you mean num.partitions?"),
         ("zzz", "1", "zzz is not a broker property of Kafka 0.7"),
         ("num.partitions", "many", "num.partitions must be a whole number, not 'many'"),
-        ("num.partitions", "0", "num.partitions must be from 1 to 2147483647, not 0"),
+        ("num.partitions", "0", "num.partitions must be from 1 to 100000, not 0"),
         ("port", "65536", "port must be from 0 to 65535"),
         ("max.topic.name.length", "256", "must be from 1 to 255"),
         ("enable.zookeeper", "yes", "enable.zookeeper must be true or false, not 'yes'"),
@@ -76,8 +76,15 @@ def test_what_is_needed_is_asked_for() -> None:
 
 
 def test_known_properties_without_effect_are_named() -> None:
-    config = read(num_threads="8", log_retention_hours="24")
-    assert config.ignored == ("num.threads", "log.retention.hours")
+    config = read(num_threads="8", zk_synctime_ms="2000")
+    assert config.ignored == ("num.threads", "zk.synctime.ms")
+
+
+def test_nothing_is_forgotten_unless_asked_for() -> None:
+    assert not read().log_settings("t").forgets
+    config = BrokerConfig.from_properties({**BASE, "log.retention.hours": "2", "topic.log.retention.size": "big:5000"})
+    assert (config.log_settings("t").retention_seconds, config.log_settings("t").retention_bytes) == (7200, None)
+    assert config.log_settings("big").retention_bytes == 5000
 
 
 def test_overrides_win() -> None:

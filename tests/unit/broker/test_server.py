@@ -234,6 +234,29 @@ async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
 
 
 @pytest.mark.asyncio
+async def test_retention_runs_by_itself_while_a_reader_holds_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.3)
+    data = encode_message(os.urandom(990_000))
+    async with make(tmp_path, segment_bytes=9_000_000, retention_bytes=1_000_000) as broker:
+        await produce(
+            broker, ProduceRequest("t", 0, data * 10), ProduceRequest("t", 0, data), ProduceRequest("t", 0, data)
+        )
+        async with connected(broker) as (reader, writer):
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(FetchRequest("t", 0, 0, 1 << 24).encode())
+            while (tmp_path / "t-0" / f"{0:020d}.kafka").exists():
+                await asyncio.sleep(0.02)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            assert await answer(reader) == b"\0\0" + data * 10
+            writer.write(FetchRequest("t", 0, 0, 1 << 24).encode())
+            assert await answer(reader) == b"\0\x01"
+            writer.write(OffsetsRequest("t", 0, -2, 1).encode())
+            assert await answer(reader) == struct.pack(">hiq", 0, 1, 10 * len(data))
+
+
+@pytest.mark.asyncio
 async def test_socket_buffers_are_set_where_asked(tmp_path: Path) -> None:
     async with (
         make(tmp_path, send_buffer=50_000, receive_buffer=60_000) as broker,

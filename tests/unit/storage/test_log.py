@@ -197,6 +197,27 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None
         assert log.end_offset == 11
 
 
+def test_retention_keeps_the_end_of_a_log_that_goes_whole(tmp_path: Path, message: Message) -> None:
+    one = message(b"x" * 90)
+    settings = LogSettings(segment_bytes=1, retention_bytes=0)
+    assert settings.forgets
+    with opened(tmp_path / "t-0", settings) as log:
+        assert log.clean(0.0, 0) == []  # an empty log is already as small as it can be
+        for _ in range(3):
+            if log.roll_due(0.0):
+                log.roll(0.0)
+            log.append(one, 1, 0.0)
+        assert len(log.clean(0.0, 0)) == 3
+        assert sizes(tmp_path / "t-0") == {3 * len(one): 0}
+        assert (log.start_offset, log.flushed_offset) == (3 * len(one), 3 * len(one))
+        assert log.append(one, 1, 0.0) == 3 * len(one)
+    with opened(tmp_path / "t-0", LogSettings(retention_seconds=100)) as log:
+        modified = log.segments[0].file.modified_ms()
+        assert log.clean(0.0, modified + 100_000) == []
+        assert log.clean(0.0, modified + 100_001) == [f"{3 * len(one):020d}.kafka"]
+        assert log.read(4 * len(one), 10) == b""
+
+
 def test_nothing_is_accepted_after_a_failed_sync(
     tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,29 @@
+"""How one log behaves: when it rolls, flushes and forgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How one log behaves. Defaults are those of 0.7.2 (golden notes, 8)."""
+
+    #: A segment larger than this (strictly) is rolled before the next append. log.file.size
+    segment_bytes: int = 1 << 30
+    #: A segment whose first append is older than this is rolled before the next append. log.roll.hours
+    roll_seconds: float = 168 * 3600.0
+    #: Flush when so many messages (leaves of compressed ones counted) are unflushed. log.flush.interval
+    flush_messages: int = 500
+    #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
+    flush_seconds: float = 3.0
+    #: Drop segments last written longer ago. log.retention.hours, which in 0.7.2 is 168 unless set: too dangerous for a
+    #: broker that somebody starts on an archive, so here nothing is dropped unless it was asked for.
+    retention_seconds: float | None = None
+    #: Drop the oldest segments while at least so much stays. log.retention.size
+    retention_bytes: int | None = None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether segments are ever dropped."""
+        return self.retention_seconds is not None or self.retention_bytes is not None
