@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
+from binascii import b2a_base64
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,21 +86,18 @@ def _codec_name(entry: LogEntry) -> str | None:
 
 
 def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
-    name = str(path)
+    # Put together by hand: a segment has millions of entries, and only the name and the problem can need escapes.
+    start = f'{{"file": {json.dumps(str(path))}, "offset": '
+    write, encode = sys.stdout.write, b2a_base64
     for entry in entries:
-        line: dict[str, object] = {
-            "file": name,
-            "offset": entry.offset,
-            "next_offset": entry.next_offset,
-            "valid": entry.valid,
-            "magic": entry.magic,
-            "codec": _codec_name(entry),
-            "size": entry.size,
-            "payloads_base64": [base64.b64encode(payload).decode("ascii") for payload in entry.payloads],
-        }
-        if entry.problem is not None:
-            line["problem"] = entry.problem
-        sys.stdout.write(json.dumps(line) + "\n")
+        payloads = ", ".join([f'"{encode(payload, newline=False).decode()}"' for payload in entry.payloads])
+        magic, size = ("null" if number is None else number for number in (entry.magic, entry.size))
+        codec = "null" if entry.codec is None else f'"{_codec_name(entry)}"'
+        problem = "" if entry.problem is None else f', "problem": {json.dumps(entry.problem)}'
+        write(
+            f'{start}{entry.offset}, "next_offset": {entry.next_offset}, "valid": {"false" if problem else "true"}, '
+            f'"magic": {magic}, "codec": {codec}, "size": {size}, "payloads_base64": [{payloads}]{problem}}}\n'
+        )
 
 
 def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
