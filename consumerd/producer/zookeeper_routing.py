@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
+from consumerd.cluster.reading import data, read_all, watched_children
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.keys import key_index
 from consumerd.producer.routing import ANY_PARTITION, Route, Router, check_partition
 from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.paths import broker_ids_path, broker_path, topic_broker_path, topic_path
+from consumerd.registry.paths import broker_ids_path, topic_path
 from consumerd.registry.values import Broker, parse_broker, parse_broker_id, parse_partition_count
-from consumerd.zk.errors import ConnectionLost, NoNode, NotConnected, SessionChanged
+from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     import random
@@ -83,18 +84,12 @@ class _Kept(Generic[T]):
 
     async def children(self, path: str) -> list[str]:
         """Watched children; none where the node does not exist, and then its creation is watched."""
-        self.watched(path)
-        while True:
-            try:
-                return await self._zk.children(path, watch=True)
-            except NoNode:
-                if await self._zk.exists(path, watch=True) is None:
-                    return []
+        return await watched_children(self._zk, self.watched(path))
 
-    async def data(self, path: str) -> bytes | None:
-        """Watched data. Raises NoNode."""
-        data, _ = await self._zk.get(self.watched(path), watch=True)
-        return data
+    async def data(self, paths: list[str]) -> list[bytes | None]:
+        """Watched data of several nodes; None where one is gone since the listing."""
+        found = await read_all(paths, lambda path: data(self._zk, self.watched(path), watch=True))
+        return list(found.values())
 
 
 class ZooKeeperRouter(Router):
@@ -149,31 +144,26 @@ class ZooKeeperRouter(Router):
 
 async def _read_brokers(kept: _Kept[dict[int, Broker]]) -> dict[int, Broker]:
     """The live brokers. Raises DialectError when they are of 0.8 or later; others that do not parse are left out."""
-    brokers = {}
-    for name in await kept.children(broker_ids_path()):
-        try:
-            broker_id = parse_broker_id(name)
-            brokers[broker_id] = parse_broker(broker_id, await kept.data(broker_path(broker_id)))
-        except NoNode:
-            continue  # gone since the listing
-        except DialectError:
-            raise
-        except RegistryError as error:
-            log.warning("broker_not_understood", node=name, reason=str(error))
-    return brokers
+    return await _read_by_broker(kept, broker_ids_path(), parse_broker)
 
 
 async def _read_counts(kept: _Kept[dict[int, int]], topic: str) -> dict[int, int]:
     """Partitions of `topic` by broker; empty for a topic that is not registered."""
-    counts = {}
-    for name in await kept.children(topic_path(topic)):
-        try:
-            broker_id = parse_broker_id(name)
-            counts[broker_id] = parse_partition_count(await kept.data(topic_broker_path(topic, broker_id)))
-        except NoNode:
+    return await _read_by_broker(kept, topic_path(topic), lambda _, text: parse_partition_count(text))
+
+
+async def _read_by_broker(kept: _Kept[dict[int, T]], parent: str, parse: Callable[[int, bytes], T]) -> dict[int, T]:
+    """The children of `parent`, which are named by broker ids, as `parse` reads them."""
+    names = await kept.children(parent)
+    values = {}
+    for name, text in zip(names, await kept.data([f"{parent}/{name}" for name in names]), strict=True):
+        if text is None:
             continue
+        try:
+            broker = parse_broker_id(name)
+            values[broker] = parse(broker, text)
         except DialectError:
             raise
         except RegistryError as error:
-            log.warning("partition_count_not_understood", topic=topic, node=name, reason=str(error))
-    return counts
+            log.warning("node_not_understood", path=f"{parent}/{name}", reason=str(error))
+    return values

@@ -1,0 +1,73 @@
+"""Lines of a file descriptor as they come, without blocking the event loop.
+
+Strategy: the loop says when a pipe, terminal or socket has bytes, and one read(2) then takes what there is; the
+descriptor is not made non-blocking, because others (a shell) may share it. Regular files cannot be waited for and are
+read in a thread. Lines are bytes between newlines: any bytes, empty ones too, and the last one needs no newline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import ClassVar
+
+from consumerd.errors import ConsumerdError, ExitCode
+
+_CHUNK = 1 << 20
+
+
+class InputError(ConsumerdError):
+    """The input cannot be read, or is not what was said."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class LineReader:
+    """Reads lines from `descriptor`; one longer than `max_line_bytes` is refused before memory fills with it."""
+
+    def __init__(self, descriptor: int, *, max_line_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._max_line_bytes = max_line_bytes
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+        self._waitable = True
+        self._ended = False
+
+    async def read(self) -> list[bytes] | None:
+        """Wait for whole lines and return those that are there; None at the end. Raises InputError."""
+        while not self._ended:
+            try:
+                data = await self._some()
+            except OSError as error:
+                raise InputError(f"cannot read the input: {error.strerror or error}.") from error
+            if not data:
+                self._ended = True
+                return [b"".join(self._begun)] if self._begun else None
+            *lines, rest = data.split(b"\n")
+            if lines:
+                lines[0] = b"".join((*self._begun, lines[0]))
+                self._begun.clear()
+                self._begun_bytes = 0
+            if rest:
+                self._begun.append(rest)
+                self._begun_bytes += len(rest)
+            if self._begun_bytes > self._max_line_bytes:
+                raise InputError(f"a line of the input is longer than {self._max_line_bytes} bytes: is it text at all?")
+            if lines:
+                return lines
+        return None
+
+    async def _some(self) -> bytes:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        if self._waitable:
+            try:
+                loop.add_reader(self._descriptor, readable.set)
+            except PermissionError:  # epoll's word for "a file is always ready"
+                self._waitable = False
+        if not self._waitable:
+            return await asyncio.to_thread(os.read, self._descriptor, _CHUNK)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+        return os.read(self._descriptor, _CHUNK)

@@ -1,0 +1,210 @@
+"""`consumerd produce` as a process: what comes in on standard input is in the broker when it ends with 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.broker import Broker, BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.embedded import free_port
+from consumerd.errors import ExitCode
+from consumerd.net import connect
+from consumerd.producer import key_index
+from consumerd.wire.v07 import FetchRequest, decode_batch, decode_fetch_response, iter_outer
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.ports import ZooKeeper
+    from consumerd.wire.v07 import OuterMessage
+
+pytestmark = pytest.mark.asyncio
+
+
+def make_broker(log_dir: Path, zookeeper: ZooKeeper | None = None, **settings: Any) -> Broker:
+    values = {"log_dir": log_dir, "port": 0, "use_zookeeper": False, "flush_messages": 1, "partitions": 2, **settings}
+    return Broker(BrokerConfig(**values), clock=SystemClock(), rng=random.Random(1), zookeeper=zookeeper)
+
+
+async def start(*arguments: str, **pipes: Any) -> asyncio.subprocess.Process:
+    pipes.setdefault("stdin", subprocess.PIPE)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "consumerd", "produce", *arguments, stderr=subprocess.PIPE, **pipes
+    )
+
+
+async def produce(data: bytes, *arguments: str) -> tuple[int | None, str]:
+    process = await start(*arguments)
+    _, errors = await process.communicate(data)
+    return process.returncode, errors.decode()
+
+
+async def fetched(port: int, topic: str, partition: int) -> bytes:
+    connection = await connect("127.0.0.1", port)
+    try:
+        answer = decode_fetch_response(await connection.request(FetchRequest(topic, partition, 0, 50_000_000).encode()))
+    finally:
+        await connection.close()
+    return answer.data
+
+
+async def stored(port: int, topic: str, partition: int) -> list[bytes]:
+    return decode_batch(await fetched(port, topic, partition), 0).payloads
+
+
+async def outer(port: int, topic: str, partition: int) -> list[OuterMessage]:
+    return list(iter_outer(await fetched(port, topic, partition)))
+
+
+LINES = [b"", b"one", b"\xff\x00\r", b"", b"one", "привет".encode(), b"x" * 200_000, *[b"%d" % n for n in range(2000)]]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+@pytest.mark.parametrize("magic", ["0", "1"])
+async def test_all_lines_in_order_with_any_bytes(tmp_path: Path, codec: str, magic: str) -> None:
+    async with make_broker(tmp_path) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        for data in (b"\n".join(LINES), b"last\n"):  # without and with a newline at the end
+            code, errors = await produce(
+                data, "--broker", address, "--topic", "t", "--partition", "1", "--codec", codec, "--magic", magic
+            )
+            assert (code, errors) == (0, "")
+        assert await stored(broker.port, "t", 1) == [*LINES, b"last"]
+        found = await outer(broker.port, "t", 1)
+        assert {m.codec.name.lower() for m in found if m.codec is not None} == {codec}
+        if codec == "none":
+            assert {m.magic for m in found} == {int(magic)}
+
+
+async def test_no_input_sends_nothing(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        assert await produce(b"", "--broker", f"127.0.0.1:{broker.port}", "--topic", "t") == (0, "")
+        assert await stored(broker.port, "t", 0) == []
+
+
+async def test_batches_have_the_size_asked_for(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        code, _ = await produce(
+            b"a\n" * 10, "--broker", address, "--topic", "t", "--partition", "0", "--codec", "gzip", "--batch-size", "4"
+        )
+        assert code == 0
+        data = await fetched(broker.port, "t", 0)
+        assert [len(decode_batch(data[m.offset : m.next_offset], 0)) for m in iter_outer(data)] == [4, 4, 2]
+
+
+async def test_a_line_goes_out_when_it_is_there(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        process = await start("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0")
+        assert process.stdin is not None
+        process.stdin.write(b"first\nhalf of the sec")
+        async with asyncio.timeout(20):
+            while await stored(broker.port, "t", 0) != [b"first"]:  # the other process tells nobody
+                await asyncio.sleep(0.05)
+        process.stdin.write(b"ond")
+        process.stdin.close()
+        assert await process.wait() == 0
+        assert await stored(broker.port, "t", 0) == [b"first", b"half of the second"]
+
+
+async def test_keys_choose_the_partition_in_zookeeper(zk_root: str, tmp_path: Path) -> None:
+    async with (
+        Session(zk_root, clock=SystemClock(), rng=random.Random()) as zk,
+        make_broker(tmp_path, zk, use_zookeeper=True, partitions=3) as broker,
+    ):
+        arguments = ("--zookeeper", zk_root, "--topic", "t", "--key-separator", "\\t", "--codec", "gzip")
+        assert await produce(b"any\tfirst\n", *arguments) == (0, "")
+        async with asyncio.timeout(15):
+            while await zk.exists("/brokers/topics/t/0") is None:  # registered in the background
+                await asyncio.sleep(0.02)
+        keys = ["", "a", "hello", "ключ", "polygenelubricants", *map(str, range(100))]
+        lines = "".join(f"{key}\tvalue\tof {key}\n" for key in keys).encode()
+        assert await produce(lines + b"\xff\tbytes\n", *arguments) == (0, "")
+        expected: list[list[bytes]] = [[b"first"], [], []]
+        for key in keys:
+            expected[key_index(key, 3)].append(f"value\tof {key}".encode())
+        expected[key_index("\ufffd", 3)].append(b"bytes")
+        assert [await stored(broker.port, "t", p) for p in range(3)] == expected
+        # The lines of one partition travel in one compressed message.
+        assert [len(await outer(broker.port, "t", p)) for p in range(3)] == [2, 1, 1]
+        code, errors = await produce(b"a\tx\nno key\n", *arguments)
+        assert code == ExitCode.USAGE
+        assert "line 2 has no '\\\\t' after a key" in errors
+
+
+async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:
+    dead = free_port()
+    async with make_broker(tmp_path) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        cases = [
+            (b"x\n", ("--broker", f"127.0.0.1:{dead}", "--topic", "t"), ExitCode.BROKER, "cannot connect to broker"),
+            (
+                b"x\n",
+                ("--broker", address, "--topic", "t", "--partition", "9"),
+                ExitCode.BROKER,
+                "closed the connection",
+            ),
+            (
+                b"x" * 1_000_001,
+                ("--broker", address, "--topic", "t"),
+                ExitCode.USAGE,
+                "has 1000001 bytes",
+            ),
+            (b"x\n", ("--zookeeper", f"127.0.0.1:{dead}", "--topic", "t"), ExitCode.ZOOKEEPER, f"127.0.0.1:{dead}"),
+            (b"x\n", ("--zookeeper", zk_root, "--topic", "t"), ExitCode.BROKER, "no live broker is registered"),
+        ]
+        outcomes = await asyncio.gather(*[produce(data, *arguments) for data, arguments, _, _ in cases])
+        for (code, errors), (_, _, expected, words) in zip(outcomes, cases, strict=True):
+            last = errors.splitlines()[-1]
+            assert last.startswith("consumerd: ")
+            assert words in last
+            assert "Traceback" not in errors
+            assert code == expected
+
+
+async def test_keys_without_zookeeper_are_remarked_upon(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        code, errors = await produce(
+            b"k:v\n", "--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--key-separator", ":"
+        )
+        assert code == 0
+        assert errors == "consumerd: keys have no influence with --broker; give --zookeeper to place by key.\n"
+        assert await stored(broker.port, "t", 0) + await stored(broker.port, "t", 1) == [b"v"]
+
+
+async def test_ctrl_c_ends_it_also_while_it_waits_for_input(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        process = await start("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0")
+        assert process.stdin is not None
+        process.stdin.write(b"sent\n")
+        async with asyncio.timeout(20):
+            while await stored(broker.port, "t", 0) != [b"sent"]:
+                await asyncio.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 20)
+        assert process.returncode == ExitCode.INTERRUPTED
+        assert errors.strip() == b"consumerd: interrupted"
+
+
+async def test_a_terminal_is_told_how_much_was_sent(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    async with make_broker(tmp_path) as broker:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "consumerd", "produce", "--broker", f"127.0.0.1:{broker.port}", "--topic", "t",
+            stdin=subprocess.PIPE, stderr=terminal,
+        )  # fmt: skip
+        os.close(terminal)
+        await process.communicate(b"one\ntwo\n")
+        assert process.returncode == 0
+    assert os.read(controller, 1000).startswith(b"2 messages (6 bytes) sent to t in ")
+    os.close(controller)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from consumerd.cli.main import run
+from consumerd.cli.produce import parse_address
+from consumerd.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command sends the log to the standard error of its time, which here ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:9092", ("127.0.0.1", 9092)), ("kafka:1", ("kafka", 1)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kafka", ":9092", "kafka:", "kafka:x", "kafka:0", "kafka:65536", "::1:9092", "[]:1", "k:\u0661"]
+)
+def test_texts_that_are_no_addresses(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address such as"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--topic"),
+        (["--topic", "t"], "either --broker or --zookeeper"),
+        (["--topic", "t", "--broker", "a:1", "--zookeeper", "b:2"], "either --broker or --zookeeper"),
+        (["--topic", "t", "--broker", "a:1", "--partition", "-2"], "--partition"),
+        (["--topic", "t", "--broker", "a:1", "--codec", "lz4"], "--codec"),
+        (["--topic", "t", "--broker", "a:1", "--magic", "2"], "--magic"),
+        (["--topic", "t", "--broker", "a:1", "--batch-size", "0"], "--batch-size"),
+        (["--topic", "t", "--broker", "a:1", "--key-separator", ""], "--key-separator"),
+    ],
+)
+def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["produce", *arguments]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_wrong_names_are_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["produce", "--topic", "a/b", "--broker", "127.0.0.1:1"]) != ExitCode.OK
+    assert "topic name 'a/b'" in capsys.readouterr().err
+    assert run(["produce", "--topic", "t", "--broker", "nowhere"]) == ExitCode.CONFIG
+    assert "--broker nowhere is not an address" in capsys.readouterr().err

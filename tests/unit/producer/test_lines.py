@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import tty
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.producer.lines import InputError, LineReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        try:
+            os.close(end)
+        except OSError:
+            assert end == ends[1]  # a test has closed the writing end already
+
+
+async def read_all(descriptor: int, limit: int = 1 << 20) -> list[bytes]:
+    reader = LineReader(descriptor, max_line_bytes=limit)
+    lines: list[bytes] = []
+    while (more := await reader.read()) is not None:
+        assert more
+        lines += more
+    assert await reader.read() is None
+    return lines
+
+
+CASES = [
+    (b"", []),
+    (b"\n", [b""]),
+    (b"one", [b"one"]),
+    (b"one\n", [b"one"]),
+    (b"one\ntwo", [b"one", b"two"]),
+    (b"\n\na\n\n", [b"", b"", b"a", b""]),
+    (b"\xff\x00\r\n\xfe", [b"\xff\x00\r", b"\xfe"]),
+    (b"x" * 3_000_000 + b"\n" + b"y" * 10, [b"x" * 3_000_000, b"y" * 10]),
+]
+
+
+@pytest.mark.parametrize(("data", "lines"), CASES)
+async def test_files(tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
+    (tmp_path / "in").write_bytes(data)
+    with (tmp_path / "in").open("rb") as file:
+        assert await read_all(file.fileno(), 3_000_000) == lines
+
+
+@pytest.mark.parametrize(("data", "lines"), CASES)
+async def test_pipes(pipe: tuple[int, int], data: bytes, lines: list[bytes]) -> None:
+    def write() -> None:
+        with os.fdopen(pipe[1], "wb") as file:
+            file.write(data)
+
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    assert await read_all(pipe[0], 3_000_000) == lines
+    await writing
+
+
+async def test_lines_come_when_they_are_written_and_waiting_does_not_block(pipe: tuple[int, int]) -> None:
+    reader = LineReader(pipe[0], max_line_bytes=100)
+    waiting = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    os.write(pipe[1], b"half")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    assert os.get_blocking(pipe[0])  # the descriptor's mode is left alone: others may share it
+    os.write(pipe[1], b" a line\nand more")
+    assert await waiting == [b"half a line"]
+    os.close(pipe[1])
+    assert await reader.read() == [b"and more"]
+    assert await reader.read() is None
+
+
+async def test_a_wait_can_be_cancelled_and_taken_up_again(pipe: tuple[int, int]) -> None:
+    reader = LineReader(pipe[0], max_line_bytes=100)
+    waiting = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    os.write(pipe[1], b"a\n")
+    assert await reader.read() == [b"a"]
+
+
+async def test_a_terminal() -> None:
+    controller, terminal = pty.openpty()
+    try:
+        tty.setcbreak(terminal)
+        reader = LineReader(terminal, max_line_bytes=100)
+        os.write(controller, b"typed\n")
+        assert await reader.read() == [b"typed"]
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+async def test_a_line_without_end_is_refused_before_memory_is_full(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"ok\n" + b"x" * 101)
+    reader = LineReader(pipe[0], max_line_bytes=100)
+    with pytest.raises(InputError, match="longer than 100 bytes"):
+        await reader.read()
+
+
+async def test_inputs_that_cannot_be_read(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(InputError, match="cannot read the input: Is a directory"):
+            await read_all(directory)
+    finally:
+        os.close(directory)
+    with pytest.raises(InputError, match="cannot read the input: Bad file descriptor"):
+        await read_all(directory)
+    with open(os.devnull, "rb") as null:
+        assert await read_all(null.fileno()) == []
