@@ -1,0 +1,23 @@
+"""`consumerd group plan --json` says for every observed rebalance what the real members did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from click.testing import CliRunner
+
+from consumerd.cli.group import command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_observed_assignments(golden: Path, tmp_path: Path) -> None:
+    lines = (golden / "kafka-0.7.2/rebalance/observed.jsonl").read_text().splitlines()
+    for line in lines:
+        case = json.loads(line)
+        (tmp_path / "case.json").write_text(line)
+        result = CliRunner().invoke(command, ["plan", "--json", str(tmp_path / "case.json")], catch_exceptions=False)
+        assert json.loads(result.output) == case["owners"], case["name"]
+    assert len(lines) == 76

@@ -1,0 +1,93 @@
+"""The commands that look at ZooKeeper, as whole processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import free_port
+from consumerd.errors import ExitCode
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from consumerd.embedded import ZooKeeperServer
+
+
+async def consumerd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command; the session of the test lives on meanwhile."""
+    command = [sys.executable, "-m", "consumerd", *arguments]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest_asyncio.fixture
+async def registered(zk_root: str) -> AsyncIterator[str]:
+    """The address of a ZooKeeper with a topic of three partitions and a group of one member."""
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=6) as zk:
+        await zk.create_ephemeral("/brokers/ids/0", b"vm-1:127.0.0.1:9092", wait=0)
+        await zk.create_ephemeral("/brokers/topics/t/0", b"3", wait=0)
+        await zk.create_ephemeral("/consumers/g/ids/g_a", b"*1*t", wait=0)
+        for number in (0, 1):
+            await zk.create_ephemeral(f"/consumers/g/owners/t/0-{number}", b"g_a-0", wait=0)
+        await zk.ensure("/consumers/g/offsets/t")
+        await zk.create("/consumers/g/offsets/t/0-0", b"12")
+        yield zk_root
+
+
+@pytest.mark.asyncio
+async def test_everything_that_looks(registered: str) -> None:
+    async def output(*arguments: str) -> str:
+        done = await consumerd(*arguments, "--zookeeper", registered)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert await output("topics", "list") == "t\t3\t0:3\n"
+    assert json.loads(await output("topics", "list", "--json")) == {"topics": {"t": {"0": 3}}}
+    assert await output("group", "list") == "g\n"
+    assert json.loads(await output("group", "list", "--json")) == {"groups": ["g"]}
+    assert (await output("group", "describe", "--group", "g")).splitlines() == [
+        "member\tg_a\t*1*t\t2",
+        "partition\tt/0-0\tg_a-0\t12\t",
+        "partition\tt/0-1\tg_a-0\t\t",
+        "partition\tt/0-2\t\t\tunowned, planned: g_a-0",
+    ]
+    assert json.loads(await output("group", "describe", "--group", "g", "--json"))["unowned"] == ["t/0-2"]
+    assert json.loads(await output("group", "plan", "--group", "g", "--json")) == {
+        f"t/0-{number}": "g_a-0" for number in range(3)
+    }
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_exist_is_said_and_not_created(zookeeper: ZooKeeperServer, registered: str) -> None:
+    done = await consumerd("group", "describe", "--zookeeper", registered, "--group", "nobody")
+    assert (done.returncode, done.stdout) == (ExitCode.NOT_FOUND, "")
+    assert done.stderr.startswith("consumerd: there is no group 'nobody'")
+    for _ in range(2):
+        done = await consumerd("topics", "list", "--zookeeper", f"{zookeeper.connect}/no/such/chroot")
+        assert done.returncode == ExitCode.NOT_FOUND
+        assert "/no/such/chroot" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_unreachable_zookeeper_is_one_sentence() -> None:
+    done = await consumerd("topics", "list", "--zookeeper", f"127.0.0.1:{free_port()}/kafka", "--timeout", "0.5")
+    assert done.returncode == ExitCode.ZOOKEEPER
+    assert done.stderr.startswith("consumerd: no connection to ZooKeeper at 127.0.0.1:")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_cannot_be_one_is_a_configuration_error() -> None:
+    done = await consumerd("topics", "list", "--zookeeper", "host:port")
+    assert done.returncode == ExitCode.CONFIG
+    assert done.stderr.count("\n") == 1

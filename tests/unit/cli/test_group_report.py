@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from consumerd.cli.group_report import read_group, read_plan, show_report
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.errors import NotFoundError
+from consumerd.registry import RegistryError
+
+
+@pytest.fixture
+def zookeeper() -> MemoryZooKeeper:
+    """A group in trouble: t/0-1 is nobody's, t/0-2 somebody's who is gone, u/0-0 not the one's who should have it."""
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/topics/t/0", b"3")
+    zookeeper.put("/brokers/topics/u/0", b"1")
+    zookeeper.put("/brokers/topics/other/0", b"1")
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1,"u": 1 }')
+    zookeeper.put("/consumers/g/ids/g_b", b'{ "u": 1 }')
+    zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
+    zookeeper.put("/consumers/g/owners/t/0-2", b"g_x-0")
+    zookeeper.put("/consumers/g/owners/u/0-0", b"g_b-0")
+    zookeeper.put("/consumers/g/owners/old/0-0", b"g_b-0")
+    zookeeper.put("/consumers/g/offsets/t/0-0", b"71")
+    zookeeper.put("/consumers/g/offsets/t/0-1", b"?")
+    return zookeeper
+
+
+PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to 9223372036854775807"
+
+
+@pytest.mark.asyncio
+async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    async with zookeeper.session() as zk:
+        report = await read_group(zk, "g")
+    capsys.readouterr()
+    show_report(*report, as_json=False)
+    assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
+        ["member", "g_a", '{ "t": 1,"u": 1 }', "1"],
+        ["member", "g_b", '{ "u": 1 }', "2"],
+        ["partition", "old/0-0", "g_b-0", "", "nobody subscribes"],
+        ["partition", "t/0-0", "g_a-0", "71", ""],
+        ["partition", "t/0-1", "", "", "unowned, planned: g_a-0"],
+        ["partition", "t/0-2", "g_x-0", "", "owner is no member, planned: g_a-0"],
+        ["partition", "u/0-0", "g_b-0", "", "planned: g_a-0"],
+        ["problem", PROBLEM],
+    ]
+
+
+@pytest.mark.asyncio
+async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    async with zookeeper.session() as zk:
+        report = await read_group(zk, "g")
+    capsys.readouterr()
+    show_report(*report, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "group": "g",
+        "members": {
+            "g_a": {"subscription": '{ "t": 1,"u": 1 }', "understood": True},
+            "g_b": {"subscription": '{ "u": 1 }', "understood": True},
+        },
+        "partitions": {
+            "old/0-0": {"owner": "g_b-0", "planned": None, "offset": None},
+            "t/0-0": {"owner": "g_a-0", "planned": "g_a-0", "offset": 71},
+            "t/0-1": {"owner": None, "planned": "g_a-0", "offset": None},
+            "t/0-2": {"owner": "g_x-0", "planned": "g_a-0", "offset": None},
+            "u/0-0": {"owner": "g_b-0", "planned": "g_a-0", "offset": None},
+        },
+        "unowned": ["t/0-1"],
+        "orphaned": ["t/0-2"],
+        "problems": [PROBLEM],
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_table_on_a_terminal(
+    zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    async with zookeeper.session() as zk:
+        show_report(*await read_group(zk, "g"), as_json=False)
+    out = capsys.readouterr().out
+    assert "group g: 2 members" in out
+    assert "5 partitions, 1 unowned" in out
+
+
+@pytest.mark.asyncio
+async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
+    async with zookeeper.session() as zk:
+        _, topics = await read_group(zk, "g")
+        assert sorted(topics) == ["other", "t", "u"]
+        planned, members = await read_plan(zk, "g")
+        assert planned == topics
+        assert sorted(members) == ["g_a", "g_b", "g_c"]
+
+
+@pytest.mark.asyncio
+async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
+    async with zookeeper.session() as zk:
+        with pytest.raises(NotFoundError, match="no group 'x'"):
+            await read_plan(zk, "x")
+        zookeeper.put("/consumers/g/ids/g_c", b"{broken")
+        with pytest.raises(RegistryError, match="member g_c"):
+            await read_plan(zk, "g")
+        view, _ = await read_group(zk, "g")
+        assert view.members["g_c"].subscription is None
+        zookeeper.remove("/consumers/g/ids")
+        with pytest.raises(NotFoundError, match="no members now"):
+            await read_plan(zk, "g")
