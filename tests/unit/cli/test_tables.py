@@ -24,4 +24,4 @@ def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("TERM", "dumb")
     show_rows(["name", ">number"], [("[red]x", 1), ("\x1b[31m", 22)], title="[b]two", kind="unseen")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["[b]two", "name     number", "[red]x        1", "\\x1b[31m     22"]
+    assert lines == ["[b]two", "name      number", "[red]x         1", "\\x1b[31m      22"]
