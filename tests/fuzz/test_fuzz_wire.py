@@ -1,0 +1,102 @@
+"""Recorded and made-up bytes, mangled for as long as asked: `make test-long SECONDS=600`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.storage.dump import read_entries
+from consumerd.wire import CorruptMessageError, FrameError, OversizeMessageError
+from consumerd.wire.v07 import (
+    BatchEnd,
+    Codec,
+    Limits,
+    check_produced_set,
+    decode_batch,
+    decode_fetch_response,
+    decode_multifetch_response,
+    decode_offsets_response,
+    decode_request,
+    encode_message_set,
+    iter_outer,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
+LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+
+
+def mangled(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """`data` after one to four changes: bits, bytes, cuts, repeats, and pieces of other samples."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(found) + 1)
+        size = min(rng.choice((1, 2, 4, 8, 50)), len(found) - at)
+        change = rng.randrange(6)
+        if change == 0 and at < len(found):
+            found[at] ^= 1 << rng.randrange(8)
+        elif change == 1:
+            found[at : at + size] = rng.randbytes(size)
+        elif change == 2:
+            del found[at : at + size]
+        elif change == 3:
+            found[at:at] = found[at : at + size]
+        elif change == 4:
+            found[at : at + 4] = rng.choice((0, 1, 5, 6, 0x7FFFFFFF, 0xFFFFFFFF, len(found))).to_bytes(4)
+        else:
+            other = rng.choice(others)
+            start = rng.randrange(len(other) + 1)
+            found[at:at] = other[start : start + rng.randrange(200)]
+    return bytes(found)
+
+
+def exercise(data: bytes) -> None:
+    """All readers of hostile bytes: only declared errors, and the laws of batches."""
+    batch = decode_batch(data, 1000, limits=LIMITS)
+    ends = [1000, *(message.next_offset for message in batch.messages()), batch.next_offset]
+    assert ends == sorted(ends)
+    assert [batch.prefix(count) for count in range(len(batch))] == ends[: len(batch)]
+    assert 1000 <= batch.next_offset <= 1000 + len(data)
+    assert (batch.next_offset == 1000 + len(data)) is (batch.end is BatchEnd.COMPLETE)
+    outer = [message.next_offset for message in iter_outer(data, 1000, limits=LIMITS)]
+    assert batch.next_offset in {1000, *outer}
+    with suppress(CorruptMessageError, OversizeMessageError):
+        check_produced_set(data, limits=LIMITS)
+    entries = list(read_entries(io.BytesIO(data), 1000, limits=LIMITS, window=64))
+    assert [1000, *(entry.next_offset for entry in entries)][-1] == 1000 + len(data)
+    for decode in (decode_request, decode_fetch_response, decode_offsets_response):
+        with suppress(FrameError):
+            decode(data)
+    with suppress(FrameError):
+        decode_multifetch_response(data, 3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS + 60)
+def test_mangled_bytes(golden: Path) -> None:
+    samples = [path.read_bytes()[:4000] for path in (golden / "kafka-0.7.2" / "logs").rglob("*.kafka")]
+    for case in json.loads((golden / "kafka-0.7.2" / "wire" / "cases.json").read_text())["cases"]:
+        samples += [bytes.fromhex(case[key])[4:3000] for key in ("request_hex", "response_hex")]
+    samples += [encode_message_set([b"x" * size] * 20, codec=codec) for size in (0, 1, 100) for codec in Codec]
+    seed = random.SystemRandom().getrandbits(32)
+    rng = random.Random(seed)
+    end = time.monotonic() + SECONDS
+    rounds = 0
+    while time.monotonic() < end:
+        data = mangled(rng, rng.choice(samples), samples)
+        try:
+            exercise(data)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, round {rounds}, data {data.hex()}")
+            raise
+        rounds += 1
+    assert rounds > 100
