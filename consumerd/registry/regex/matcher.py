@@ -76,9 +76,7 @@ class _Run:
                 else:
                     break
             if self.steps > MAX_STEPS:
-                raise RegistryError(
-                    f"a topic filter takes more than {MAX_STEPS} steps for one name: simplify it"
-                )
+                raise RegistryError(f"a topic filter takes more than {MAX_STEPS} steps for one name: simplify it")
         return None
 
     def _holds(self, op: Op, a: object, position: int, limit: int) -> bool:

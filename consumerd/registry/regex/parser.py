@@ -1,31 +1,22 @@
 r"""Reads a documented subset of Java's regular expressions (docs/topic-filters.md) into a program.
 
-Ring 0. A recursive descent over the characters of the pattern, `\Q...\E` resolved first, as Java does. Whatever is
-not understood exactly is refused by name: a member that guessed would claim other partitions than its peers do.
+Ring 0. A recursive descent over the characters that `reader` hands out. Whatever is not understood exactly is refused by
+name: a member that guessed would claim other partitions than its peers do.
 """
 
 from __future__ import annotations
 
 import string
-from typing import NamedTuple
 
-from consumerd.registry.errors import RegistryError, shown
+from consumerd.registry.errors import shown
 from consumerd.registry.regex import program as build
-from consumerd.registry.regex.charset import ANY, DIGIT, DOT, POSIX, SPACE, WORD, CharSet
+from consumerd.registry.regex.charset import ANY, DOT, CharSet
 from consumerd.registry.regex.program import Fragment, Op, Program
+from consumerd.registry.regex.reader import Char, Flags, Reader
 
 #: Groups within groups; keeps the parser and the matcher off Python's recursion limit.
 MAX_DEPTH = 30
 
-_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
-_CLASSES = {
-    "d": DIGIT,
-    "D": DIGIT.complement(),
-    "s": SPACE,
-    "S": SPACE.complement(),
-    "w": WORD,
-    "W": WORD.complement(),
-}
 _ASSERTIONS = {
     "A": build.assertion(Op.BEGIN),
     "z": build.assertion(Op.LAST),
@@ -41,85 +32,23 @@ _LOOKS = (
     ("?!", build.ahead, False),
 )
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
-
-
 _FLAG_LETTERS = frozenset(string.ascii_letters + "-")
-_OCTAL = frozenset(string.octdigits)
 
 
-class _Flags(NamedTuple):
-    ignore_case: bool = False
-    dot_all: bool = False
-
-
-class _Char(NamedTuple):
-    """A character of the pattern; `quoted` takes away its meaning."""
-
-    text: str
-    quoted: bool
-
-
-def _resolve_quotes(pattern: str) -> list[_Char]:
-    chars: list[_Char] = []
-    at = 0
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
-        if pair == "\\Q":
-            end = pattern.find("\\E", at + 2)
-            quoted = pattern[at + 2 : end if end >= 0 else len(pattern)]
-            chars.extend(_Char(char, True) for char in quoted)
-            at = end + 2 if end >= 0 else len(pattern)
-        else:
-            step = len(pair) if pair[0] == "\\" else 1
-            chars.extend(_Char(char, False) for char in pattern[at : at + step])
-            at += step
-    return chars
-
-
-class _Parser:
+class _Parser(Reader):
     def __init__(self, pattern: str) -> None:
-        self.pattern = pattern
-        self.chars = _resolve_quotes(pattern)
-        self.at = 0
+        super().__init__(pattern)
         self.depth = 0
-
-    def refuse(self, what: str) -> RegistryError:
-        return RegistryError(f"the topic filter {shown(self.pattern)} cannot be used: {what}")
-
-    def peek(self, ahead: int = 0) -> str:
-        """The next character if it has its special meaning, else ""."""
-        at = self.at + ahead
-        return self.chars[at].text if at < len(self.chars) and not self.chars[at].quoted else ""
-
-    def take(self, expected: str) -> bool:
-        """Skip `expected` if it comes next."""
-        if all(self.peek(ahead) == char for ahead, char in enumerate(expected)):
-            self.at += len(expected)
-            return True
-        return False
-
-    def next(self) -> _Char:
-        if self.at >= len(self.chars):
-            raise self.refuse("it ends in the middle of a construct")
-        self.at += 1
-        return self.chars[self.at - 1]
-
-    def until(self, end: str) -> str:
-        """The text before the next unquoted `end`, which is skipped."""
-        text = ""
-        while not self.take(end):
-            text += self.next().text
-        return text
 
     # Structure: alternatives of sequences of quantified atoms.
 
     def whole(self) -> Fragment:
-        result = self.alternatives(_Flags())
+        result = self.alternatives(Flags())
         if self.at < len(self.chars):
             raise self.refuse("it closes a group that it did not open")
         return result
 
-    def alternatives(self, flags: _Flags) -> Fragment:
+    def alternatives(self, flags: Flags) -> Fragment:
         branches: list[Fragment] = []
         while True:
             branch, flags = self.sequence(flags)
@@ -127,7 +56,7 @@ class _Parser:
             if not self.take("|"):
                 return build.choice(branches)
 
-    def sequence(self, flags: _Flags) -> tuple[Fragment, _Flags]:
+    def sequence(self, flags: Flags) -> tuple[Fragment, Flags]:
         """One branch, and the flags after it: those of `(?i)` hold to the end of the group, across `|`."""
         parts: list[Fragment] = []
         while self.at < len(self.chars) and self.peek() not in ("|", ")"):
@@ -145,7 +74,7 @@ class _Parser:
             parts.append(self.quantified(atom))
         return build.chain(parts), flags
 
-    def flags(self, flags: _Flags) -> _Flags:
+    def flags(self, flags: Flags) -> Flags:
         """The letters of `(?i)`, `(?s-i:`; stops before what is none."""
         on = True
         while self.peek() in _FLAG_LETTERS:
@@ -162,7 +91,7 @@ class _Parser:
                 raise self.refuse(f"the flag {letter} is not supported; only i and s are")
         return flags
 
-    def group(self, flags: _Flags) -> Fragment:
+    def group(self, flags: Flags) -> Fragment:
         """What stands between here and the closing parenthesis."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -173,7 +102,7 @@ class _Parser:
         self.depth -= 1
         return body
 
-    def opened(self, flags: _Flags) -> Fragment:
+    def opened(self, flags: Flags) -> Fragment:
         """A group whose `(` was just read."""
         for mark, look, wanted in _LOOKS:
             if self.take(mark):
@@ -215,7 +144,7 @@ class _Parser:
 
     # Atoms.
 
-    def atom(self, flags: _Flags) -> Fragment:
+    def atom(self, flags: Flags) -> Fragment:
         char = self.next()
         if not char.quoted:
             if char.text == "\\":
@@ -234,66 +163,20 @@ class _Parser:
                 raise self.refuse(f"{char.text} repeats nothing")
         return build.one(self.single(char.text, flags))
 
-    def single(self, char: str, flags: _Flags) -> CharSet:
+    def single(self, char: str, flags: Flags) -> CharSet:
         chars = CharSet([(ord(char), ord(char))])
         return chars.fold() if flags.ignore_case else chars
 
-    def escaped(self, flags: _Flags) -> Fragment:
+    def escaped(self, flags: Flags) -> Fragment:
         """After a backslash, outside of brackets."""
         if self.peek() in _ASSERTIONS:
             return _ASSERTIONS[self.next().text]
         found = self.escape(flags)
         return build.one(found if isinstance(found, CharSet) else self.single(found, flags))
 
-    def escape(self, flags: _Flags) -> str | CharSet:
-        """After a backslash, anywhere: a character, or a class of them."""
-        letter = self.next().text
-        if letter in _CLASSES:
-            return _CLASSES[letter]
-        if letter in ("p", "P"):
-            return self.posix(letter == "P", flags)
-        if letter in _CONTROL:
-            return _CONTROL[letter]
-        if letter == "x":
-            digits = self.until("}") if self.take("{") else self.next().text + self.next().text
-            return self.code_point(digits, 16)
-        if letter == "u":
-            return self.code_point("".join(self.next().text for _ in range(4)), 16)
-        if letter == "0":
-            return self.octal()
-        if letter == "c":
-            return chr(ord(self.next().text) ^ 64)
-        if letter.isascii() and letter.isalnum():
-            raise self.refuse(f"\\{letter} is not supported")
-        return letter
-
-    def octal(self) -> str:
-        digits = ""
-        while len(digits) < 3 and self.peek() in _OCTAL and int(digits + self.peek(), 8) <= 0o377:
-            digits += self.next().text
-        return self.code_point(digits, 8)
-
-    def code_point(self, digits: str, base: int) -> str:
-        allowed = string.hexdigits if base == 16 else string.octdigits
-        if not 1 <= len(digits) <= 6 or any(digit not in allowed for digit in digits):
-            raise self.refuse(f"{shown(digits)} is no character's number")
-        code = int(digits, base)
-        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise self.refuse(f"{shown(digits)} is no character's number")
-        return chr(code)
-
-    def posix(self, negated: bool, flags: _Flags) -> CharSet:
-        r"""The class named by `\p{name}`."""
-        name = self.until("}") if self.take("{") else self.next().text
-        if name not in POSIX:
-            raise self.refuse(f"\\p{{{name[:20]}}} is not supported; POSIX classes are")
-        if flags.ignore_case and name in ("Lower", "Upper"):
-            raise self.refuse(f"\\p{{{name}}} under (?i) means different things in different versions of Java")
-        return POSIX[name].complement() if negated else POSIX[name]
-
     # Bracketed classes.
 
-    def bracket(self, flags: _Flags) -> CharSet:
+    def bracket(self, flags: Flags) -> CharSet:
         """After `[`, to the closing bracket."""
         negated = self.take("^")
         ranges: list[tuple[int, int]] = []
@@ -310,7 +193,7 @@ class _Parser:
             chars = chars.fold()
         return chars.complement() if negated else chars
 
-    def member(self, flags: _Flags) -> tuple[tuple[int, int], ...]:
+    def member(self, flags: Flags) -> tuple[tuple[int, int], ...]:
         """One character, range or predefined class between brackets."""
         low = self.bracket_char(flags)
         if isinstance(low, CharSet):
@@ -323,9 +206,9 @@ class _Parser:
             raise self.refuse("a range in brackets does not go from a lower to a higher character")
         return ((ord(low), ord(high)),)
 
-    def bracket_char(self, flags: _Flags) -> str | CharSet:
+    def bracket_char(self, flags: Flags) -> str | CharSet:
         char = self.next()
-        return self.escape(flags) if char == _Char("\\", False) else char.text
+        return self.escape(flags) if char == Char("\\", False) else char.text
 
 
 def parse(pattern: str) -> Program:
