@@ -19,6 +19,7 @@ import structlog
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
 from consumerd.fetch import Lane
+from consumerd.handlers import PartitionTakenError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
@@ -139,6 +140,11 @@ class OwnedPartitions:
             self._pool.add(partition, start, lane)
             self._progressed()
             await owned.work.run()
+        except PartitionTakenError as error:
+            # The sink knows before ZooKeeper told us. Look again who owns it; if it is us, it is claimed anew.
+            log.warning("partition_taken", partition=str(partition), error=str(error))
+            self._stats.lost_partitions += 1
+            self._lost(partition)
         except ConsumerdError as error:
             self._failed(error)
 
