@@ -1,7 +1,7 @@
 r"""Reads a documented subset of Java's regular expressions (docs/topic-filters.md) into a program.
 
-Ring 0. A recursive descent over the characters that `reader` hands out. Whatever is not understood exactly is refused by
-name: a member that guessed would claim other partitions than its peers do.
+Ring 0. A recursive descent over the characters that `reader` hands out. Whatever is not understood exactly is refused
+by name: a member that guessed would claim other partitions than its peers do.
 """
 
 from __future__ import annotations
