@@ -148,7 +148,7 @@ class Member(Steering):
         if listed:
             self._decide(target, ended.look)
             if snapshot.claimed is not None:
-                self._survey(target.others - snapshot.claimed)
+                self._survey(snapshot.claimed)
         else:
             self._registering = self._ticket()
             self._actions.append(e.Register(self._registering, self._session_id))

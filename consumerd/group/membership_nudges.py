@@ -1,9 +1,10 @@
 """When to nudge: JVM members give up 8 s after a trigger and sit idle until the next one; we provide it.
 
-Strategy: two signs. A release so late (M3), or after a trigger of unknown age, that a peer may have stopped waiting.
-And partitions of peers that stay without an owner from one reconciliation to the next, which catches all that the
-first sign cannot know (our process was stopped and did not notice; a peer lost its watch). A nudge costs each healthy
-peer one rebalance of under 0.1 s, so nudges for the second sign, which may be in vain, become rarer and rarer.
+Strategy: two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped
+waiting. The other is partitions that are not where they should be from one reconciliation to the next: those of peers
+without an owner, ours in the hands of others. That catches what the first sign cannot know: our process was stopped and
+did not notice, a peer lost its watch. A nudge costs each healthy peer one rebalance of under 0.1 s, so those for the
+second sign, which may be in vain, become rarer and rarer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Nudges:
     def __init__(self, settings: MembershipSettings) -> None:
         self._settings = settings
         self.due = False
-        self._unowned: AbstractSet[TopicPartition] = frozenset()
+        self._astray: AbstractSet[TopicPartition] = frozenset()
         self._not_before = 0.0
         self._pause = settings.reconcile_interval
 
@@ -35,13 +36,13 @@ class Nudges:
         if not trigger_known or now - trigger > self._settings.nudge_after:
             self.due = True
 
-    def surveyed(self, unowned: AbstractSet[TopicPartition], now: float) -> None:
-        """These partitions of our peers had no owner at a reconciliation."""
-        forsaken = self._unowned & unowned
-        self._unowned = unowned
-        if not unowned:
+    def surveyed(self, astray: AbstractSet[TopicPartition], now: float) -> None:
+        """These partitions were not where they should be at a reconciliation."""
+        still = self._astray & astray
+        self._astray = astray
+        if not astray:
             self._pause = self._settings.reconcile_interval
-        elif forsaken and now >= self._not_before:
+        elif still and now >= self._not_before:
             self.due = True
             self._not_before = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._settings.reconcile_interval)
@@ -54,4 +55,4 @@ class Nudges:
     def forget(self) -> None:
         """The session is over, and that alone wakes everybody."""
         self.due = False
-        self._unowned = frozenset()
+        self._astray = frozenset()

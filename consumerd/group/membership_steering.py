@@ -82,7 +82,7 @@ class Steering:
     def _lose(self, holding: Holding) -> None:
         """Whatever is done with the partition ends at once: its owner node is not ours any more, or may not be."""
         if holding.state in (Hold.CONSUMING, Hold.DRAINING):
-            self._begin(holding, HoldCause.LOST, lambda ticket: e.Abandon(holding.partition, ticket))
+            self._abandon(holding, HoldCause.LOST)
         elif holding.state is Hold.OWNED:
             self._holdings.move(holding, HoldCause.LOST)
 
@@ -91,8 +91,9 @@ class Steering:
         self._link = follow(LINK, self._link, LinkCause.EXPIRED)
         self._phase = follow(PHASE, self._phase, PhaseCause.SESSION_LOST)
         for holding in self._holdings:
-            self._lose(holding)
-            if holding.state is not Hold.ORPHANED:
+            if holding.state in (Hold.CONSUMING, Hold.DRAINING):
+                self._abandon(holding, HoldCause.SESSION_LOST)
+            elif holding.state is not Hold.ORPHANED:
                 self._holdings.move(holding, HoldCause.SESSION_LOST, holding.ticket)
         self._registering = self._unregistering = 0
         self._listed = False
@@ -108,9 +109,11 @@ class Steering:
             self._paused = False
             self._actions.append(e.ResumeHandover())
 
-    def _survey(self, unowned: frozenset[TopicPartition]) -> None:
-        self._nudges.surveyed(unowned, self._now)
-        if unowned:
+    def _survey(self, claimed: frozenset[TopicPartition]) -> None:
+        """Look for partitions that are not where they should be, and look again soon if there are any."""
+        astray = (self._target.others - claimed) | self._unclaimed.keys()
+        self._nudges.surveyed(astray, self._now)
+        if astray:
             self._looks.reconcile_within(self._now, self.settings.patience)
 
     # ---- Actions: begin all that is allowed now ---------------------------------------------------------------------
@@ -169,6 +172,9 @@ class Steering:
                 self._begin(holding, HoldCause.RELEASE, lambda ticket: e.Release(partition, ticket, self._session_id))
             case _:
                 pass
+
+    def _abandon(self, holding: Holding, cause: HoldCause) -> None:
+        self._begin(holding, cause, lambda ticket: e.Abandon(holding.partition, ticket))
 
     def _drain(self, holding: Holding) -> None:
         holding.reason = self._reason
