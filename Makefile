@@ -39,6 +39,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup  ## speed, as ratios against peers in the same run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
@@ -47,4 +48,5 @@ clean:
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --all-extras --group dev pyproject.toml -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt pyproject.toml -o requirements/core.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt requirements/build.in -o requirements/build.txt

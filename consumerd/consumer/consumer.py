@@ -24,7 +24,7 @@ from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.stats import ConsumerStats
-from consumerd.errors import ExitCode, IdTakenError
+from consumerd.errors import ConsumerdError, ExitCode, IdTakenError
 from consumerd.fetch import ByteBudget, FetchPool
 from consumerd.group import Member, Phase, events
 from consumerd.handlers import HandlerContext
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.errors import ConsumerdError
     from consumerd.handlers import Handler
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
@@ -124,7 +123,7 @@ class GroupConsumer:
         try:
             async with self._tasks:
                 background = [
-                    self._tasks.create_task(coroutine)
+                    self._tasks.create_task(self._stop_if_it_fails(coroutine))
                     for coroutine in (
                         self._directory.run(),
                         self._pool.run(),
@@ -144,6 +143,13 @@ class GroupConsumer:
         log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
         if self._failure is not None:
             raise self._failure
+
+    async def _stop_if_it_fails(self, work: Coroutine[None, None, None]) -> None:
+        """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
+        try:
+            await work
+        except ConsumerdError as error:
+            self.request_stop(error)
 
     async def _start_handler(self) -> None:
         context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
