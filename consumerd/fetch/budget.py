@@ -2,12 +2,13 @@
 
 Strategy: whoever is about to hold bytes reserves the most it can become, in its partition's budget first and then in
 the common one, and waits there in line; later it resizes the reservation to what it really holds and finally releases
-it. Lines are first come, first served, so that a large reservation is not starved by small ones, and a reservation
-larger than the whole limit is granted when nothing else is held.
+it. Lines are first come, first served, so that a large reservation is not starved by small ones.
 
-Decoding can make more of a fetch than its reservation (compression, 57 bytes of overhead per message). `resize` takes
-that without waiting, since the bytes exist already, and overdraws; `solvent` is the gate before the next decoding.
-Together: what is held never exceeds the limit by more than one batch.
+What is held exceeds the limit by one batch at most, never by two. There are two ways to get there, and both need that
+it is not exceeded already: a *large* reservation (a fetch that grew for one message) is granted when it is first in
+line, since waiting until so much is free would make everybody behind it wait for the slowest handler; and decoding can
+make more of a fetch than its reservation (compression, overhead per message), which `resize` takes without waiting,
+because the bytes exist, while `solvent` is the gate before the next decoding.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import NamedTuple
+
+#: A reservation is large if it is more than this part of the limit.
+LARGE = 16
 
 
 class _Waiter(NamedTuple):
@@ -32,7 +36,7 @@ class ByteBudget:
         self._parent = parent
         self._used = 0
         self._line: deque[_Waiter] = deque()
-        self._gate: set[asyncio.Future[None]] = set()
+        self._gate: dict[asyncio.Future[None], None] = {}  # a set that keeps its order
 
     @property
     def used(self) -> int:
@@ -69,11 +73,11 @@ class ByteBudget:
                 budget = budget._parent  # noqa: SLF001
                 continue
             freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            budget._gate.add(freed)  # noqa: SLF001
+            budget._gate[freed] = None  # noqa: SLF001
             try:
                 await freed
             finally:
-                budget._gate.discard(freed)  # noqa: SLF001
+                del budget._gate[freed]  # noqa: SLF001
             budget = self
 
     async def _take(self, amount: int) -> None:
@@ -102,7 +106,8 @@ class ByteBudget:
         while line:
             amount, future = line[0]
             if not future.done():
-                if self._used and self._used + amount > self.limit:
+                large = amount * LARGE > self.limit
+                if self._used + (0 if large else amount) > self.limit:
                     return
                 self._used += amount
                 future.set_result(None)

@@ -7,7 +7,9 @@ memory to decode into. It puts nothing after it was cancelled, because between t
 
 A partition without news waits in the `IdlePoller`; news or an error wakes it. What an answer means is decided in
 `judge`, and what to do about bad messages and lost offsets in `remedies`. Failures of the broker or the connection
-are retried for ever, with a back-off of this partition's own when it is to blame, and logged once until they end.
+are retried for ever and logged once until they end. When this partition's fetch is to blame for a broken connection
+(the broker hangs, hangs up or sends garbage over it), it backs off and tries alone, over a connection for one request,
+until it got an answer: the others have the common connection to themselves.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from consumerd.wire import WireError
 from consumerd.wire.v07 import ErrorCode, FetchRequest, MessageBatch, decode_batch, decode_fetch_response
 
 if TYPE_CHECKING:
+    from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.link import BrokerLink
     from consumerd.fetch.remedies import Services
+    from consumerd.net import Connection
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -60,6 +64,8 @@ class PartitionFetcher:
         self._settings = settings = services.settings
         self._size = settings.fetch_bytes
         self._idle = False
+        #: Our last fetch ended the connection: the next one goes over a connection of its own.
+        self._suspect = False
         self._idler = Idler(lane)
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -95,6 +101,7 @@ class PartitionFetcher:
                     await self._digest(answer)
             except ConnectionClosedError as error:
                 if error.blamed:  # the bystanders go on as soon as the connection is back
+                    self._suspect = True
                     await self._retreat("fetch_failed", str(error))
             except (BrokerError, WireError) as error:
                 await self._retreat("fetch_failed", str(error))
@@ -103,12 +110,7 @@ class PartitionFetcher:
 
     async def _fetch(self) -> Answer:
         size = self._size
-        while True:
-            connection = await self._link.connection()
-            reservation = await self._lane.budget.reserve(size)
-            if not connection.closed:
-                break
-            reservation.release()
+        connection, reservation = await self._prepare(size)
         try:
             request = FetchRequest(self.partition.topic, self.partition.partition, self.offset, size)
             body = await connection.request(request.encode(), max_response=ANSWER_HEADER + size)
@@ -116,9 +118,28 @@ class PartitionFetcher:
         except BaseException:
             reservation.release()
             raise
-        self._link.worked()
+        finally:
+            if self._suspect:
+                await connection.close()
+        if not self._suspect:
+            self._link.worked()
+        self._suspect = False
         self._services.counters.fetches += 1
         return Answer(response.error, response.data, size, reservation)
+
+    async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
+        """A connection and memory, in this order: a broker that is away must not hold memory."""
+        while True:
+            connection = await (self._link.private_connection() if self._suspect else self._link.connection())
+            try:
+                reservation = await self._lane.budget.reserve(size)
+            except BaseException:
+                if self._suspect:
+                    await connection.close()
+                raise
+            if self._suspect or not connection.closed:
+                return connection, reservation
+            reservation.release()
 
     async def _digest(self, answer: Answer) -> None:
         if answer.error:

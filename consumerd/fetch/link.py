@@ -37,6 +37,14 @@ class Directory(Protocol):
         ...
 
 
+async def open_connection(broker: int, connect: Connector, directory: Directory) -> Connection:
+    """A new connection to a broker, at the address of this moment. Raises BrokerUnknownError, ConnectError."""
+    address = directory.address(broker)
+    if address is None:
+        raise BrokerUnknownError(broker)
+    return await connect(*address)
+
+
 class BrokerLink:
     """The one connection to a broker. `run` must be running for `connection` to return."""
 
@@ -74,6 +82,10 @@ class BrokerLink:
             self._up.clear()
             await self._up.wait()
 
+    async def private_connection(self) -> Connection:
+        """A connection for one request that may do harm; the caller closes it. Raises BrokerError."""
+        return await open_connection(self.broker, self._connect, self._directory)
+
     def worked(self) -> None:
         """An answer came: the broker is well."""
         if self._troubled:
@@ -86,7 +98,8 @@ class BrokerLink:
         try:
             while True:
                 try:
-                    connection = await self._open()
+                    self._peer = self._directory.address(self.broker)
+                    connection = await open_connection(self.broker, self._connect, self._directory)
                 except BrokerError as error:
                     self._lost(str(error))
                 else:
@@ -100,12 +113,6 @@ class BrokerLink:
             if self._connection is not None:
                 self._connection.abort()
                 await self._connection.wait_closed()
-
-    async def _open(self) -> Connection:
-        self._peer = self._directory.address(self.broker)
-        if self._peer is None:
-            raise BrokerUnknownError(self.broker)
-        return await self._connect(*self._peer)
 
     def _lost(self, reason: str) -> None:
         self._counters.disconnects += 1

@@ -38,8 +38,9 @@ log = structlog.get_logger(__name__)
 MAX_ENTRIES = 1000
 #: No entry asks for less.
 MIN_ENTRY_BYTES = 1024
-#: A poll reserves at most this part of the common budget.
-BUDGET_SHARE = 4
+#: A poll reserves at most this part of the common budget, and of what is free of it.
+BUDGET_SHARE = 16
+FREE_SHARE = 2
 #: Per entry of an answer: int32 length, int16 error.
 ENTRY_HEADER = 6
 #: Of the answer: int16 error.
@@ -84,7 +85,7 @@ class IdlePoller:
         self._settings = settings
         self._clock = clock
         self._counters = counters
-        self._idlers: set[Idler] = set()
+        self._idlers: dict[Idler, None] = {}  # a set that keeps its order
         self._nudge = asyncio.Event()
 
     async def wait(self, idler: Idler, offset: int) -> Answer | None:
@@ -93,7 +94,7 @@ class IdlePoller:
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         idler.future = future
         self._postpone(idler)
-        self._idlers.add(idler)
+        self._idlers[idler] = None
         self.nudge()
         try:
             return await future
@@ -104,7 +105,7 @@ class IdlePoller:
                     answer.reservation.release()
             raise
         finally:
-            self._idlers.discard(idler)
+            self._idlers.pop(idler, None)
             idler.future = None
 
     def nudge(self) -> None:
@@ -128,8 +129,7 @@ class IdlePoller:
     async def _poll(self) -> None:
         connection = await self._link.connection()
         count = min(len(self._idlers), MAX_ENTRIES)
-        share = self._budget.limit // BUDGET_SHARE // max(count, 1)
-        size = min(self._settings.poll_bytes, max(share, MIN_ENTRY_BYTES))
+        size = min(self._settings.poll_bytes, max(self._share() // max(count, 1), MIN_ENTRY_BYTES))
         bulk = await self._budget.reserve(count * size)
         try:
             # Everything may have changed while we waited for memory.
@@ -169,6 +169,11 @@ class IdlePoller:
                     self._postpone(idler)
         finally:
             bulk.release()
+
+    def _share(self) -> int:
+        """Bytes that a poll may ask for in all: it must not wait for much, because others wait behind it."""
+        free = self._budget.limit - self._budget.used
+        return min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE)
 
     def _due(self) -> list[Idler]:
         now = self._clock.monotonic()

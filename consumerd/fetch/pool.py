@@ -14,9 +14,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.fetch.errors import BrokerUnknownError
 from consumerd.fetch.fetcher import PartitionFetcher
-from consumerd.fetch.link import BrokerLink
+from consumerd.fetch.link import BrokerLink, open_connection
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.poller import IdlePoller
 from consumerd.fetch.remedies import Services
@@ -169,11 +168,8 @@ class FetchPool:
 
         One attempt. An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError.
         """
-        address = self._directory.address(partition.broker)
-        if address is None:
-            raise BrokerUnknownError(partition.broker)
         async with self._offsets_turn:
-            connection = await self._connect(*address)
+            connection = await open_connection(partition.broker, self._connect, self._directory)
             try:
                 request = OffsetsRequest(partition.topic, partition.partition, time, max_number)
                 longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)

@@ -342,11 +342,12 @@ def test_a_stalled_consumer_never_holds_more_than_the_budget_and_one_batch(
         payloads = [payload for block in blocks for payload in block]
         broker = Broker({key: [data] for key in range(partitions)}, faults(seed, 0.05))
         budget = WatchedBudget(limit)
-        async with Scene(broker, budget, replace(SETTINGS, fetch_bytes=1000, poll_bytes=100)) as scene:
+        chosen = replace(SETTINGS, fetch_bytes=1000, poll_bytes=100)
+        async with Scene(broker, budget, chosen) as scene:
             lanes = [scene.lane(number, max_batches=1000) for number in range(partitions)]
             for _ in range(2000):  # everybody stalls; the fetchers go as far as they can
                 await asyncio.sleep(0)
-            largest = 0
+            largest = chosen.fetch_bytes
             async with asyncio.timeout(20):
                 left = dict.fromkeys(lanes, len(payloads))
                 while left:

@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.net import connect
+from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -184,20 +184,33 @@ class Recorder:
         self._news.set()
 
 
+class RecordingClock(SystemClock):
+    """Real time, and a list of the sleeps that were asked for."""
+
+    def __init__(self) -> None:
+        self.sleeps: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        await super().sleep(seconds)
+
+
 class Rig:
     """A scripted broker with id 0 and a running pool."""
 
-    def __init__(self, broker: ScriptedBroker, settings: FetchSettings, budget: int) -> None:
+    def __init__(self, broker: ScriptedBroker, settings: FetchSettings, budget: int, timeout: float) -> None:
         self.broker = broker
+        self.connection = ConnectionSettings(request_timeout=timeout)
         self.addresses: dict[int, tuple[str, int]] = {0: ("127.0.0.1", broker.port)}
         self.settings = settings
         self.listener = Recorder()
         self.budget = ByteBudget(budget)
-        self.pool = FetchPool(self.connect, self, self.budget, settings, SystemClock(), random.Random(7), self.listener)
+        self.clock = RecordingClock()
+        self.pool = FetchPool(self.connect, self, self.budget, settings, self.clock, random.Random(7), self.listener)
         self.lanes: dict[TopicPartition, Lane] = {}
 
     async def connect(self, host: str, port: int) -> Any:
-        return await connect(host, port)
+        return await connect(host, port, settings=self.connection)
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return self.addresses.get(broker_id)
@@ -207,6 +220,12 @@ class Rig:
         self.lanes[partition] = Lane(partition, self.budget, max_bytes=max_bytes, **lane)
         self.pool.add(partition, offset, self.lanes[partition])
         return self.lanes[partition]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Look again and again, for five seconds at most."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)
 
     async def take(self, lane: Lane, count: int) -> list[bytes]:
         """At least `count` messages, in whole batches that follow each other without a gap."""
@@ -224,10 +243,10 @@ def rig() -> Callable[..., contextlib.AbstractAsyncContextManager[Rig]]:
     """`async with rig(budget=..., **settings) as r`: a broker, and a pool running against it."""
 
     @contextlib.asynccontextmanager
-    async def make(*, budget: int = 1 << 30, **settings: Any) -> AsyncIterator[Rig]:
+    async def make(*, budget: int = 1 << 30, request_timeout: float = 10.0, **settings: Any) -> AsyncIterator[Rig]:
         broker = ScriptedBroker()
         await broker.start()
-        made = Rig(broker, replace(FAST, **settings), budget)
+        made = Rig(broker, replace(FAST, **settings), budget, request_timeout)
         running = asyncio.create_task(made.pool.run())
         try:
             yield made

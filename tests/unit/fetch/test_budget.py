@@ -17,8 +17,8 @@ async def settle() -> None:
 
 
 async def test_reserving_waits_in_line() -> None:
-    budget = ByteBudget(100)
-    first = await budget.reserve(60)
+    budget = ByteBudget(1000)
+    first = await budget.reserve(960)
     order: list[str] = []
 
     async def take(name: str, amount: int) -> None:
@@ -27,9 +27,9 @@ async def test_reserving_waits_in_line() -> None:
         reservation.release()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(take("large", 90))
+        group.create_task(take("large", 62))
         await settle()
-        group.create_task(take("small", 10))  # would fit, but the large one came first
+        group.create_task(take("small", 30))  # would fit, but the large one came first
         await settle()
         assert order == []
         assert budget.waiting == 2
@@ -39,36 +39,47 @@ async def test_reserving_waits_in_line() -> None:
     assert budget.waiting == 0
 
 
-async def test_more_than_everything_is_granted_alone() -> None:
-    budget = ByteBudget(100)
-    small = await budget.reserve(1)
-    task = asyncio.create_task(budget.reserve(1000))
+async def test_a_large_one_waits_for_solvency_only() -> None:
+    """It exceeds the limit by itself alone; small ones fit or wait, and so does the next large one."""
+    budget = ByteBudget(160)
+    held = await budget.reserve(100)
+    large = await budget.reserve(1000)
+    assert budget.used == 1100
+    second = asyncio.create_task(budget.reserve(11))
     await settle()
-    assert not task.done()
-    small.release()
-    huge = await task
-    assert budget.used == 1000
-    huge.release()
+    assert not second.done()
+    large.resize(61)
+    await settle()
+    assert not second.done()
+    large.resize(60)
+    (await second).release()
+    held.resize(151)
+    large.release()
+    small = asyncio.create_task(budget.reserve(10))  # a sixteenth is not large
+    await settle()
+    assert not small.done()
+    held.release()
+    (await small).release()
 
 
 async def test_a_partition_waits_for_its_own_budget_without_blocking_the_common_line() -> None:
-    common = ByteBudget(100)
-    tight, other = ByteBudget(10, common), ByteBudget(50, common)
-    held = await tight.reserve(10)
-    waiting = asyncio.create_task(tight.reserve(5))
+    common = ByteBudget(10_000)
+    tight, other = ByteBudget(160, common), ByteBudget(5000, common)
+    held = await tight.reserve(155)
+    waiting = asyncio.create_task(tight.reserve(10))
     await settle()
     assert not waiting.done()
-    (await other.reserve(50)).release()
+    (await other.reserve(5000)).release()
     held.release()
     (await waiting).release()
     assert (tight.used, other.used, common.used) == (0, 0, 0)
 
 
 async def test_a_cancelled_waiter_leaves_the_line() -> None:
-    common = ByteBudget(100)
-    child = ByteBudget(1000, common)
-    held = await common.reserve(90)
-    first = asyncio.create_task(child.reserve(50))
+    common = ByteBudget(1000)
+    child = ByteBudget(10_000, common)
+    held = await common.reserve(950)
+    first = asyncio.create_task(child.reserve(60))
     second = asyncio.create_task(child.reserve(10))
     await settle()
     assert not second.done()
@@ -83,7 +94,7 @@ async def test_a_cancelled_waiter_leaves_the_line() -> None:
 
 async def test_a_waiter_cancelled_in_the_moment_of_its_grant_gives_back() -> None:
     budget = ByteBudget(100)
-    held = await budget.reserve(100)
+    held = await budget.reserve(101)
     task = asyncio.create_task(budget.reserve(100))
     await settle()
     held.release()  # granted now, but the task has not run yet
