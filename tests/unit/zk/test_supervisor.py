@@ -1,0 +1,328 @@
+"""A session against a scripted server: the moments that a real one shows too rarely."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.ports import SessionEvent, SessionState
+from consumerd.zk import AuthFailed, ConnectionLost, NotConnected, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any, Self
+
+    from consumerd.zk.connection import Connection
+
+pytestmark = pytest.mark.asyncio
+
+CLOSE, CREATE, EXISTS, SYNC, AUTH = -11, 1, 3, 9, 100
+NEW, RECONNECTED, SUSPENDED, EXPIRED = (
+    SessionEvent.NEW,
+    SessionEvent.RECONNECTED,
+    SessionEvent.SUSPENDED,
+    SessionEvent.EXPIRED,
+)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("!i", len(body)) + body
+
+
+def granted(session_id: int, timeout: int = 1000) -> bytes:
+    return framed(struct.pack("!iiqi", 0, timeout, session_id, 16) + bytes(16) + b"\0")
+
+
+def replied(xid: int, body: bytes = b"", *, zxid: int = 1, code: int = 0) -> bytes:
+    return framed(struct.pack("!iqi", xid, zxid, code) + body)
+
+
+class Peer:
+    """The server's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.write = writer.write
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack("!i", await self._reader.readexactly(4))
+        return await self._reader.readexactly(size)
+
+    async def handshake(self) -> tuple[int, int]:
+        """The zxid and the session id that the client comes with."""
+        _, zxid, _, session_id = struct.unpack_from("!iqiq", await self.frame())
+        return zxid, session_id
+
+    async def request(self) -> tuple[int, int]:
+        """Xid and opcode of the next request."""
+        xid, code = struct.unpack_from("!ii", await self.frame())
+        return xid, code
+
+    async def behave(self) -> None:
+        """Answer heartbeats, lookups and the farewell until the client goes."""
+        while True:
+            xid, code = await self.request()
+            body = struct.pack("!i", 1) + b"/" if code == SYNC else b""
+            self.write(replied(xid, body, zxid=7, code=-101 if code == EXISTS else 0))
+
+
+class Server:
+    """Serves the n-th connection by the n-th script, the rest by the last."""
+
+    def __init__(self, *scripts: Callable[[Peer], Awaitable[None]]) -> None:
+        self._scripts = list(scripts)
+        self.served = 0
+        self.port = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        script = self._scripts[min(self.served, len(self._scripts) - 1)]
+        self.served += 1
+        try:
+            await script(Peer(reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client went, as clients do
+        finally:
+            writer.close()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+
+    def session(self, **options: Any) -> tuple[Session, list[SessionEvent]]:
+        defaults: dict[str, Any] = {"clock": SystemClock(), "rng": random.Random(1), "session_timeout": 1.0}
+        session = Session(f"127.0.0.1:{self.port}", **(defaults | options))
+        events: list[SessionEvent] = []
+        session.subscribe(lambda event, session_id: events.append(event))
+        return session, events
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def good(peer: Peer) -> None:
+    await peer.handshake()
+    peer.write(granted(5))
+    await peer.behave()
+
+
+async def test_a_connection_that_ends_with_the_last_answer_of_the_preparation_is_never_announced() -> None:
+    async with Server(good) as server:
+        session, events = server.session()
+        ended = 0
+
+        async def ends(connection: Connection, new: bool) -> None:
+            nonlocal ended
+            if ended < 3:
+                ended += 1
+                connection.kill("in the same step")
+
+        session._supervisor._prepare = ends
+        async with session:
+            assert (ended, server.served) == (3, 4)
+            assert events == [NEW]
+            await session.ensure("/")
+
+
+@pytest.mark.parametrize("code", [-112, -118, -4])
+async def test_a_refused_heartbeat_ends_the_connection_and_the_next_handshake_decides(code: int) -> None:
+    async def refuses_the_heartbeat(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5))
+        xid, _ = await peer.request()
+        peer.write(replied(xid, code=code))
+        await peer.request()
+
+    async def says_expired(peer: Peer) -> None:
+        assert (await peer.handshake())[1] == 5
+        peer.write(granted(0, 0))
+
+    async def new(peer: Peer) -> None:
+        assert (await peer.handshake())[1] == 0
+        peer.write(granted(6))
+        await peer.behave()
+
+    async with Server(refuses_the_heartbeat, says_expired, new) as server:
+        session, events = server.session()
+        async with session:
+            await until(lambda: len(events) == 4)
+            assert events == [NEW, SUSPENDED, EXPIRED, NEW]
+            assert session.session_id == 6
+
+
+async def test_a_call_refused_because_the_session_moved_ends_the_connection() -> None:
+    async def refuses_calls(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5))
+        while True:
+            xid, code = await peer.request()
+            peer.write(replied(xid, struct.pack("!i", 1) + b"/", code=0 if code == SYNC else -118))
+
+    async with Server(refuses_calls, good) as server:
+        session, events = server.session()
+        async with session:
+            with pytest.raises(ConnectionLost):
+                await session.delete("/x")
+            await until(lambda: len(events) == 3)
+            assert events == [NEW, SUSPENDED, RECONNECTED]
+
+
+async def test_a_swapped_session_is_an_expiry() -> None:
+    async def goes(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5))
+        await peer.request()
+
+    async def swaps(peer: Peer) -> None:
+        assert (await peer.handshake())[1] == 5
+        peer.write(granted(6))
+        await peer.behave()
+
+    async with Server(goes, swaps) as server:
+        session, events = server.session()
+        async with session:
+            await until(lambda: len(events) == 4)
+            assert events == [NEW, SUSPENDED, EXPIRED, NEW]
+            assert session.session_id == 6
+
+
+async def test_the_session_timeout_is_the_servers_and_asked_for_anew() -> None:
+    asked: list[int] = []
+
+    async def grants(peer: Peer) -> None:
+        asked.append(struct.unpack_from("!iqi", await peer.frame())[2])
+        peer.write(granted(5, 3333))
+        await peer.behave()
+
+    async with Server(grants) as server:
+        session, _ = server.session(session_timeout=1.5)
+        assert session.session_timeout == 1.5
+        async with session:
+            assert session.session_timeout == 3.333
+            assert 3.0 < session.lease_left() <= 3.333
+        assert session.lease_left() < 0
+    assert asked == [1500]
+
+
+async def test_after_closed_handshakes_alone_the_zxid_is_given_up_and_a_sync_comes_before_anything_else() -> None:
+    seen: list[tuple[int, int]] = []
+    before: list[tuple[int, SessionState]] = []
+
+    async def goes(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 400))
+        xid, _ = await peer.request()
+        peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
+        await peer.request()
+
+    async def refuses_until_humble(peer: Peer) -> None:
+        seen.append(await peer.handshake())
+        if seen[-1][0]:
+            return
+        peer.write(granted(5, 400))
+        xid, code = await peer.request()
+        await asyncio.sleep(0.05)
+        before.append((code, session.state))
+        peer.write(replied(xid, struct.pack("!i", 1) + b"/"))
+        await peer.behave()
+
+    async with Server(goes, refuses_until_humble) as server:
+        session, events = server.session(session_timeout=0.4)
+        async with session:
+            await until(lambda: RECONNECTED in events)
+        assert {session_id for _, session_id in seen} == {5}
+        assert [zxid for zxid, _ in seen[:-1]] == [77] * (len(seen) - 1)
+        assert seen[-1][0] == 0
+        assert before == [(SYNC, SessionState.SUSPENDED)]
+        assert len(seen) >= 3
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", framed(b"x"), granted(5, -3)])
+async def test_what_does_not_speak_the_protocol_is_named(answer: bytes) -> None:
+    async def says(peer: Peer) -> None:
+        peer.write(answer)
+        await peer.handshake()
+        await peer.request()
+
+    async with Server(says) as server:
+        session, _ = server.session()
+        with pytest.raises(NotConnected, match=rf"\(127\.0\.0\.1:{server.port}.* (sent|offers) a "):
+            await session.start(0.4)
+
+
+async def test_a_server_that_insists_on_credentials_ends_the_session() -> None:
+    async def insists(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5))
+        xid, _ = await peer.request()
+        peer.write(replied(xid, code=-124))
+
+    async with Server(insists) as server:
+        session, events = server.session(auth=[("digest", "u:p")])
+        with pytest.raises(AuthFailed):
+            await session.start(2)
+        assert events == []
+
+
+async def test_a_defect_in_the_task_reaches_every_caller_and_close() -> None:
+    async with Server(good) as server:
+        session, events = server.session()
+
+        async def broken(connection: object) -> float | None:
+            raise ZeroDivisionError("a defect")
+
+        await session.start()
+        session._supervisor._attempt = broken  # type: ignore[method-assign]
+        live = session._lifecycle._connection
+        assert live is not None
+        live.kill("now")
+        await until(lambda: session.state is SessionState.CLOSED)
+        assert events == [NEW, SUSPENDED, EXPIRED]
+        with pytest.raises(NotConnected, match="defect"):
+            await session.get("/")
+        with pytest.raises(ZeroDivisionError):
+            await session.wait_closed()
+        with pytest.raises(ZeroDivisionError):
+            await session.close()
+
+
+async def test_a_cancellation_in_the_very_moment_the_connection_ends_is_not_forgotten() -> None:
+    async with Server(good) as server:
+        session, _ = server.session()
+        await session.start()
+        task = session._task
+        assert task is not None
+
+        def cancel(event: SessionEvent, session_id: int) -> None:
+            if event is SUSPENDED:
+                task.cancel()
+
+        session.subscribe(cancel)
+        live = session._lifecycle._connection
+        assert live is not None
+        live.writer.transport.abort()
+        done, _ = await asyncio.wait([task], timeout=2)
+        assert done
+        await session.close()
+
+
+async def test_a_session_is_started_once_and_may_be_closed_unstarted() -> None:
+    async with Server(good) as server:
+        session, _ = server.session()
+        await session.close()
+        assert session.state is SessionState.CLOSED
+        session, _ = server.session()
+        async with session:
+            with pytest.raises(RuntimeError):
+                await session.start()
