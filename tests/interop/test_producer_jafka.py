@@ -1,0 +1,66 @@
+"""Our producer and a Jafka broker: the confirmation behind each batch works there too, and messages arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.net import connect
+from consumerd.producer import Producer, ProducerSettings, StaticRouter, UncertainError, ZooKeeperRouter, key_index
+from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from consumerd.embedded.jafka import JafkaBroker
+    from consumerd.producer import Router
+    from tests.interop.conftest import JafkaBrokerFactory
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+
+
+def make(router: Router, codec: Codec = Codec.NONE, magic: int = 1) -> Producer:
+    settings = ProducerSettings(codec=codec, magic=magic, resends=0)
+    return Producer(router, connect=connect, clock=SystemClock(), rng=random.Random(1), settings=settings)
+
+
+async def stored(broker: JafkaBroker, topic: str, partition: int, count: int) -> list[bytes]:
+    """`count` payloads; Jafka shows only what it has flushed, which it does on a timer."""
+    connection = await connect("127.0.0.1", broker.port)
+    try:
+        async with asyncio.timeout(15):
+            while True:
+                body = await connection.request(FetchRequest(topic, partition, 0, 1 << 20).encode())
+                payloads = decode_batch(decode_fetch_response(body).data, 0).payloads
+                if len(payloads) >= count:
+                    return payloads
+                await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+
+
+async def test_batches_are_confirmed_and_stored(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
+        broker = await jafka_broker(zk_root)
+        address = StaticRouter([("127.0.0.1", broker.port)], rng=random.Random(1))
+        for codec in (Codec.NONE, Codec.GZIP):
+            async with make(address, codec) as producer:
+                await producer.send("plain", [codec.name.encode(), b"\xff\x00", b""], partition=0)
+        assert await stored(broker, "plain", 0, 6) == [b"NONE", b"\xff\x00", b"", b"GZIP", b"\xff\x00", b""]
+        # It knows neither snappy nor messages of Kafka 0.6. All it does is close, so without a confirmation the
+        # messages would be gone and nobody told.
+        for producer in (make(address, Codec.SNAPPY), make(address, magic=0)):
+            with pytest.raises(UncertainError, match="closed the connection"):
+                await producer.send("plain", [b"refused"], partition=0)
+            await producer.close()
+        async with make(ZooKeeperRouter(zk, rng=random.Random(1))) as producer:
+            for n in range(30):
+                await producer.send("plain", [b"%d" % n], key=str(n))
+        expected: list[list[bytes]] = [[], []]
+        for n in range(30):
+            expected[key_index(str(n), 2)].append(b"%d" % n)
+        assert (await stored(broker, "plain", 0, 6 + len(expected[0])))[6:] == expected[0]
+        assert await stored(broker, "plain", 1, len(expected[1])) == expected[1]
