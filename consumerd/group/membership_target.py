@@ -48,17 +48,11 @@ class Formula:
         self._warnings: list[str] = []
 
     def apply(self, snapshot: GroupSnapshot) -> Target:
-        """The target of a snapshot that holds our own id. Raises DialectError when a peer speaks 0.8+."""
-        seen = (snapshot.members, snapshot.topics)
-        if seen != self._seen:
-            members = self._members(snapshot.members)
-            self._target = self._compute(members, snapshot.topics)
-            self._seen = seen
+        """The target of a snapshot, as if our own id were in it. Raises DialectError when a peer speaks 0.8+."""
+        if (snapshot.members, snapshot.topics) != self._seen:
+            self._target = self._compute(self._members(snapshot.members), snapshot.topics)
+            self._seen = dict(snapshot.members), {topic: dict(brokers) for topic, brokers in snapshot.topics.items()}
         return self._target
-
-    def check_dialect(self, snapshot: GroupSnapshot) -> None:
-        """Raise DialectError when a member of the group speaks 0.8+."""
-        self._members(snapshot.members)
 
     def take_warnings(self) -> list[str]:
         """Sentences about what had to be left out since they were last taken."""
