@@ -28,6 +28,6 @@ def encode_records(batch: Batch) -> list[bytes]:
     topic, broker, partition = batch.partition
     origin = f'{{"topic":{encode_basestring(topic)},"broker":{broker},"partition":{partition},"offset":'
     return [
-        f'{origin}{message.offset},"index":{message.index},{payload_field(message.payload)}}}\n'.encode()
-        for message in batch.messages()
+        f'{origin}{offset},"index":{index},{payload_field(payload)}}}\n'.encode()
+        for _, offset, index, _, payload in batch.messages()
     ]
