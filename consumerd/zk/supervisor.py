@@ -90,6 +90,7 @@ class Supervisor:
         self._zxid = 0
         self._without_zxid = False
         self._last_contact = clock.monotonic()
+        self._noted: dict[Host, str] = {}
 
     async def run(self) -> None:
         """Keep the session until it is closed (then cancelled).
@@ -126,11 +127,11 @@ class Supervisor:
                 return began
             except HandshakeClosed as error:
                 refused = True
-                self._note(str(error))
+                self._note(host, str(error))
             except TimeoutError:
-                self._note(f"{host} does not answer")
+                self._note(host, f"{host} does not answer")
             except (OSError, BadReply) as error:
-                self._note(f"{host}: {str(error) or repr(error)}")
+                self._note(host, f"{host}: {str(error) or repr(error)}")
             finally:
                 connection.kill("it is of no use")
                 await connection.wait_closed()
@@ -144,10 +145,12 @@ class Supervisor:
             log.warning("zxid_given_up", zxid=self._zxid, seconds=round(silent, 1))
             self._zxid, self._without_zxid = 0, True
 
-    def _note(self, problem: str) -> None:
-        if problem != self._lifecycle.problem:
-            log.info("connect_failed", problem=problem)
+    def _note(self, host: Host, problem: str) -> None:
+        """Log what is new of a host, not the same again in every round of a long outage."""
         self._lifecycle.problem = problem
+        if self._noted.get(host) != problem:
+            self._noted[host] = problem
+            log.info("connect_failed", problem=problem)
 
     def _on_end(self, connection: Connection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)
@@ -194,6 +197,7 @@ class Supervisor:
                 if connection.closing:  # it ended in the very step that brought the last answer
                     raise ConnectionEnded(connection.end_reason)
                 self._lifecycle.announce(connection, began)
+                self._noted.clear()
                 await self._beat(connection, began)
         except* ConnectionEnded:
             self._lifecycle.problem = connection.end_reason
