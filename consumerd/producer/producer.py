@@ -6,7 +6,7 @@ earlier ones. That is the confirmation here: behind each batch goes a FETCH of z
 its answer. What is promised then:
 
 - `send` returned: the broker has appended the batch to its log. It is on the broker's disk after the next flush there.
-- `send` raised UncertainError, after `resends` tries: all, some or nothing of it was stored.
+- `send` raised UncertainError, after the tries that the settings allow: all, some or nothing of it was stored.
 - any other error: nothing of it was stored, or (from `send_all`) only what went to other brokers.
 - Between, a connection that ended before the answer has the batch sent again, so it may be stored twice, never lost:
   at least once. `resends=0` gives at most once.
@@ -138,7 +138,14 @@ class Producer:
             before_sleep=self._log_retry,
             reraise=True,
         )
-        await attempts(self._send_pending, pending, merge)
+        try:
+            await attempts(self._send_pending, pending, merge)
+        except _UNSENT as error:
+            if sendings:
+                raise UncertainError(
+                    f"{error}; an earlier try may have stored the messages or a part of them."
+                ) from error
+            raise
 
     async def flush(self) -> None:
         """Return when the brokers have confirmed everything that was sent.

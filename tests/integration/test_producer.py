@@ -252,6 +252,22 @@ async def test_a_connection_cut_before_the_answer_has_the_batch_sent_again(tmp_p
         assert await stored(broker.port, "t", 0) == [b"a", b"b"] * 3
 
 
+async def test_a_broker_that_dies_with_the_batch_leaves_it_uncertain(tmp_path: Path) -> None:
+    def die(direction: Direction, data: bytes) -> bytes:
+        if direction is Direction.TO_CLIENT:
+            proxy.refuse()
+            proxy.cut()
+        return b"" if direction is Direction.TO_CLIENT else data
+
+    async with make_broker(tmp_path) as broker:
+        proxy = FaultProxy("127.0.0.1", broker.port, hook=die)
+        async with proxy, make_producer(proxy.port, clock=Impatient()) as producer:
+            with pytest.raises(UncertainError, match="an earlier try may have stored the messages") as caught:
+                await producer.send("t", [b"a"], partition=0)
+            assert isinstance(caught.value.__cause__, ConnectError)
+        assert await stored(broker.port, "t", 0) == [b"a"]
+
+
 async def test_a_request_lost_half_way_is_not_stored_and_comes_again(tmp_path: Path) -> None:
     cuts = iter([True])
 
