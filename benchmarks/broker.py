@@ -1,8 +1,8 @@
 """Broker throughput over loopback with a raw client: fetches of 1 MiB, produces of 200 messages, small round trips.
 
 The broker runs in a process of its own, once on asyncio and once on uvloop; the client is a blocking socket that does
-no work. `limit` is the same client against a thread that does nothing but `os.sendfile` (fetch) or receive (produce)
-on a blocking socket: what two processes and the kernel can do here. Best of the rounds.
+no work. `blocking` is the same client against a loop that does nothing but a blocking `os.sendfile` (fetch) or a
+blocking receive (produce), without logs, checks or other connections. Best of the rounds.
 
     python -m benchmarks.broker [--size 100] [--megabytes 256] [--rounds 3]
 """
@@ -37,7 +37,7 @@ FETCH = 1 << 20
 PER_SET = 200
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 PROBE_ANSWER = 18
-MODES = ("limit", "asyncio", "uvloop")
+MODES = ("blocking", "asyncio", "uvloop")
 
 
 async def serve(folder: Path, flush_interval: int) -> None:
@@ -49,7 +49,7 @@ async def serve(folder: Path, flush_interval: int) -> None:
         await broker.wait()
 
 
-def serve_limit(folder: Path) -> None:
+def serve_blocking(folder: Path) -> None:
     """One connection: answer every 1 MiB fetch by sendfile, swallow everything larger, answer a probe."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
@@ -60,7 +60,9 @@ def serve_limit(folder: Path) -> None:
             size = os.fstat(file.fileno()).st_size
             buffer = bytearray(1 << 21)
             view = memoryview(buffer)
+            tail = b""
             while got := sock.recv_into(buffer):
+                tail = (tail + view[max(0, got - len(PROBE)) : got].tobytes())[-len(PROBE) :]
                 if got == fetch:
                     (offset,) = struct.unpack_from(">q", view, fetch - 12)
                     length = min(FETCH, size - offset)
@@ -68,7 +70,7 @@ def serve_limit(folder: Path) -> None:
                     while length:
                         sent = os.sendfile(sock.fileno(), file.fileno(), offset, length)
                         offset, length = offset + sent, length - sent
-                elif view[:got].tobytes().endswith(PROBE):
+                elif tail == PROBE:
                     sock.sendall(bytes(PROBE_ANSWER))
 
 
@@ -135,18 +137,20 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
         with (log / f"{0:020d}.kafka").open("wb") as segment:
             for _ in range(sets):
                 segment.write(batch)
+            segment.flush()
+            os.fsync(segment.fileno())  # or the first to be measured shares the disk with the writing of this
         end = sets * len(batch)
         for number in range(arguments.rounds):
-            for mode in MODES:
+            for mode in MODES if number % 2 else reversed(MODES):
                 with running(mode, log.parent, 500) as sock:
                     note("fetch 1 MiB", mode, end / fetch_all(sock, end))
-                    if mode != "limit":
+                    if mode != "blocking":
                         note("round trips", mode, 5000 / round_trips(sock, 5000))
                 for flush in (1_000_000_000, 100_000, 500):
-                    if mode == "limit" and flush != 1_000_000_000:
+                    if mode == "blocking" and flush != 1_000_000_000:
                         continue
                     kind = f"produce, flush every {flush} messages" if flush < 1_000_000 else "produce, no flush"
-                    target = log.parent if mode == "limit" else Path(folder) / f"produce-{number}-{mode}-{flush}"
+                    target = log.parent if mode == "blocking" else Path(folder) / f"produce-{number}-{mode}-{flush}"
                     count = sets if flush > 1000 else sets // 8
                     with running(mode, target, flush) as sock:
                         note(kind, mode, count * len(batch) / produce_all(sock, frame, count))
@@ -162,8 +166,8 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.serve:
         mode, folder, flush = arguments.serve
-        if mode == "limit":
-            serve_limit(Path(folder))
+        if mode == "blocking":
+            serve_blocking(Path(folder))
         else:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
         return
@@ -175,7 +179,7 @@ def main(argv: list[str] | None = None) -> None:
                 text = f"{figure:10.0f} /s"
             else:
                 text = f"{figure / 1e6:8.0f} MB/s {figure / entry / 1e6:7.2f} Mmsg/s"
-            ratio = f"  {figure / figures['limit']:.2f} of limit" if "limit" in figures and mode != "limit" else ""
+            ratio = f"  {figure / figures['blocking']:.2f} of blocking" if "blocking" in figures else ""
             print(f"  {kind:38s} {mode:8s}{text}{ratio}")
 
 
