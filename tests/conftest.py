@@ -32,6 +32,7 @@ _MARKED_FIXTURES = {
     "zookeeper_factory": "zookeeper",
     "jafka_broker": "interop",
     "jafka_consumer": "interop",
+    "jafka_producer": "interop",
 }
 
 

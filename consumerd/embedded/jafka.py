@@ -1,19 +1,17 @@
-"""Jafka 1.2.3, an independent broker and consumer of the 0.7 protocol, as children: for the interop tests.
+"""Jafka 1.2.3, an independent broker of the 0.7 protocol, as a child: for the interop tests.
 
-Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. The broker is ready when it
-answers an OFFSETS request; a member of a group is a small Java program of the caller's, which says READY, then a line
-per message, and leaves in order at the end of its standard input.
+Strategy: its jars come by Maven coordinates, it registers in a ZooKeeper that is given. It is ready when it answers an
+OFFSETS request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-import subprocess
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError, JafkaStartError, MissingRuntimeError
+from consumerd.embedded.errors import JafkaStartError
 from consumerd.embedded.maven import fetch_jars
 from consumerd.embedded.ports import LOOPBACK, free_port
 from consumerd.embedded.properties import format_properties
@@ -52,9 +50,10 @@ def jafka_jars() -> list[Path]:
     return fetch_jars([JAFKA])
 
 
-def _java_command(
+def java_command(
     java: JavaRuntime, class_path: Sequence[Path], directory: Path, main: str, *arguments: str
 ) -> list[str]:
+    """The argument list that runs a program on Jafka's jars. Its log settings are written to `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     log4j = directory / "log4j.properties"
     log4j.write_text(format_properties(_LOG4J), "ascii")
@@ -130,7 +129,7 @@ class JafkaBroker:
         properties = self.directory / "server.properties"
         properties.write_text(format_properties(settings | self._config), "ascii")
         child = Child(
-            _java_command(self._java, self._jars, self.directory, _MAIN, str(properties)),
+            java_command(self._java, self._jars, self.directory, _MAIN, str(properties)),
             log=self.directory / "jafka.log",
             name=f"jafka-{self.broker_id}",
             cwd=self.directory,
@@ -201,83 +200,3 @@ class JafkaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-class JafkaMessage(NamedTuple):
-    """What a member says of one message: its stream's number, its topic, its payload. Jafka tells no offsets."""
-
-    stream: int
-    topic: str
-    payload: bytes
-
-
-class JafkaMember:
-    """A consumer of a group in a JVM: the program `main` on `class_path` (Jafka's jars and the caller's classes).
-
-    It is called with connect string, group, consumer id (`-` for a made-up one), `topic=streams,...` and `key=value`
-    settings; prints `READY n`, then `MSG stream topic hex-payload` per message; at the end of its standard input it
-    commits, leaves the group and prints `DONE`.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        zookeeper: str,
-        group: str,
-        topics: Mapping[str, int],
-        *,
-        java: JavaRuntime,
-        class_path: Sequence[Path],
-        main: str,
-        consumer_id: str | None = None,
-        settings: Mapping[str, str | int] | None = None,
-    ) -> None:
-        command = _java_command(
-            java, class_path, directory, main, zookeeper, group, consumer_id or "-",
-            ",".join(f"{topic}={streams}" for topic, streams in topics.items()),
-            *(f"{key}={value}" for key, value in (settings or {}).items()),
-        )  # fmt: skip
-        self.child = Child(command, log=directory / "member.log", name="jafka-member", pipe=True)
-
-    async def start(self, timeout: float = 40.0) -> None:
-        """Start, and return when it has joined its group. Raises ChildError."""
-        self.child.start()
-        try:
-            await self.child.wait_for_line(lambda line: line.startswith("READY "), timeout)
-        except BaseException:
-            self.child.end_now()
-            raise
-
-    def messages(self) -> list[JafkaMessage]:
-        """What it has been handed so far, in the order of its output."""
-        found = []
-        for line in self.child.output().rpartition("\n")[0].splitlines():
-            if line.startswith("MSG "):
-                _, stream, topic, *payload = line.split(" ")
-                found.append(JafkaMessage(int(stream), topic, bytes.fromhex("".join(payload))))
-        return found
-
-    async def leave(self, timeout: float = 20.0) -> None:
-        """Let it commit, leave and end. Raises ChildError when it does not do so in order."""
-        self.child.close_stdin()
-        await self.child.wait_for_line("DONE".__eq__, timeout)
-        if status := await self.child.wait(timeout):
-            raise ChildError(f"{self.child.name} ended with status {status}: {self.child.tail()}")
-
-    def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
-        self.child.end_now()
-
-
-def compile_java(java: JavaRuntime, source: Path, class_path: Sequence[Path], target: Path) -> None:
-    """Compile one Java source file into the folder `target`. Blocks. Raises MissingRuntimeError without a compiler."""
-    if java.compiler is None:
-        raise MissingRuntimeError(f"{java.executable} ({java.source}) has no javac beside it: install a JDK")
-    target.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [java.compiler, "-nowarn", "-encoding", "UTF-8", "-cp", ":".join(map(str, class_path)), "-d", target, source],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        timeout=120, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise ChildError(f"{source.name} does not compile: {' | '.join(done.stdout.splitlines()[:5])}")

@@ -1,4 +1,4 @@
-"""A Jafka broker and JVM members of groups, against our ZooKeeper."""
+"""A Jafka broker, producers and members of groups in JVMs, against our ZooKeeper."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.embedded.jafka import JafkaBroker, JafkaMember, compile_java, jafka_jars
+from consumerd.embedded.jafka import JafkaBroker, jafka_jars
+from consumerd.embedded.jafka_clients import JafkaMember, JafkaProducer, compile_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
 def jafka_class_path(
     java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]
 ) -> list[Path]:
-    """Jafka's jars and our compiled `JafkaMember`."""
+    """Jafka's jars and our compiled `JafkaMember` and `JafkaProducer`."""
     classes = tmp_path_factory.mktemp("java")
     try:
         jars = jafka_jars()
-        compile_java(java, Path(__file__).with_name("java") / "JafkaMember.java", jars, classes)
+        sources = [Path(__file__).with_name("java") / f"{name}.java" for name in ("JafkaMember", "JafkaProducer")]
+        compile_java(java, sources, jars, classes)
     except MissingRuntimeError as error:
         missing(str(error))
     return [classes, *jars]
@@ -40,6 +43,25 @@ class JafkaConsumerFactory(Protocol):
     async def __call__(
         self, zookeeper: str, group: str, topics: Mapping[str, int], **arguments: Any
     ) -> JafkaMember: ...
+
+
+class JafkaProducerFactory(Protocol):
+    """Starts a producer for `topic`. Further arguments are those of `JafkaProducer`."""
+
+    async def __call__(self, zookeeper: str, topic: str, **arguments: Any) -> JafkaProducer: ...
+
+
+@pytest.fixture
+def zk(zk_root: str) -> Iterator[KazooClient]:
+    """A session of a client that is not ours, in an existing chroot (Jafka does not create its own)."""
+    hosts, _, chroot = zk_root.partition("/")
+    client = KazooClient(hosts)
+    client.start(20)
+    client.ensure_path(f"/{chroot}")
+    client.chroot = f"/{chroot}"
+    yield client
+    client.stop()
+    client.close()
 
 
 @pytest.fixture
@@ -74,3 +96,21 @@ def jafka_consumer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Pa
     yield start
     for member in members:
         member.kill()
+
+
+@pytest.fixture
+def jafka_producer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaProducerFactory]:
+    producers: list[JafkaProducer] = []
+
+    async def start(zookeeper: str, topic: str, **arguments: Any) -> JafkaProducer:
+        folder = tmp_path / f"jafka-producer-{len(producers)}"
+        producer = JafkaProducer(
+            folder, zookeeper, topic, java=java, class_path=jafka_class_path, main="JafkaProducer", **arguments
+        )
+        producers.append(producer)
+        await producer.start()
+        return producer
+
+    yield start
+    for producer in producers:
+        producer.kill()

@@ -9,28 +9,16 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from kazoo.client import KazooClient
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
-
-
-@pytest.fixture
-def zk(zk_root: str) -> Iterator[KazooClient]:
-    """A session in an existing chroot, which Jafka does not create itself."""
-    hosts, _, chroot = zk_root.partition("/")
-    client = KazooClient(hosts)
-    client.start(20)
-    client.ensure_path(f"/{chroot}")
-    client.chroot = f"/{chroot}"
-    yield client
-    client.stop()
-    client.close()
 
 
 def message(payload: bytes) -> bytes:

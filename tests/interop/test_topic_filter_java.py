@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.embedded.jafka import compile_java
+from consumerd.embedded.jafka_clients import compile_java
 from consumerd.registry import RegistryError
 from consumerd.registry.regex import matches, parse
 
@@ -36,7 +36,7 @@ def test_topic_filters_mean_what_they_mean_to_java(
     java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]
 ) -> None:
     try:
-        compile_java(java, Path(__file__).with_name("java") / "TopicMatches.java", [], tmp_path)
+        compile_java(java, [Path(__file__).with_name("java") / "TopicMatches.java"], [], tmp_path)
     except MissingRuntimeError as error:
         missing(str(error))
     rng = random.Random(20261121)

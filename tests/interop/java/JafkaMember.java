@@ -7,14 +7,24 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * A member of a consumer group that says what it is handed: see consumerd.embedded.jafka.JafkaMember.
  *
  * Arguments: connect string, group, consumer id or "-", "topic=streams,...", then key=value settings.
+ *
+ * A message is said in the decoder, which the stream calls before it moves the offset to commit: a member that is killed
+ * has said everything that it can have committed. To leave, it first stops saying anything.
  */
 public final class JafkaMember {
     private static final char[] HEX = "0123456789abcdef".toCharArray();
+
+    /** Stream and topic of a reading thread. */
+    private static final ThreadLocal<String> STREAM = new ThreadLocal<>();
+
+    /** Held by whoever hands over a message, and for good by who leaves. */
+    private static final ReentrantLock HANDOVER = new ReentrantLock();
 
     private static String hex(ByteBuffer payload) {
         ByteBuffer bytes = payload.duplicate();
@@ -24,6 +34,16 @@ public final class JafkaMember {
             text.append(HEX[value >> 4]).append(HEX[value & 15]);
         }
         return text.toString();
+    }
+
+    private static Boolean handOver(ByteBuffer payload) {
+        HANDOVER.lock();
+        try {
+            say("MSG " + System.nanoTime() + " " + STREAM.get() + " " + hex(payload));
+        } finally {
+            HANDOVER.unlock();
+        }
+        return Boolean.TRUE;
     }
 
     private static synchronized void say(String line) {
@@ -57,15 +77,16 @@ public final class JafkaMember {
             topics.put(pair[0], Integer.valueOf(pair[1]));
         }
         ConsumerConnector connector = Consumer.create(new ConsumerConfig(settings(arguments)));
-        Map<String, List<MessageStream<String>>> streams =
-                connector.createMessageStreams(topics, message -> hex(message.payload()));
+        Map<String, List<MessageStream<Boolean>>> streams =
+                connector.createMessageStreams(topics, message -> handOver(message.payload()));
         int count = 0;
-        for (Map.Entry<String, List<MessageStream<String>>> entry : streams.entrySet()) {
-            for (MessageStream<String> stream : entry.getValue()) {
-                String prefix = "MSG " + count++ + " " + entry.getKey() + " ";
+        for (Map.Entry<String, List<MessageStream<Boolean>>> entry : streams.entrySet()) {
+            for (MessageStream<Boolean> stream : entry.getValue()) {
+                String name = count++ + " " + entry.getKey();
                 Thread reader = new Thread(() -> {
-                    for (String payload : stream) {
-                        say(prefix + payload);
+                    STREAM.set(name);
+                    for (Boolean handedOver : stream) {
+                        // All is done in the decoder.
                     }
                 });
                 reader.setDaemon(true);
@@ -76,6 +97,7 @@ public final class JafkaMember {
         while (System.in.read() >= 0) {
             // Until whoever started us closes the pipe.
         }
+        HANDOVER.lock();
         connector.close();
         say("DONE");
         System.exit(0);
