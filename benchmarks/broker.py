@@ -157,7 +157,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     return best
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=100, help="bytes of payload")
     parser.add_argument("--megabytes", type=int, default=256)
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
             serve_blocking(Path(folder))
         else:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
-        return
+        return 0
     entry = arguments.size + 10
     print(f"broker, {arguments.size} B messages in sets of {PER_SET}, best of {arguments.rounds}")
     for kind, figures in measure(arguments).items():
@@ -181,6 +181,7 @@ def main(argv: list[str] | None = None) -> None:
                 text = f"{figure / 1e6:8.0f} MB/s {figure / entry / 1e6:7.2f} Mmsg/s"
             ratio = f"  {figure / figures['blocking']:.2f} of blocking" if "blocking" in figures else ""
             print(f"  {kind:38s} {mode:8s}{text}{ratio}")
+    return 0
 
 
 if __name__ == "__main__":
