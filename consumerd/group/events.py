@@ -235,7 +235,8 @@ class Register:
     """Create the id node `/consumers/G/ids/C` as an ephemeral. Answer: `Registered`, `RegistrationBlocked`, `Failed`.
 
     The runner may wait for a node in the way before it answers `RegistrationBlocked`, and the machine asks again after
-    the retry interval. How long a start waits for a configured id that another process holds is the runner's decision.
+    the retry interval. How long a start waits for a configured id that another process holds is the runner's decision;
+    a member that was told to stop waits for the answer too, so the runner then cuts its own waiting short.
     """
 
     ticket: int
@@ -278,7 +279,7 @@ class Nudge:
     """Create and delete a dummy id in one atomic multi, to wake members that gave up (no answer).
 
     Its data is `{ }`: empty data or a topic with zero streams would break every JVM peer's rebalance. A nudge that
-    fails is repeated while the session lives.
+    fails is repeated while the session lives and the member is not told to stop: leaving wakes everybody as well.
     """
 
     session_id: int

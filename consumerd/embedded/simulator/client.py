@@ -91,6 +91,11 @@ class Client:
         return self.connected and self._reachable and not self.stopped and self.server.alive(self.session_id)
 
     @property
+    def calm(self) -> bool:
+        """Whether it waits for nothing from the server and nothing is on its way to it."""
+        return not self._pending and not self._trigger_coming
+
+    @property
     def lease_valid(self) -> bool:
         """Whether nobody else can have got what is ours."""
         return self.world.now < self.lease_until

@@ -134,7 +134,7 @@ class JvmMember(Client):
 
     def _release(self) -> _Script:
         while self._owned:
-            yield partial(self.server.delete_owner, self._owned.pop())
+            yield partial(self.server.delete_owner_by_path, self._owned.pop(), self.session_id)
 
     def _read(self) -> tuple[dict[str, Subscription], dict[str, dict[int, int]]]:
         self.server.watch("ids", self, self.session_id)

@@ -146,7 +146,7 @@ class Schedule:
         for member in self.members:
             member.weather = self.fair
         bound = begin + 60.0 + 4 * self.settings.reconcile_interval
-        while (problem := self._unsettled()) is not None:
+        while (problem := self._restless() or self._unsettled()) is not None:
             if self.world.now >= bound:
                 self.world.fail(f"not settled {self.world.now - begin:.0f} s after the last misfortune: {problem}")
             self.world.run_until(self.world.now + 0.5)
@@ -185,16 +185,20 @@ class Schedule:
             if self.server.robbed.isdisjoint({(who.session_id, partition), (other.session_id, partition)}):
                 self.world.fail(f"{who.name} and {other.name} both hand over {partition}")
 
-    def _unsettled(self) -> str | None:
-        """What is not yet as the formula says; None when all is."""
-        server = self.server
+    def _restless(self) -> str | None:
+        """What is still going on; None when nothing is."""
         if self._coming_back:
             return "a process is being started again"
         for peer in (*self.members, *self.jvm_members):
-            if peer.dead and peer.session_id and server.alive(peer.session_id):
+            if peer.dead and peer.session_id and self.server.alive(peer.session_id):
                 return f"{peer.name} is dead, its session is not"
-            if not peer.dead and not peer.healthy:
-                return f"{peer.name} is not well"
+            if not peer.dead and not (peer.healthy and peer.calm):
+                return f"{peer.name} is not well, or is still waiting for answers"
+        return None
+
+    def _unsettled(self) -> str | None:
+        """What is not as the formula says; None when all is."""
+        server = self.server
         expected = server.formula()
         for partition in server.owners.keys() - expected.keys():
             return f"{partition} has an owner and should not"
@@ -284,8 +288,10 @@ class Schedule:
         """The whole of ZooKeeper is away."""
         seconds = 8.0 * self.random.random()
         self.server.go_down(seconds)
-        for member in (*self.alive, *self.alive_jvm):
+        for member in self.alive:
             member.cut(seconds * self.random.random())
+        for peer in self.alive_jvm:
+            peer.cut(0.0)
 
     def _topic(self) -> None:
         topic = self.random.choice(_TOPICS)
@@ -301,7 +307,7 @@ class Schedule:
         sessions = {member.session_id for member in self.members}
         ours = sorted(p for p, (session_id, _) in self.server.owners.items() if session_id in sessions)
         if ours:
-            self.server.rob_owner(self.random.choice(ours))
+            self.server.delete_owner_by_path(self.random.choice(ours), 0)
 
     def _rob_id(self) -> None:
         """Likewise an id node."""

@@ -59,6 +59,7 @@ class Server:
     #: (session, partition) and (session, consumer id) whose nodes were deleted by path, until made again.
     robbed: set[tuple[int, object]] = field(default_factory=set)
     down: bool = False
+    _up_at: float = 0.0
     _watches: dict[WatchKey, dict[Watcher, int]] = field(default_factory=dict)
 
     # -- sessions
@@ -95,14 +96,17 @@ class Server:
         for consumer_id in [c for c, (owner, _) in self.ids.items() if owner == session_id]:
             self.delete_id(consumer_id, session_id)
         for partition in [p for p, (owner, _) in self.owners.items() if owner == session_id]:
-            self.delete_owner(partition)
+            self.delete_owner(partition, session_id)
 
     def go_down(self, seconds: float) -> None:
         """No service for a while; no session can expire meanwhile, and all have their full time afterwards."""
         self.down = True
-        self.world.after(seconds, self._come_up)
+        self._up_at = max(self._up_at, self.world.now + seconds)
+        self.world.at(self._up_at, self._come_up)
 
     def _come_up(self) -> None:
+        if self.world.now < self._up_at:
+            return
         self.down = False
         for session in self.sessions.values():
             if session.alive and session.deadline is not None:
@@ -146,10 +150,9 @@ class Server:
             self._fire(("owner", partition))
         return self.owners[partition] == (session_id, value)
 
-    def delete_owner(self, partition: TopicPartition, session_id: int | None = None) -> None:
-        """Delete the node if this session owns it; by path, whosesoever it is, without a session."""
-        owner = self.owners.get(partition)
-        if owner is not None and session_id in (None, owner[0]):
+    def delete_owner(self, partition: TopicPartition, session_id: int) -> None:
+        """Delete the node if this session owns it."""
+        if self.owners.get(partition, (0, ""))[0] == session_id:
             del self.owners[partition]
             self._fire(("owner", partition))
 
@@ -159,11 +162,13 @@ class Server:
         self.world.note("somebody", f"deletes the id {consumer_id}")
         self.delete_id(consumer_id, self.ids[consumer_id][0])
 
-    def rob_owner(self, partition: TopicPartition) -> None:
-        """Delete an owner node by path."""
-        self.robbed.add((self.owners[partition][0], partition))
-        self.world.note("somebody", f"deletes the owner node of {partition}")
-        self.delete_owner(partition)
+    def delete_owner_by_path(self, partition: TopicPartition, session_id: int) -> None:
+        """As the JVM's members do it: whosesoever it is, when `session_id` believes that it owns it."""
+        owner = self.owners.get(partition, (session_id, ""))[0]
+        if owner != session_id:
+            self.robbed.add((owner, partition))
+            self.world.note("server", f"the owner node of {partition} is deleted by a peer")
+        self.delete_owner(partition, owner)
 
     def set_topic(self, topic: str, brokers: dict[int, int]) -> None:
         """Change what brokers say about a topic; no brokers remove it."""
