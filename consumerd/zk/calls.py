@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiozk import protocol
 
 from consumerd.ports import Clock, NodeStat, Operation
+from consumerd.zk.connection import NeverSent
 from consumerd.zk.errors import (
     BadReply,
     ConnectionLost,
@@ -171,7 +172,14 @@ class NodeCalls:
 
     async def _call(self, request: Any, path: str, *, session_id: int | None = None) -> Any:
         connection = await self._lifecycle.connection(session_id)
-        return await self._ask(connection, request, path)
+        try:
+            return await self._ask(connection, request, path)
+        except NeverSent:  # the connection ended while the call waited for its turn: wait once more
+            connection = await self._lifecycle.connection(session_id)
+        try:
+            return await self._ask(connection, request, path)
+        except NeverSent as error:
+            raise NotConnected(str(error)) from None
 
     async def _ask(self, connection: Connection, request: Any, path: str) -> Any:
         try:

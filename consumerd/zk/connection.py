@@ -41,13 +41,19 @@ class HandshakeClosed(ConnectionEnded):
     """The server accepted the connection and closed it instead of answering the handshake."""
 
 
+class NeverSent(ConnectionLost):
+    """The connection ended before the request was written."""
+
+
 class Limits(NamedTuple):
-    """Sizes in bytes, without the 4-byte length of a frame."""
+    """What one connection takes. Sizes are in bytes, without the 4-byte length of a frame."""
 
     #: ZooKeeper's `jute.maxbuffer`: a larger request makes the server drop the connection.
     request: int = 0xFFFFF
     #: A reply above this is taken for garbage (lists of children may be far larger than a request).
     reply: int = 64 << 20
+    #: So many requests may be on their way; the rest waits here, where heartbeats can overtake it.
+    outstanding: int = 256
 
 
 class _Encoded:
@@ -69,7 +75,7 @@ class _Encoded:
 
 
 class Connection(AiozkConnection):  # type: ignore[misc]
-    """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request`."""
+    """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request` (or `write`)."""
 
     def __init__(
         self,
@@ -85,12 +91,15 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         self.session_id = 0
         self.last_zxid = 0
         self.end_reason = ""
+        #: When the last frame came, in the loop's time.
+        self.heard = 0.0
         self._where = host
         self._ssl = ssl
         self._limits = limits
         self._on_watch = on_watch
         self._on_end = on_end
         self._xid = 0
+        self._turn = asyncio.Semaphore(limits.outstanding)
 
     async def connect(self) -> None:
         """Open the socket. Raises OSError (also for TLS)."""
@@ -113,13 +122,20 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         self.session_id = response.session_id
         return response
 
-    def request(self, request: Any) -> asyncio.Future[Any]:
-        """Write a request now; the future brings aiozk's response, ServerError or ConnectionLost.
+    async def request(self, request: Any) -> Any:
+        """Write a request when its turn comes, and await aiozk's response (for a multi: `first_failure`).
 
-        For a multi it brings `first_failure`. Raises RequestTooLarge, and ConnectionLost when the connection has ended.
+        Raises ServerError, RequestTooLarge, ConnectionLost, or NeverSent when the connection ended before the turn.
         """
+        async with self._turn:
+            if self.closing:
+                raise NeverSent(self._loss())
+            return await self.write(request)
+
+    def write(self, request: Any) -> asyncio.Future[Any]:
+        """Write a request at once, past all that wait for their turn; errors as `request`, some of them at once."""
         if self.closing:
-            raise ConnectionLost(f"the connection to ZooKeeper at {self._where} has ended: {self.end_reason}")
+            raise NeverSent(self._loss())
         encoded = _Encoded(request)
         size = _SIZE.size + len(encoded.body)
         if size > self._limits.request:
@@ -131,9 +147,12 @@ class Connection(AiozkConnection):  # type: ignore[misc]
     async def read_loop(self) -> None:
         """Hand replies and watch events out, in the server's order. Always ends by raising ConnectionEnded."""
         reason = "the server closed the connection"
+        loop = asyncio.get_running_loop()
         try:
             while True:
-                self._deliver(await self._read_frame())
+                frame = await self._read_frame()
+                self.heard = loop.time()
+                self._deliver(frame)
         except asyncio.IncompleteReadError:
             pass  # an end of file; in the middle of a reply or not makes no difference
         except (OSError, BadReply) as error:
@@ -155,10 +174,13 @@ class Connection(AiozkConnection):  # type: ignore[misc]
 
     def abort(self, exception: object = None) -> None:
         """Fail what is outstanding (aiozk calls this when a write fails)."""
-        reason = self.end_reason or "the connection failed while writing"
         for future in self.drain_all_pending():
             if not future.done():
-                future.set_exception(ConnectionLost(f"the connection to ZooKeeper at {self._where} was lost: {reason}"))
+                future.set_exception(ConnectionLost(self._loss()))
+
+    def _loss(self) -> str:
+        reason = self.end_reason or "it failed while writing"
+        return f"the connection to ZooKeeper at {self._where} was lost: {reason}"
 
     async def wait_closed(self) -> None:
         """Return when the socket is really closed (after `kill`)."""

@@ -8,8 +8,9 @@ The lease must never say that the session lives when the server may have expired
 from the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower
 answers pings alone, even when it lost its leader, and tells the leader about its sessions only every half tick. So
 the heartbeat is a `sync`, which passes the leader, every T/4 (at least half a tick, as T is at least two), and when
-one is answered the lease counts from the heartbeat *before*: that one the leader must have heard of. A heartbeat
-without answer for 5T/12 ends the connection: 2T/3 after the last sign of life, which leaves T/3 to come back.
+one is answered the lease counts from the heartbeat *before*: that one the leader must have heard of. When nothing
+came for 5T/12 while one is out, the connection is ended: 2T/3 after the last sign of life, which leaves T/3 to come
+back. Heartbeats overtake the calls that wait for their turn, so a burst of calls does not hold them up.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
 ensemble does so for ever; after 1.5 T without any but closed handshakes we come without a zxid and let the server say
@@ -231,10 +232,7 @@ class Supervisor:
         while True:
             sent = self._clock.monotonic()
             try:
-                async with asyncio.timeout(session.timeout * HEARTBEAT_LIMIT):
-                    await connection.request(protocol.SyncRequest(path="/"))
-            except TimeoutError:
-                raise self._end(connection, "the server does not answer heartbeats") from None
+                await self._heartbeat(connection)
             except ServerError as error:
                 raise self._end(connection, f"the server refused a heartbeat with code {error.code}") from error
             except ConnectionLost as error:
@@ -243,6 +241,23 @@ class Supervisor:
             before = sent
             self._last_contact = self._clock.monotonic()
             await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
+
+    async def _heartbeat(self, connection: Connection) -> None:
+        """One `sync`. While other frames come in, it may take up to the session timeout."""
+        loop = asyncio.get_running_loop()
+        sent = loop.time()
+        answer = connection.write(protocol.SyncRequest(path="/"))
+        silence = self._lifecycle.timeout * HEARTBEAT_LIMIT
+        try:
+            while not answer.done():
+                until = min(max(sent, connection.heard) + silence, sent + self._lifecycle.timeout)
+                if until <= loop.time():
+                    answer.cancel()
+                    raise self._end(connection, "the server does not answer heartbeats")
+                await asyncio.wait([answer], timeout=until - loop.time())
+            answer.result()
+        finally:
+            answer.cancel()  # nobody looks at it any more
 
     def _end(self, connection: Connection, reason: str) -> ConnectionEnded:
         connection.kill(reason)
@@ -259,7 +274,7 @@ class Supervisor:
                 connection = await session.connection(limit=grace)
                 session.refuse()
                 async with asyncio.timeout(_CLOSE_LIMIT):
-                    await connection.request(protocol.CloseRequest())
+                    await connection.write(protocol.CloseRequest())
         except (ZooKeeperError, ServerError, TimeoutError) as error:
             log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=str(error))
         finally:

@@ -53,7 +53,7 @@ async def test_the_lease_runs_out_though_a_follower_without_a_leader_still_answe
                     pass
             await asyncio.sleep(max(0.0, session.lease_left()))
             assert session.lease_left() <= 0
-            assert time.monotonic() - frozen < 1.6
+            assert time.monotonic() - frozen < 2.2
             assert await follower.mode() == "follower"
         finally:
             ensemble.servers[leader].resume()

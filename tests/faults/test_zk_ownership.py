@@ -32,7 +32,7 @@ async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig) -> None:
     started = time.monotonic()
     with pytest.raises(NodeExists):
         await mine.create_ephemeral("/owners/t/0-0", b"mine", wait=0.3)
-    assert 0.3 <= time.monotonic() - started < 0.6
+    assert 0.3 <= time.monotonic() - started < 1.5
     assert not await mine.delete_owned("/owners/t/0-0")
     waiting = asyncio.create_task(mine.create_ephemeral("/owners/t/0-0", b"mine", wait=5))
     await asyncio.sleep(0.1)
@@ -40,7 +40,7 @@ async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig) -> None:
     started = time.monotonic()
     assert await other.delete_owned("/owners/t/0-0")
     await waiting
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 0.9  # by the watch, not by looking again
     assert await zk.owner("/owners/t/0-0") == mine.session_id
     assert len(mine._watches) == 0
     data, stat = await zk.observer.get("/owners/t")
@@ -136,7 +136,7 @@ async def test_a_thousand_offsets_are_committed_in_ten_requests(zk: ZkRig) -> No
     zk.requests.clear()
     started = time.monotonic()
     await commit(session, 1000, b"123456789")
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 2.0
     assert zk.requests.count(MULTI) == 10
     assert await stored(zk, 1000) == {b"123456789"}
 

@@ -68,7 +68,7 @@ streams = st.one_of(st.binary(max_size=300), st.lists(frames, max_size=12).map(b
 def test_replies(data: bytes) -> None:
     async def scenario() -> None:
         connection = connection_fed_with(data)
-        futures = [connection.request(request) for request in REQUESTS]
+        futures = [connection.write(request) for request in REQUESTS]
         with pytest.raises(ConnectionEnded):
             await connection.read_loop()
         for future in futures:

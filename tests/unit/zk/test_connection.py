@@ -73,7 +73,7 @@ def get(path: str = "/a", **options: Any) -> Any:
 @pytest.mark.asyncio
 async def test_replies_go_to_their_requests_and_events_to_the_watcher() -> None:
     rig = Harness()
-    data, missing = rig.connection.request(get()), rig.connection.request(get("/b"))
+    data, missing = rig.connection.write(get()), rig.connection.write(get("/b"))
     rig.reply(1, struct.pack("!i", 2) + b"hi" + STAT, zxid=77)
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", 3, 3, 2) + b"/a")
     rig.reply(2, zxid=78, code=-101)
@@ -91,7 +91,7 @@ async def test_replies_go_to_their_requests_and_events_to_the_watcher() -> None:
 @pytest.mark.asyncio
 async def test_null_data_is_not_empty_data() -> None:
     rig = Harness()
-    null, empty = rig.connection.request(get()), rig.connection.request(get())
+    null, empty = rig.connection.write(get()), rig.connection.write(get())
     rig.reply(1, struct.pack("!i", -1) + STAT)
     rig.reply(2, struct.pack("!i", 0) + STAT)
     await rig.read_to_the_end()
@@ -111,20 +111,20 @@ async def test_session_events_without_a_path_are_nobodys_business() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 19, 30])
 async def test_an_end_of_file_anywhere_fails_what_is_outstanding(cut: int) -> None:
     rig = Harness()
-    outstanding = rig.connection.request(get())
+    outstanding = rig.connection.write(get())
     whole = struct.pack("!iiqi", 16 + 4 + 2 + 68, 1, 1, 0) + struct.pack("!i", 2) + b"hi" + STAT
     rig.reader.feed_data(whole[:cut])
     assert await rig.read_to_the_end() == "the server closed the connection"
     with pytest.raises(ConnectionLost, match="zk:2181"):
         await outstanding
     with pytest.raises(ConnectionLost):
-        rig.connection.request(get())
+        rig.connection.write(get())
 
 
 @pytest.mark.asyncio
 async def test_a_cancelled_call_does_not_disturb_the_next() -> None:
     rig = Harness()
-    first, second = rig.connection.request(get()), rig.connection.request(get())
+    first, second = rig.connection.write(get()), rig.connection.write(get())
     first.cancel()
     rig.reply(1, code=-101)
     rig.reply(2, struct.pack("!i", 0) + STAT)
@@ -144,8 +144,8 @@ async def test_killing_twice_tells_once() -> None:
 async def test_xids_wrap_before_they_turn_negative() -> None:
     rig = Harness()
     rig.connection._xid = 0x7FFFFFFE
-    rig.connection.request(get())
-    last = rig.connection.request(get())
+    rig.connection.write(get())
+    last = rig.connection.write(get())
     rig.reply(0x7FFFFFFF, struct.pack("!i", 0) + STAT)
     rig.reply(1, struct.pack("!i", 0) + STAT)
     await rig.read_to_the_end()
@@ -156,11 +156,11 @@ async def test_xids_wrap_before_they_turn_negative() -> None:
 async def test_a_request_above_the_servers_limit_is_never_sent() -> None:
     rig = Harness(Limits(request=100, reply=1000))
     fits = protocol.SetDataRequest(path="/a", data=bytes(100 - 8 - 6 - 4 - 4), version=-1)
-    rig.connection.request(fits)
+    rig.connection.write(fits)
     sent = rig.wire.sent
     assert struct.unpack_from("!i", sent) == (100,)
     with pytest.raises(RequestTooLarge) as error:
-        rig.connection.request(protocol.SetDataRequest(path="/a", data=bytes(101 - 8 - 6 - 4 - 4), version=-1))
+        rig.connection.write(protocol.SetDataRequest(path="/a", data=bytes(101 - 8 - 6 - 4 - 4), version=-1))
     assert (error.value.size, error.value.limit) == (101, 100)
     assert rig.wire.sent == sent
     rig.connection.kill("done")
@@ -189,7 +189,7 @@ def raw(*values: int) -> Callable[[Harness], None]:
 )
 async def test_garbage_ends_the_connection_with_a_reason(feed: Callable[[Harness], None], says: str) -> None:
     rig = Harness(Limits(reply=1000))
-    outstanding = rig.connection.request(get())
+    outstanding = rig.connection.write(get())
     feed(rig)
     assert says in await rig.read_to_the_end()
     with pytest.raises(ConnectionLost):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionEvent, SessionState
-from consumerd.zk import AuthFailed, ConnectionLost, NotConnected, Session
+from consumerd.zk import AuthFailed, ConnectionLost, Limits, NotConnected, Session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -176,6 +177,59 @@ async def test_a_call_refused_because_the_session_moved_ends_the_connection() ->
                 await session.delete("/x")
             await until(lambda: len(events) == 3)
             assert events == [NEW, SUSPENDED, RECONNECTED]
+
+
+async def test_calls_take_turns_heartbeats_overtake_them_and_what_was_not_sent_goes_to_the_next_connection() -> None:
+    received: list[int] = []
+    full = asyncio.Event()
+
+    async def answers_heartbeats_alone(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 400))
+        while received.count(SYNC) < 4:
+            xid, code = await peer.request()
+            received.append(code)
+            if code == SYNC:
+                peer.write(replied(xid, struct.pack("!i", 1) + b"/"))
+            if received.count(EXISTS) == 2:
+                full.set()
+
+    async with Server(answers_heartbeats_alone, good) as server:
+        session, events = server.session(session_timeout=0.4, limits=Limits(outstanding=2))
+        async with session:
+            calls = [asyncio.create_task(session.exists(f"/{number}")) for number in range(6)]
+            calls[4].cancel()
+            await full.wait()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(result) for result in results[:2]] == [ConnectionLost] * 2
+            assert results[2:4] == [None, None]
+            assert isinstance(results[4], asyncio.CancelledError)
+            assert results[5] is None
+            assert received.count(EXISTS) == 2
+            assert events == [NEW, SUSPENDED, RECONNECTED]
+
+
+async def test_a_heartbeat_may_take_longer_while_other_frames_come_in() -> None:
+    async def talks_about_other_things(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 600))
+        while True:
+            await asyncio.sleep(0.05)
+            peer.write(framed(struct.pack("!iqiiii", -1, -1, 0, 3, 3, 2) + b"/x"))
+
+    async def is_silent(peer: Peer) -> None:
+        await peer.handshake()
+        peer.write(granted(5, 600))
+        while True:
+            await peer.request()
+
+    for script, at_least, at_most in ((talks_about_other_things, 0.55, 0.9), (is_silent, 0.2, 0.5)):
+        async with Server(script) as server:
+            session, events = server.session(session_timeout=0.6)
+            async with session:
+                started = time.monotonic()
+                await until(lambda: SUSPENDED in events)  # noqa: B023
+                assert at_least < time.monotonic() - started < at_most
 
 
 async def test_a_swapped_session_is_an_expiry() -> None:
