@@ -29,8 +29,8 @@ from consumerd.group.events import (
     Unregister,
     Unregistered,
 )
-from consumerd.ports import Create, Delete
-from consumerd.registry import format_owner, id_path, owner_path
+from consumerd.ports import Create
+from consumerd.registry import format_owner, id_path, nudge_operations, owner_path
 from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
-
-#: The value of the dummy id of a nudge. Empty data or `{"t":0}` would break every JVM peer (notes on mixed groups).
-NUDGE_VALUE = b"{ }"
 
 
 class GroupCoordination:
@@ -64,6 +61,8 @@ class GroupCoordination:
         self._clock = clock
         self._triggered = triggered
         self._watched: dict[str, Callable[[], None]] = {}
+        #: Owner nodes that were claimed since a snapshot last looked at them: their watches are kept for it.
+        self._fresh: set[str] = set()
 
     # -- registration
 
@@ -101,14 +100,16 @@ class GroupCoordination:
         path = owner_path(self._group, action.partition)
         value = format_owner(self._consumer_id, action.stream).encode()
         try:
-            if await self._create(path, value, action.session_id):
-                return Claimed(action.partition, action.ticket)
-            data, stat = await self._zk.get(path)
+            await self._create(path, value, action.session_id)
+            # Peers delete nodes by path: the watch has to stand from now on, not from the next snapshot on.
+            self._fresh.add(path)
+            self._watch(path)
+            data, stat = await self._zk.get(path, watch=True)
             if stat.ephemeral_owner != action.session_id:
                 return ClaimBlocked(action.partition, action.ticket)
-            if data == value:  # our own creation, whose reply was lost
+            if data == value:  # created just now, or earlier by a call whose reply was lost
                 return Claimed(action.partition, action.ticket)
-            await self._zk.delete_owned(path)  # likewise, for another stream
+            await self._zk.delete_owned(path)  # the latter, for another stream
         except NoNode:
             pass  # it went between the two looks: the next attempt finds out
         except ZooKeeperError as error:
@@ -117,19 +118,21 @@ class GroupCoordination:
 
     async def release(self, action: Release) -> Released | Failed:
         """Delete the owner node if this session owns it."""
+        path = owner_path(self._group, action.partition)
+        self._fresh.discard(path)
         try:
             self._require(action.session_id)
-            await self._zk.delete_owned(owner_path(self._group, action.partition))
+            await self._zk.delete_owned(path)
         except ZooKeeperError as error:
             return self._failed("release", action.ticket, error, partition=str(action.partition))
         return Released(action.partition, action.ticket)
 
     async def nudge(self, action: Nudge) -> None:
         """Wake members that gave up, by an id that comes and goes in one transaction; repeated until it worked."""
-        path = id_path(self._group, f"{self._consumer_id}-nudge")
+        operations = nudge_operations(self._group, self._consumer_id)
         while True:
             try:
-                await self._zk.multi([Create(path, NUDGE_VALUE), Delete(path)], session_id=action.session_id)
+                await self._zk.multi(operations, session_id=action.session_id)
             except SessionChanged:
                 return
             except ZooKeeperError as error:
@@ -139,19 +142,19 @@ class GroupCoordination:
                 log.info("group_nudged", group=self._group)
                 return
 
-    async def _create(self, path: str, value: bytes, session_id: int) -> bool:
-        """Whether the ephemeral was created; False when a node stands there. Parents are made where missing."""
+    async def _create(self, path: str, value: bytes, session_id: int) -> None:
+        """Create the ephemeral, unless some node stands there already. Parents are made where missing."""
         for _ in range(2):
             try:
                 await self._zk.multi([Create(path, value, ephemeral=True)], session_id=session_id)
             except MultiFailed as failure:
                 if isinstance(failure.cause, NodeExists):
-                    return False
+                    return
                 if not isinstance(failure.cause, NoNode):
                     raise failure.cause from failure
                 await self._zk.ensure(path.rpartition("/")[0])
             else:
-                return True
+                return
         raise NoNode(path)
 
     def _require(self, session_id: int) -> None:
@@ -174,7 +177,8 @@ class GroupCoordination:
             self._require(action.session_id)
         except ZooKeeperError as error:
             return self._failed("snapshot", action.ticket, error)
-        self._forget_watches(reader.paths)
+        self._fresh -= reader.paths
+        self._forget_watches(reader.paths | self._fresh)
         return SnapshotTaken(action.ticket, snapshot)
 
     def _watch(self, path: str) -> None:

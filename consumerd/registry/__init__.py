@@ -8,6 +8,7 @@ from consumerd.registry.dialect import (
     subscription_dialect,
 )
 from consumerd.registry.errors import DialectError, RegistryError
+from consumerd.registry.nudge import NUDGE_VALUE, nudge_operations
 from consumerd.registry.paths import (
     broker_ids_path,
     broker_path,
@@ -57,6 +58,7 @@ __all__ = [
     "MAX_OFFSET",
     "MAX_PARTITIONS",
     "MAX_STREAMS",
+    "NUDGE_VALUE",
     "Broker",
     "Dialect",
     "DialectError",
@@ -82,6 +84,7 @@ __all__ = [
     "ids_path",
     "make_consumer_id",
     "make_creator_id",
+    "nudge_operations",
     "offset_path",
     "offsets_path",
     "offsets_root",

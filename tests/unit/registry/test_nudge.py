@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_subscription
+
+
+def test_a_peer_that_reads_the_dummy_sees_a_member_without_streams() -> None:
+    assert parse_subscription(NUDGE_VALUE).streams_for("t") == 0
+
+
+@pytest.mark.asyncio
+async def test_watchers_are_told_and_nothing_is_left() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    async with zookeeper.session() as zk:
+        told: list[None] = []
+        zk.watch(ids_path("g"), lambda: told.append(None))
+        assert await zk.children(ids_path("g"), watch=True) == ["g_a"]
+        before = len(told)
+        await zk.multi(nudge_operations("g", "g_b"))
+        assert len(told) > before
+        assert await zk.children(ids_path("g")) == ["g_a"]
