@@ -2,7 +2,9 @@
 
 Strategy: batch number n goes to partition n modulo their number, and the codec changes with every round, so every
 partition holds all three. Each batch is confirmed by its broker before the next one is sent and is never sent twice,
-so that what a partition holds is exactly what the ledger says was sent, in that order.
+so that what a partition holds is exactly what the ledger says was sent, in that order. The feed never runs ahead of the
+play: it waits at a fraction of the input until `allow` moves it, so that on a slow machine too, members join and die
+while there is work.
 """
 
 from __future__ import annotations
@@ -74,7 +76,17 @@ class Feed:
         #: Lines that brokers have confirmed.
         self.sent = 0
         self.finished = False
+        #: Everything that may be sent is sent.
+        self.idle = False
+        self._allowed = 1.0
         self._progress = asyncio.Condition()
+
+    async def allow(self, fraction: float) -> None:
+        """Send up to this part of all lines (0 to 1), then wait for the next call."""
+        async with self._progress:
+            self._allowed = fraction
+            self.idle = False
+            self._progress.notify_all()
 
     async def reached(self, fraction: float) -> None:
         """Return when this part of all lines (0 to 1) is sent, or everything."""
@@ -83,7 +95,7 @@ class Feed:
 
     async def run(self) -> None:
         """Send everything. Raises InputError, BrokerError."""
-        started = self._clock.monotonic()
+        due = self._clock.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             producers = {
                 (broker, codec): await stack.enter_async_context(self._producer(port, codec))
@@ -93,17 +105,24 @@ class Feed:
             batches = self._batches()
             number = 0
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                await self._allowance()
                 target = self.partitions[number % len(self.partitions)]
                 codec = CODECS[number // len(self.partitions) % len(CODECS)]
                 await producers[target.broker, codec].send(self._topic, batch, partition=target.partition)
                 self._ledger.partition(target).send(batch)
                 number += 1
                 await self._advance(len(batch))
-                due = started + self._seconds * self.sent / self._size.lines
+                due = max(due, self._clock.monotonic() - 1.0) + self._seconds * len(batch) / self._size.lines
                 await self._clock.sleep(due - self._clock.monotonic())
         async with self._progress:
             self.finished = True
             self._progress.notify_all()
+
+    async def _allowance(self) -> None:
+        async with self._progress:
+            while self.sent >= self._allowed * self._size.lines:
+                self.idle = True
+                await self._progress.wait()
 
     async def _advance(self, lines: int) -> None:
         async with self._progress:

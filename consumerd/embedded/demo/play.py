@@ -262,24 +262,29 @@ class Demo:
 
     async def _script(self, feed: Feed, feeding: asyncio.Task[None]) -> None:
         first, second, third = self._daemons
+        await feed.allow(0.35)
         await feed.reached(0.05)
         async with asyncio.TaskGroup() as group:
             group.create_task(first.start())
             group.create_task(second.start())
         await self._shared(first, second)
         self._tell(f"{first.name} and {second.name} share the partitions")
+        await feed.allow(0.55)
         await feed.reached(0.3)
         await third.start()
         await self._shared(first, second, third)
         self._tell(f"{third.name} joined and has its share")
+        await feed.allow(0.8)
         await feed.reached(0.5)
         await self._between_commits(first, feed)
         self._ended[first.name] = "killed"
         first.kill()
         self._tell(f"{first.name} killed with SIGKILL; ZooKeeper notices within {SESSION_TIMEOUT:g} s")
+        await feed.allow(0.95)
         await feed.reached(0.75)
         await self._stop(second)
         self._tell(f"{second.name} stopped with SIGTERM: drained, committed, released")
+        await feed.allow(1.0)
         await feeding
         self._tell(f"all {feed.sent:,} lines are produced")
         await self._shared(third)
@@ -290,14 +295,15 @@ class Demo:
     async def _between_commits(self, daemon: DaemonProcess, feed: Feed) -> None:
         """Return half an interval after a commit of this member: a kill right behind a commit would show little.
 
-        With nothing left to produce there may be no further commit to wait for.
+        With nothing left to handle there may be no further commit to wait for.
         """
         name = f"{GROUP}_{daemon.name}"
         before = dict(self._sight.committed)
 
         def committed(sight: Sight) -> bool:
             mine = (partition for partition, owner in sight.owners.items() if owner == name)
-            return feed.finished or any(sight.committed.get(each) != before.get(each) for each in mine)
+            done = feed.idle and not sight.lag
+            return done or any(sight.committed.get(each) != before.get(each) for each in mine)
 
         await self._seen(f"a commit of {daemon.name}", committed, lambda sight: sight.handled)
         await self._clock.sleep(COMMIT_INTERVAL / 2)
