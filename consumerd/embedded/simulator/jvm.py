@@ -1,8 +1,9 @@
 """A consumer as Kafka 0.7.2's own: releases all, claims all, tries four times every two seconds, then gives up.
 
 Strategy: the observed behaviour (golden notes, 5; notes on mixed groups) written as one generator, which yields what it
-waits for: seconds, or an operation at the server. It has no lease and deletes owner nodes by path, so it is only ever
-killed or asked to leave, never cut off or stopped.
+waits for: seconds, or an operation at the server. It is only ever killed, asked to leave, or without a server for a
+while, because what it does beyond that breaks groups of its own kind too: it has no lease, and deletes owner nodes by
+path. That deletion is a misfortune of its own in the schedules.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class JvmMember(Client):
 
     def _release(self) -> _Script:
         while self._owned:
-            yield partial(self.server.delete_owner_by_path, self._owned.pop(), self.session_id)
+            yield partial(self.server.delete_owner, self._owned.pop(), self.session_id)
 
     def _read(self) -> tuple[dict[str, Subscription], dict[str, dict[int, int]]]:
         self.server.watch("ids", self, self.session_id)

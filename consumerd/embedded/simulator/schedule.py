@@ -307,7 +307,7 @@ class Schedule:
         sessions = {member.session_id for member in self.members}
         ours = sorted(p for p, (session_id, _) in self.server.owners.items() if session_id in sessions)
         if ours:
-            self.server.delete_owner_by_path(self.random.choice(ours), 0)
+            self.server.rob_owner(self.random.choice(ours))
 
     def _rob_id(self) -> None:
         """Likewise an id node."""

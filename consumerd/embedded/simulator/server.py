@@ -162,12 +162,11 @@ class Server:
         self.world.note("somebody", f"deletes the id {consumer_id}")
         self.delete_id(consumer_id, self.ids[consumer_id][0])
 
-    def delete_owner_by_path(self, partition: TopicPartition, session_id: int) -> None:
-        """As the JVM's members do it: whosesoever it is, when `session_id` believes that it owns it."""
-        owner = self.owners.get(partition, (session_id, ""))[0]
-        if owner != session_id:
-            self.robbed.add((owner, partition))
-            self.world.note("server", f"the owner node of {partition} is deleted by a peer")
+    def rob_owner(self, partition: TopicPartition) -> None:
+        """Delete an owner node by path, as a confused JVM member does."""
+        owner = self.owners[partition][0]
+        self.robbed.add((owner, partition))
+        self.world.note("somebody", f"deletes the owner node of {partition}")
         self.delete_owner(partition, owner)
 
     def set_topic(self, topic: str, brokers: dict[int, int]) -> None:
