@@ -6,7 +6,11 @@ that text, not the numbers, is the sort key of the rebalance (golden notes, 5: `
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+#: Numbers are int32 on the wire.
+_NAME = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})")
 
 
 class TopicPartition(NamedTuple):
@@ -29,8 +33,8 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def parse(cls, topic: str, name: str) -> TopicPartition:
-        """Read `broker-partition` text. Raises ValueError for anything else."""
-        broker, dash, partition = name.partition("-")
-        if not (dash and broker.isascii() and broker.isdigit() and partition.isascii() and partition.isdigit()):
-            raise ValueError(f"{name!r} is not a broker-partition name such as 0-3")
+        """Read `broker-partition` text. Raises ValueError for anything else, leading zeros too: no peer writes them."""
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is not a broker-partition name such as 0-3")
+        broker, _, partition = name.partition("-")
         return cls(topic, int(broker), int(partition))

@@ -15,7 +15,7 @@ from consumerd.zk.errors import NoNode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.ports import NodeStat, ZooKeeper
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
@@ -70,6 +70,15 @@ async def watched_children(zk: ZooKeeper, path: str) -> list[str]:
         except NoNode:
             if await zk.exists(path, watch=True) is None:
                 return []
+
+
+async def node(zk: ZooKeeper, path: str) -> tuple[bytes, NodeStat] | None:
+    """A node's data, b"" for null data, and its stat; None when it does not exist (any more)."""
+    try:
+        value, stat = await zk.get(path)
+    except NoNode:
+        return None
+    return value or b"", stat
 
 
 async def data(zk: ZooKeeper, path: str, *, watch: bool = False) -> bytes | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import children, data, read_all
+from consumerd.cluster.reading import children, data, node, read_all
 from consumerd.errors import NotFoundError
 from consumerd.group.assignment import Assignment, assign
 from consumerd.partition import TopicPartition
@@ -48,7 +48,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.ports import NodeStat, ZooKeeper
 
 _T = TypeVar("_T")
 
@@ -74,6 +74,10 @@ class GroupView:
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     #: Sentences about nodes that could not be understood.
     problems: list[str] = field(default_factory=list)
+    #: The same by path: why each of them could not be understood.
+    faults: dict[str, str] = field(default_factory=dict)
+    #: Of every node that was read, by path.
+    stats: dict[str, NodeStat] = field(default_factory=dict)
 
     def subscribed(self, topics: Iterable[str]) -> list[str]:
         """Those of `topics` that at least one member wants."""
@@ -146,15 +150,15 @@ class ClusterView:
         if await self._zk.exists(group_path(group)) is None:
             raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
         view = GroupView(group)
-        members = await self._values(ids_path(group), lambda name: id_path(group, name))
-        for name, text in members.items():
-            view.members[name] = _member(name, text, view.problems)
-        owners = await self._partitions(owners_root(group), lambda topic: owners_path(group, topic), view.problems)
-        for partition, text in (await self._texts(owners, lambda tp: owner_path(group, tp))).items():
-            _keep(view.owners, partition, text, parse_owner, view.problems)
-        offsets = await self._partitions(offsets_root(group), lambda topic: offsets_path(group, topic), view.problems)
-        for partition, text in (await self._texts(offsets, lambda tp: offset_path(group, tp))).items():
-            _keep(view.offsets, partition, text, parse_offset, view.problems)
+        names = await children(self._zk, ids_path(group))
+        for name, text in (await self._texts(view, names, lambda name: id_path(group, name))).items():
+            view.members[name] = _member(view, name, text)
+        owners = await self._partitions(view, owners_root(group), lambda topic: owners_path(group, topic))
+        for partition, text in (await self._texts(view, owners, lambda tp: owner_path(group, tp))).items():
+            _keep(view, view.owners, partition, owner_path(group, partition), text, parse_owner)
+        offsets = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic))
+        for partition, text in (await self._texts(view, offsets, lambda tp: offset_path(group, tp))).items():
+            _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
         return view
 
     async def _broker_ids(self, path: str) -> list[int]:
@@ -173,7 +177,7 @@ class ClusterView:
         found = await read_all(names, lambda name: data(self._zk, child(name)))
         return {name: text for name, text in found.items() if text is not None}
 
-    async def _partitions(self, root: str, below: Callable[[str], str], problems: list[str]) -> list[TopicPartition]:
+    async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
         """The partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
         topics = await children(self._zk, root)
         names = await read_all(topics, lambda topic: children(self._zk, below(topic)))
@@ -183,33 +187,40 @@ class ClusterView:
                 try:
                     partitions.append(TopicPartition.parse(topic, name))
                 except ValueError as error:
-                    problems.append(f"{below(topic)}/{name} is no node of Kafka 0.7: {error}")
+                    path = f"{below(topic)}/{name}"
+                    view.faults[path] = str(error)
+                    view.problems.append(f"{path} is no node of Kafka 0.7: {error}")
         return partitions
 
-    async def _texts(
-        self, partitions: Iterable[TopicPartition], path: Callable[[TopicPartition], str]
-    ) -> dict[TopicPartition, bytes]:
-        found = await read_all(partitions, lambda partition: data(self._zk, path(partition)))
-        return {partition: text for partition, text in found.items() if text is not None}
+    async def _texts(self, view: GroupView, items: Iterable[_T], path: Callable[[_T], str]) -> dict[_T, bytes]:
+        """Data of all nodes that are still there; their stats go to `view`."""
+        texts = {}
+        for item, found in (await read_all(items, lambda item: node(self._zk, path(item)))).items():
+            if found is not None:
+                texts[item], view.stats[path(item)] = found
+        return texts
 
 
-def _member(name: str, text: bytes, problems: list[str]) -> Member:
+def _member(view: GroupView, name: str, text: bytes) -> Member:
     shown = text.decode("utf-8", "replace")
     try:
         return Member(shown, parse_subscription(text))
     except RegistryError as error:
-        problems.append(f"member {name}: {error}")
+        view.faults[id_path(view.group, name)] = str(error)
+        view.problems.append(f"member {name}: {error}")
         return Member(shown, None)
 
 
 def _keep(
+    view: GroupView,
     into: dict[TopicPartition, _T],
     partition: TopicPartition,
+    path: str,
     text: bytes,
     parse: Callable[[bytes], _T],
-    problems: list[str],
 ) -> None:
     try:
         into[partition] = parse(text)
     except RegistryError as error:
-        problems.append(f"{partition}: {error}")
+        view.faults[path] = str(error)
+        view.problems.append(f"{partition}: {error}")

@@ -12,7 +12,26 @@ def test_parse_reads_back_what_name_writes() -> None:
     assert TopicPartition.parse("t", "10-2") == TopicPartition("t", 10, 2)
 
 
-@pytest.mark.parametrize("text", ["", "-", "1", "1-", "-1", "a-1", "1-b", "1-2-3", "1--2", "+1-2", " 1-2", "\u0661-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-",
+        "1",
+        "1-",
+        "-1",
+        "a-1",
+        "1-b",
+        "1-2-3",
+        "1--2",
+        "+1-2",
+        " 1-2",
+        "01-2",
+        "1-02",
+        "1-" + "9" * 5000,
+        "\u0661-1",
+    ],
+)
 def test_parse_refuses_what_no_broker_writes(text: str) -> None:
     with pytest.raises(ValueError, match="broker-partition"):
         TopicPartition.parse("t", text)

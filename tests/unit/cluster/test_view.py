@@ -107,6 +107,7 @@ async def test_a_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     assert group.owners == {TopicPartition("t", 0, 0): ("g_a", 0), TopicPartition("t", 0, 10): ("g_b", 1)}
     assert group.offsets == {TopicPartition("gone", 3, 1): 5, TopicPartition("t", 0, 0): 71}
     assert group.problems == []
+    assert group.stats.keys() >= {"/consumers/g/ids/g_a", "/consumers/g/owners/t/0-0", "/consumers/g/offsets/gone/3-1"}
     assert group.subscribed(["t", "u"]) == ["t"]
     assert {str(tp): owner for tp, owner in group.plan({"t": {0: 3}, "u": {0: 1}}).items()} == {
         "t/0-0": ("g_a", 0),
@@ -130,6 +131,8 @@ async def test_what_is_wrong_with_a_group_is_said(zookeeper: MemoryZooKeeper, vi
     assert group.offsets == {}
     assert len(group.problems) == 6
     assert "member g_a" in group.problems[0]
+    assert len(group.faults) == 6
+    assert "/consumers/g/owners/t/0" in group.faults
     assert any("/consumers/g/owners/t/0 is no node of Kafka 0.7" in problem for problem in group.problems)
     assert group.plan({"t": {0: 1}}) == {}
 
