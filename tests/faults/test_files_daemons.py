@@ -87,6 +87,13 @@ class Daemons:
         finally:
             os.close(log)
 
+    async def says(self, number: int, event: str) -> None:
+        """Wait until the log of a daemon has `event`; there is no other word from it."""
+        async with asyncio.timeout(40):
+            while f'"event": "{event}"' not in (self.directory / f"{number}.log").read_text():
+                assert self.processes[number].returncode is None
+                await asyncio.sleep(0.05)
+
     def send(self, number: int, what: signal.Signals) -> None:
         self.processes[number].send_signal(what)
 
@@ -191,22 +198,24 @@ async def test_kill_stop_and_join_leave_neither_duplicate_nor_hole(zk_root: str,
             ) as plain,
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(feed(compressed, stop))
-            group.create_task(feed(plain, stop))
+            feeds = [group.create_task(feed(producer, stop)) for producer in (compressed, plain)]
             for number in (1, 2):
                 await daemons.start(number)
-            await asyncio.sleep(2.5)
+                await daemons.says(number, "partition_started")
             await daemons.start(3)  # joins
-            await asyncio.sleep(1.5)
+            await daemons.says(3, "partition_started")
+            await asyncio.sleep(1.0)
             await daemons.end(1, signal.SIGKILL)  # its partitions move when its session expires
             daemons.send(2, signal.SIGSTOP)  # a zombie: sleeps for twice its session
             await daemons.start(4)
             await asyncio.sleep(2 * SESSION_TIMEOUT)
+            await daemons.says(4, "partition_started")
             daemons.send(2, signal.SIGCONT)
-            await asyncio.sleep(1.5)
+            await daemons.says(2, "session_expired")
+            await asyncio.sleep(1.0)
             assert await daemons.end(3, signal.SIGTERM) == 0
-            await asyncio.sleep(0.5)
             stop.set()
+            await asyncio.wait(feeds)  # each may have a last batch on its way
             await caught_up(daemons, broker)
             expected = await produced(broker)
             for number in list(daemons.processes):
