@@ -96,24 +96,26 @@ class GroupCoordination:
     # -- owner nodes
 
     async def claim(self, action: Claim) -> Claimed | ClaimBlocked | Failed:
-        """Create the owner node, or find that somebody's stands already."""
+        """Create the owner node, or find that somebody's stands already.
+
+        It is read back with a watch: peers delete nodes by path, and the next snapshot may be half a minute away.
+        """
         path = owner_path(self._group, action.partition)
         value = format_owner(self._consumer_id, action.stream).encode()
         try:
             await self._create(path, value, action.session_id)
-            # Peers delete nodes by path: the watch has to stand from now on, not from the next snapshot on.
-            self._fresh.add(path)
+            self._fresh.add(path)  # before the read: a snapshot that ends meanwhile must not forget the watch
             self._watch(path)
             data, stat = await self._zk.get(path, watch=True)
-            if stat.ephemeral_owner != action.session_id:
-                return ClaimBlocked(action.partition, action.ticket)
-            if data == value:  # created just now, or earlier by a call whose reply was lost
-                return Claimed(action.partition, action.ticket)
-            await self._zk.delete_owned(path)  # the latter, for another stream
+            if stat.ephemeral_owner == action.session_id:
+                if data == value:  # created just now, or earlier by a call whose reply was lost
+                    return Claimed(action.partition, action.ticket)
+                await self._zk.delete_owned(path)  # the latter, for another stream
         except NoNode:
             pass  # it went between the two looks: the next attempt finds out
         except ZooKeeperError as error:
             return self._failed("claim", action.ticket, error, partition=str(action.partition))
+        self._fresh.discard(path)
         return ClaimBlocked(action.partition, action.ticket)
 
     async def release(self, action: Release) -> Released | Failed:

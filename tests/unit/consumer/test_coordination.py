@@ -1,5 +1,6 @@
 """The machine's actions in ZooKeeper, against the in-memory one: what is written, and how each failure is answered."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -164,3 +165,41 @@ async def test_every_read_of_a_snapshot_is_watched(setup: Setup, path: str) -> N
     await setup.zk.exists("/")
     assert setup.triggers > before
     setup.io.close()
+
+
+@pytest.mark.asyncio
+async def test_a_claimed_node_is_watched_from_the_claim_on(setup: Setup) -> None:
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    under_way = asyncio.ensure_future(
+        setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    )
+    await asyncio.sleep(0)  # its reads are out, and do not include the owner node
+    await setup.io.claim(setup.claim())
+    await under_way
+    before = setup.triggers
+    setup.zookeeper.remove(OWNER)  # a peer deletes by path
+    await setup.zk.exists("/")
+    assert setup.triggers == before + 1
+
+
+@pytest.mark.asyncio
+async def test_a_blocked_claim_watches_nothing_beyond_the_next_snapshot(setup: Setup) -> None:
+    await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
+    assert await setup.io.claim(setup.claim()) == e.ClaimBlocked(TP, 5)
+    await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    before = setup.triggers
+    await setup.other.delete(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before
+
+
+@pytest.mark.asyncio
+async def test_a_released_node_is_not_watched_any_more(setup: Setup) -> None:
+    await setup.io.claim(setup.claim())
+    await setup.io.release(e.Release(TP, 6, setup.zk.session_id))
+    await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    before = setup.triggers
+    await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
+    await setup.other.delete(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before
