@@ -20,6 +20,7 @@ from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
+from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
@@ -154,7 +155,7 @@ class OwnedPartitions:
                 start = await self._find_offset(owned)
                 if self._settings.stop_at_end:
                     owned.end = (await self._pool.list_offsets(owned.partition, LATEST))[0]
-            except (BrokerError, NotConnected, ConnectionLost) as error:
+            except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 log.warning("position_not_found_yet", partition=str(owned.partition), error=str(error))
                 await self._clock.sleep(RETRY_PAUSE)
             else:

@@ -19,6 +19,7 @@ from consumerd.fetch.link import BrokerLink, open_connection
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.poller import IdlePoller
 from consumerd.fetch.remedies import Services
+from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class FetchPool:
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
 
-        One attempt. An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError.
+        One attempt. An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError, and
+        FrameError for an answer that cannot be.
         """
         async with self._offsets_turn:
             connection = await open_connection(partition.broker, self._connect, self._directory)
@@ -174,9 +176,12 @@ class FetchPool:
                 request = OffsetsRequest(partition.topic, partition.partition, time, max_number)
                 longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)
                 body = await connection.request(request.encode(), max_response=longest)
-                return decode_offsets_response(body).offsets
+                offsets = decode_offsets_response(body).offsets
             finally:
                 await connection.close()
+        if any(offset < 0 for offset in offsets):
+            raise FrameError(f"broker {partition.broker} answered with offset {min(offsets)} of {partition}")
+        return offsets
 
     def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> PartitionFetcher:
         broker = self._brokers[partition.broker]
