@@ -28,7 +28,7 @@ class OffsetRefusedError(BrokerError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
-            " group's offset to one that exists, or choose on_out_of_range earliest or latest"
+            " group's offset to one that exists, or set fetch.out_of_range to earliest or latest"
         )
         self.partition = partition
         self.offset = offset
@@ -40,8 +40,8 @@ class MessageTooLargeError(CorruptDataError):
     def __init__(self, partition: TopicPartition, offset: int, needed: int | None, limit: int) -> None:
         size = f"needs {needed} bytes" if needed is not None else "needs more"
         super().__init__(
-            f"the message at offset {offset} of {partition} {size}, and max_fetch_bytes is {limit}; raise it, or"
-            " choose on_oversize skip or park"
+            f"the message at offset {offset} of {partition} {size}, and fetch.max_size is {limit}; raise it, or set"
+            " fetch.oversize to skip or park"
         )
         self.partition = partition
         self.offset = offset
@@ -53,8 +53,8 @@ class CorruptPartitionError(CorruptDataError):
 
     def __init__(self, partition: TopicPartition, offset: int, problem: str) -> None:
         super().__init__(
-            f"{partition} is corrupt at offset {offset} ({problem}); move the group's offset past it, or choose"
-            " on_corrupt skip or park"
+            f"{partition} is corrupt at offset {offset} ({problem}); move the group's offset past it, or set"
+            " fetch.corrupt to skip or park"
         )
         self.partition = partition
         self.offset = offset

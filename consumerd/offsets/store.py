@@ -22,6 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from consumerd.ports import Check, Create, SetData
+from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
 from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, SessionChanged
@@ -95,11 +96,15 @@ class ZooKeeperOffsetStore:
             raise SessionChanged(session_id, self._zk.session_id)
 
     async def _read_offset(self, partition: TopicPartition) -> int | None:
+        path = offset_path(self._group, partition)
         try:
-            data, _ = await self._zk.get(offset_path(self._group, partition))
+            data, _ = await self._zk.get(path)
         except NoNode:
             return None
-        return parse_offset(data)
+        try:
+            return parse_offset(data)
+        except RegistryError as error:
+            raise RegistryError(f"{error}; write the right one to {path}, or delete that node") from error
 
 
 class _Chunk:

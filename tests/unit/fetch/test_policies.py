@@ -79,7 +79,7 @@ async def test_oversize_fails(rig: Any, scripted_log: Any) -> None:
         _, _, error = await r.listener.first("failed")
         assert isinstance(error, MessageTooLargeError)
         assert error.needed == len(LARGE)
-        assert "max_fetch_bytes is 4000" in str(error)
+        assert "fetch.max_size is 4000" in str(error)
 
 
 async def test_oversize_is_skipped(rig: Any, scripted_log: Any) -> None:
