@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -30,9 +30,10 @@ from consumerd.group import Member, Phase, events
 from consumerd.handlers import HandlerContext
 from consumerd.offsets import ZooKeeperOffsetStore
 from consumerd.ports import SessionEvent
+from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from random import Random
 
     from consumerd.consumer.settings import ConsumerSettings
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
+
+_Action = TypeVar("_Action", bound=events.Action)
 
 
 class GroupConsumer:
@@ -75,6 +78,7 @@ class GroupConsumer:
         self._timer: asyncio.Task[None] | None = None
         self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
         self._target: dict[TopicPartition, int] | None = None
+        self._topics_awaited: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self._member = Member(settings.group, settings.consumer_id, settings.subscription, settings.membership)
         self._fence = Fence(zk, clock, settings.lease_margin)
@@ -123,13 +127,8 @@ class GroupConsumer:
         try:
             async with self._tasks:
                 background = [
-                    self._tasks.create_task(self._stop_if_it_fails(coroutine))
-                    for coroutine in (
-                        self._directory.run(),
-                        self._pool.run(),
-                        self._commit_loop(),
-                        self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired())),
-                    )
+                    self._tasks.create_task(self._stop_if_it_fails(work))
+                    for work in (self._directory.run, self._pool.run, self._commit_loop, self._watch_lease)
                 ]
                 if self._zk.session_id:
                     self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
@@ -144,10 +143,10 @@ class GroupConsumer:
         if self._failure is not None:
             raise self._failure
 
-    async def _stop_if_it_fails(self, work: Coroutine[None, None, None]) -> None:
+    async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
         try:
-            await work
+            await work()
         except ConsumerdError as error:
             self.request_stop(error)
 
@@ -187,12 +186,32 @@ class GroupConsumer:
     def _note_assignment(self, event: events.Event) -> None:
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
+        self._note_topics(event.snapshot.topics)
         target = dict(self._member.target)
         if target != self._target:
             self._target = target
             self.stats.rebalances += 1
             log.info("rebalanced", group=self._settings.group, partitions=sorted(map(str, target)))
         self.ready.set()
+
+    def _note_topics(self, topics: Mapping[str, Mapping[int, int]]) -> None:
+        """Waiting for a topic is no error, but nothing else would show a misspelt one."""
+        awaited = self._awaited(topics)
+        if awaited == self._topics_awaited:
+            return
+        self._topics_awaited = awaited
+        if awaited:
+            log.warning("topics_awaited", group=self._settings.group, topics=awaited, reason="no broker has them yet")
+        else:
+            log.info("topics_found", group=self._settings.group)
+
+    def _awaited(self, topics: Mapping[str, Mapping[int, int]]) -> list[str]:
+        """The topics that we subscribe to and no broker has; for a filter, its text if it meets no topic at all."""
+        subscription = self._settings.subscription
+        if isinstance(subscription, StaticSubscription):
+            return [topic for topic in subscription.streams if not topics.get(topic)]
+        met = self._member.target or any(brokers and _meets(subscription, topic) for topic, brokers in topics.items())
+        return [] if met else [subscription.format()]
 
     def _give_up_on_taken_id(self) -> None:
         """At a start, a node that outlived any dead session of our kind is that of a live process."""
@@ -213,15 +232,15 @@ class GroupConsumer:
     def _perform(self, action: events.Action) -> None:
         match action:
             case events.TakeSnapshot():
-                self._answer(self._coordination.take_snapshot(action))
+                self._answer(self._coordination.take_snapshot, action)
             case events.Register():
-                self._answer(self._coordination.register(action))
+                self._answer(self._coordination.register, action)
             case events.Unregister():
-                self._answer(self._coordination.unregister(action))
+                self._answer(self._coordination.unregister, action)
             case events.Claim():
-                self._answer(self._coordination.claim(action))
+                self._answer(self._coordination.claim, action)
             case events.Release():
-                self._answer(self._coordination.release(action))
+                self._answer(self._coordination.release, action)
             case events.Nudge():
                 self._tasks.create_task(self._coordination.nudge(action))
             case events.SetTimer(at):
@@ -248,9 +267,10 @@ class GroupConsumer:
             case _:
                 raise AssertionError(f"no way to perform {action}")
 
-    def _answer(self, work: Coroutine[None, None, events.Event]) -> None:
+    def _answer(self, work: Callable[[_Action], Coroutine[None, None, events.Event]], action: _Action) -> None:
         async def perform() -> None:
-            self._queue.put_nowait(await work)
+            # The coroutine is made here: a task that is cancelled before its first step would leave it unawaited.
+            self._queue.put_nowait(await work(action))
 
         self._tasks.create_task(perform())
 
@@ -297,6 +317,9 @@ class GroupConsumer:
                 self._queue.put_nowait(events.SessionExpired())
         log.info("session_event", event_kind=event.value, session=f"{session_id:#x}")
 
+    async def _watch_lease(self) -> None:
+        await self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+
     async def _commit_loop(self) -> None:
         while True:
             await self._clock.sleep(self._settings.commit_interval)
@@ -320,3 +343,10 @@ class GroupConsumer:
     def parked(self, partition: TopicPartition, reason: str) -> None:
         """A `park` policy."""
         log.error("partition_parked", partition=str(partition), reason=reason)
+
+
+def _meets(subscription: FilterSubscription, topic: str) -> bool:
+    try:
+        return subscription.streams_for(topic) > 0
+    except RegistryError:  # too intricate for this name: the assignment leaves the topic out too, and warns
+        return False
