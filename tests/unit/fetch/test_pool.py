@@ -344,9 +344,11 @@ async def test_pausing(rig: Any, scripted_log: Any, numbered: Any) -> None:
         await r.until(lambda: bool(r.broker.fetches(MultiFetchRequest)))
         r.pool.pause(T0)
         log.segments[0] += encode_message_set(numbered([1]))
-        await asyncio.sleep(0.05)
-        polled = {fetch.partition for request in r.broker.fetches(MultiFetchRequest)[-3:] for fetch in request.fetches}
-        assert polled == {1}
+        before = len(r.broker.fetches(MultiFetchRequest))
+        # The first of them may have been under way.
+        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) >= before + 3)
+        polled = r.broker.fetches(MultiFetchRequest)[before + 1 :]
+        assert {fetch.partition for request in polled for fetch in request.fetches} == {1}
         assert len(lane) <= 1  # at most the poll that was under way
         r.pool.resume(T0)
         assert await r.take(lane, 1) == numbered([1])

@@ -1,0 +1,612 @@
+"""A member from joining to leaving, against ZooKeeper and brokers in memory: order, sessions, commits, ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from consumerd.consumer import GroupRefusedError
+from consumerd.errors import HandlerFailedError, IdTakenError, ZooKeeperError
+from consumerd.fetch import BadMessagePolicy, CorruptPartitionError
+from consumerd.group import MembershipSettings
+from consumerd.handlers import Batch, PartitionTakenError
+from consumerd.partition import TopicPartition
+from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
+from consumerd.wire.v07 import Codec
+from consumerd.zk.errors import AuthFailed
+
+pytestmark = pytest.mark.asyncio
+
+TP = TopicPartition("t", 0, 0)
+OWNER = "/consumers/g/owners/t/0-0"
+OFFSET = "/consumers/g/offsets/t/0-0"
+
+
+# -- from claim to release
+
+
+async def test_claim_position_handle_commit_release_unregister_in_this_order(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one", b"two")
+    member = await group.member()
+    await group.until(lambda: len(member.handler.seen) == 2)
+    await member.stop()
+    assert group.journal.of(OWNER, OFFSET, "a t/0-0", "/consumers/g/ids/g_a") == [
+        ("created", "/consumers/g/ids/g_a"),
+        ("created", OWNER),
+        ("position", "a t/0-0"),
+        ("begin", "a t/0-0"),
+        ("end", "a t/0-0"),
+        ("created", OFFSET),
+        ("deleted", OWNER),
+        ("deleted", "/consumers/g/ids/g_a"),
+    ]
+    assert group.offset(TP) == end
+    assert member.handler.seen == [b"one", b"two"]
+    assert (member.handler.starts, member.handler.stops) == (1, 1)
+
+
+async def test_the_owner_node_stands_while_the_handler_runs_and_the_next_owner_starts_behind_it(group: Any) -> None:
+    group.topic("t", 2)
+    both = [TopicPartition("t", 0, number) for number in range(2)]
+    ends = [group.broker.append("t", number, b"first %d" % number) for number in range(2)]
+    a = await group.member("a")
+    a.handler.hold()
+    await group.until(lambda: a.handler.holding == 2)
+    b = await group.member("b")
+    await group.until(b.consumer.ready.is_set)
+    await group.until(lambda: "t/0-1" not in map(str, a.consumer._member.target))
+    await asyncio.sleep(0.05)  # b tries to claim all the time, and must not get it
+    assert [group.owner(partition) for partition in both] == ["g_a-0", "g_a-0"]
+    a.handler.let_go()
+    await group.until(lambda: group.owner(both[1]) == "g_b-0")
+    group.broker.append("t", 1, b"second")
+    await group.until(lambda: b.handler.seen == [b"second"])
+    assert sorted(a.handler.seen) == [b"first 0", b"first 1"]
+    path, owner = "/consumers/g/offsets/t/0-1", "/consumers/g/owners/t/0-1"
+    assert group.journal.of(path, owner, "a t/0-1", "b t/0-1") == [
+        ("created", owner),
+        ("position", "a t/0-1"),
+        ("begin", "a t/0-1"),
+        ("end", "a t/0-1"),
+        ("created", path),
+        ("deleted", owner),
+        ("created", owner),
+        ("position", "b t/0-1"),
+        ("begin", "b t/0-1"),
+        ("end", "b t/0-1"),
+    ]
+    assert group.offset(both[1]) == ends[1]
+    assert group.offset(both[0]) is None  # what stays is neither released nor committed out of turn
+    assert group.owner(both[0]) == "g_a-0"
+
+
+async def test_a_handler_that_misses_the_deadline_is_cancelled_before_its_partition_goes(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(membership=MembershipSettings(drain_timeout=0.05))
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1)
+    await member.stop()
+    assert member.handler.cancelled == 1
+    # Committed is where it began: nothing was handled, and nothing skipped.
+    assert group.offset(TP) == 0
+    assert group.journal.of(OWNER, OFFSET, "a t/0-0")[-3:] == [
+        ("end", "a t/0-0"),
+        ("created", OFFSET),
+        ("deleted", OWNER),
+    ]
+
+
+async def test_what_a_cancelled_handler_marked_is_committed(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
+    marked = asyncio.Event()
+
+    class Marking(group.recorder().__class__):  # type: ignore[misc]
+        async def handle(self, batch: Batch) -> None:
+            batch.mark(2)
+            marked.set()
+            await asyncio.Event().wait()
+
+    member = await group.member(handler=Marking(group.journal), membership=MembershipSettings(drain_timeout=0.02))
+    await group.until(marked.is_set)
+    await member.stop()
+    assert group.offset(TP) == ends[1]
+
+
+async def test_commits_go_out_on_the_interval_and_only_when_something_moved(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    member = await group.member(commit_interval=0.02)
+    await group.until(lambda: group.offset(TP) == end)
+    await asyncio.sleep(0.1)
+    written = len(group.journal.of(OFFSET))
+    end = group.broker.append("t", 0, b"two")
+    await group.until(lambda: group.offset(TP) == end)
+    await member.stop()
+    assert len(group.journal.of(OFFSET)) == written + 1
+    assert member.consumer.stats.commits == written + 1
+
+
+async def test_a_drained_partition_that_is_wanted_again_goes_on_without_a_release(group: Any) -> None:
+    group.topic("t", 2)
+    for number in range(2):
+        group.broker.append("t", number, b"first %d" % number)
+    a = await group.member("a")
+    a.handler.hold()
+    await group.until(lambda: a.handler.holding == 2)
+    b = await group.member("b")
+    await group.until(lambda: len(a.consumer._member.target) == 1)
+    await b.stop()
+    await group.until(lambda: len(a.consumer._member.target) == 2)
+    a.handler.let_go()
+    group.broker.append("t", 1, b"second")
+    await group.until(lambda: len(a.handler.seen) == 3)
+    assert sorted(a.handler.seen) == [b"first 0", b"first 1", b"second"]
+    assert group.journal.of("/consumers/g/owners/t/0-1") == [("created", "/consumers/g/owners/t/0-1")]
+
+
+# -- positions
+
+
+async def test_the_committed_offset_is_where_it_starts(group: Any) -> None:
+    group.topic("t", 1)
+    middle = group.broker.append("t", 0, b"one")
+    group.broker.append("t", 0, b"two")
+    group.zookeeper.put(OFFSET, b"%d" % middle)
+    member = await group.member()
+    await group.until(lambda: bool(member.handler.seen))
+    assert member.handler.seen == [b"two"]
+
+
+async def test_the_sinks_position_wins_over_zookeeper(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, text) for text in (b"one", b"two", b"three")]
+    group.zookeeper.put(OFFSET, b"%d" % ends[0])
+    handler = group.recorder()
+    handler.positions[TP] = ends[1]
+    member = await group.member(handler=handler)
+    await group.until(lambda: bool(handler.seen))
+    assert handler.seen == [b"three"]
+    await member.stop()
+    assert group.offset(TP) == ends[2]
+
+
+@pytest.mark.parametrize(("initial", "seen"), [("earliest", [b"old", b"new"]), ("latest", [b"new"])])
+async def test_without_any_position_the_initial_policy_decides(group: Any, initial: str, seen: list[bytes]) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"old")
+    member = await group.member(initial=initial)
+    await group.until(lambda: member.consumer.owned.get(TP) is not None)
+    group.broker.append("t", 0, b"new")
+    await group.until(lambda: member.handler.seen == seen)
+
+
+async def test_a_broker_that_is_away_is_waited_for(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    group.broker.away = True
+    member = await group.member()
+    await group.until(lambda: group.owner(TP) == "g_a-0")
+    group.broker.away = False
+    await group.until(lambda: member.handler.seen == [b"one"])
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x00\x00\xff\xff\xff\xff", b"\0\0\0\0\0\1" + b"\xff" * 8, b"\0\0\0\0\0\0"])
+async def test_a_broker_that_answers_nonsense_for_the_start_is_asked_again(
+    group: Any, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    asked = 0
+
+    def nonsense(request: Any) -> bytes | None:
+        nonlocal asked
+        if type(request).__name__ != "OffsetsRequest":
+            return None
+        asked += 1
+        return answer if asked == 1 else None
+
+    group.broker.on_request = nonsense
+    monkeypatch.setattr("consumerd.consumer.partitions.RETRY_PAUSE", 0.01)
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    assert asked == 2
+    await member.stop()
+    assert group.offset(TP) == end
+
+
+async def test_an_offset_that_is_no_number_stops_the_member_and_names_the_node(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    group.zookeeper.put(OFFSET, b"seven")
+    member = await group.member()
+    with pytest.raises(RegistryError, match="'seven'.*" + OFFSET):
+        await member.ended()
+    assert group.data(OFFSET) == b"seven"  # the operator's to mend
+    assert group.owner(TP) is None
+
+
+# -- sessions
+
+
+async def test_expiry_cancels_the_handlers_commits_nothing_and_begins_anew(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    member.handler.hold()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    old = member.zk.session_id
+    group.zookeeper.expire(member.zk)
+    await group.until(lambda: member.handler.cancelled == 1)
+    member.handler.let_go()
+    await group.until(lambda: len(member.handler.seen) == 3)
+    # Nothing was committed before: a new session starts from ZooKeeper, and repeats.
+    assert member.handler.seen == [b"one", b"one", b"two"]
+    assert group.zookeeper.tree.stat(OWNER).ephemeral_owner == member.zk.session_id != old
+    between = group.journal.entries[: group.journal.entries.index(("deleted", OWNER))]
+    assert ("created", OFFSET) not in between
+    assert group.journal.of("/consumers/g/ids/g_a") == [
+        ("created", "/consumers/g/ids/g_a"),
+        ("deleted", "/consumers/g/ids/g_a"),
+        ("created", "/consumers/g/ids/g_a"),
+    ]
+    await member.stop()
+
+
+async def test_no_commit_goes_out_on_a_session_that_did_not_claim(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(commit_interval=0.005)
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1)
+    owned = member.consumer._partitions._owned[TP]
+    group.zookeeper.expire(member.zk)
+    # The old flow's position moves in the very moment in which the new session is there.
+    owned.work._tracker._position = 999
+    await group.until(lambda: member.handler.cancelled == 1)
+    await member.consumer._partitions._commit([owned])
+    assert group.offset(TP) in (None, 0)
+
+
+async def test_nothing_is_handed_over_or_committed_while_the_session_is_suspended(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(commit_interval=0.005)
+    await group.until(lambda: group.offset(TP) is not None and member.handler.seen == [b"one"])
+    await group.until(lambda: group.offset(TP) == member.consumer.owned[TP])
+    group.zookeeper.disconnect(member.zk)
+    mark = len(group.journal.entries)
+    group.broker.append("t", 0, b"two")
+    await asyncio.sleep(0.1)
+    assert group.journal.entries[mark:] == []
+    assert member.handler.seen == [b"one"]
+    group.zookeeper.reconnect(member.zk)
+    await group.until(lambda: member.handler.seen == [b"one", b"two"])
+    assert group.journal.of(OWNER, "/consumers/g/ids/g_a") == [
+        ("created", "/consumers/g/ids/g_a"),
+        ("created", OWNER),
+    ]
+    await member.stop()
+
+
+async def test_a_handler_works_on_through_a_short_suspension(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    member = await group.member()
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1)
+    group.zookeeper.disconnect(member.zk)
+    member.handler.let_go()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    group.zookeeper.reconnect(member.zk)
+    await member.stop()
+    assert member.handler.cancelled == 0
+    assert group.offset(TP) == end
+
+
+async def test_the_end_of_the_lease_takes_the_batch_out_of_the_handlers_hands(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(lease_margin=0.1)
+    member.zk._lifecycle.timeout = 0.4
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1)
+    group.zookeeper.disconnect(member.zk)
+    await group.until(lambda: member.handler.cancelled == 1)
+    assert member.zk.lease_left() > 0
+    member.handler.let_go()
+    group.zookeeper.reconnect(member.zk)  # the server was slower than our cautious reckoning
+    await group.until(lambda: member.handler.seen == [b"one"])
+    assert group.journal.of(OWNER) == [("created", OWNER)]
+    await member.stop()
+
+
+async def test_a_session_that_ended_for_good_ends_the_member_too(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member()
+    member.handler.hold()
+    await group.until(lambda: member.handler.holding == 1)
+    refused = AuthFailed("ZooKeeper refused our credentials")
+    group.zookeeper.disconnect(member.zk)
+    member.zk._lifecycle.finish(refused)
+    member.consumer.request_stop(refused)
+    with pytest.raises(AuthFailed):
+        await member.ended()
+    assert member.handler.cancelled == 1
+
+
+# -- peers
+
+
+async def test_a_node_that_a_peer_deleted_is_claimed_anew_and_goes_on_where_it_was(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    member.handler.hold()
+    end = group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    group.zookeeper.remove(OWNER)
+    await group.until(lambda: member.handler.cancelled == 1)
+    member.handler.let_go()
+    await group.until(lambda: len(member.handler.seen) == 2)
+    # Nothing was committed, but on the same session the process remembers what it has handled.
+    assert member.handler.seen == [b"one", b"two"]
+    assert group.owner(TP) == "g_a-0"
+    await member.stop()
+    assert group.offset(TP) == end
+
+
+async def test_a_node_that_a_peer_took_is_left_to_it(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(commit_interval=0.01)
+    await group.until(lambda: group.offset(TP) is not None)
+    async with group.zookeeper.session() as peer:
+        member.zk.lose_watches = True  # only the commit's fence can tell
+        group.zookeeper.remove(OWNER)
+        await peer.create_ephemeral(OWNER, b"g_z-0", wait=0)
+        before = group.offset(TP)
+        group.broker.append("t", 0, b"two")
+        await group.until(lambda: member.consumer.stats.lost_partitions > 0)
+        assert group.offset(TP) == before
+        await group.until(lambda: not member.consumer.owned)
+        assert group.owner(TP) == "g_z-0"
+    await group.until(lambda: group.owner(TP) == "g_a-0")
+
+
+async def test_a_sink_that_knows_of_a_new_owner_loses_one_partition_and_not_the_member(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    handler = group.recorder()
+    handler.error = PartitionTakenError("t/0-0 was taken by another member")
+    member = await group.member(handler=handler)
+    await group.until(lambda: member.consumer.stats.lost_partitions > 0)
+    handler.error = None
+    await group.until(lambda: handler.seen == [b"one"])
+    assert not member.task.done()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff\xfe", b"{", b"[1]", b'{"t": 0}', b'{"t": -1}', b"*x*t", b"*1*(", b'{"t": "x"}']
+)
+async def test_peers_whose_nodes_cannot_be_read_are_left_out(group: Any, text: bytes) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    group.zookeeper.put("/consumers/g/ids/g_0", text)  # it would be first in the order
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+
+
+async def test_topics_and_brokers_that_cannot_be_read_do_not_hide_the_others(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    for path, data in {
+        "/brokers/ids/1": b"garbage",
+        "/brokers/ids/x": b"c:h:1",
+        "/brokers/ids/2": None,
+        "/brokers/topics/t/1": b"many",
+        "/brokers/topics/t/2": b"99999999999",
+        "/brokers/topics/t/y": b"1",
+        "/consumers/g/owners/t/junk": b"g_z-0",
+    }.items():
+        group.zookeeper.put(path, data)
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    assert list(member.consumer.owned) == [TP]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/consumers/g/ids/g_z", b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'),
+        ("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}'),
+    ],
+)
+async def test_a_group_of_another_dialect_is_refused(group: Any, path: str, text: bytes) -> None:
+    group.topic("t", 1)
+    group.zookeeper.put(path, text)
+    member = await group.member()
+    with pytest.raises((GroupRefusedError, RegistryError), match=r"0\.8"):
+        await member.ended()
+    assert not [entry for entry in group.journal.entries if "/g_a" in entry[1] or "/owners" in entry[1]]
+
+
+async def test_an_id_that_is_held_by_a_live_session_is_given_up(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    a = await group.member("pod")
+    await group.until(lambda: a.handler.seen == [b"one"])
+    b = await group.member("pod", fixed_id=True)
+    b.zk._lifecycle.timeout = -1.2  # so that it waits for 0.2 s
+    with pytest.raises(IdTakenError, match="g_pod"):
+        await b.ended()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: a.handler.seen == [b"one", b"two"])
+    assert group.journal.of(OWNER) == [("created", OWNER)]
+
+
+# -- ends
+
+
+async def test_stop_at_end_handles_everything_commits_and_ends_by_itself(group: Any) -> None:
+    group.topic("t", 3)
+    ends = [group.broker.append("t", 0, b"a", b"b"), group.broker.append("t", 1, b"c", codec=Codec.GZIP), 0]
+    member = await group.member(stop_at_end=True)
+    await member.ended()
+    assert sorted(member.handler.seen) == [b"a", b"b", b"c"]
+    assert [group.offset(TopicPartition("t", 0, number)) for number in range(3)] == ends
+    assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers/g/owners/t/")]
+
+
+async def test_stop_at_end_without_any_partition_ends_too(group: Any) -> None:
+    group.topic("t", 1)
+    a = await group.member("a")
+    await group.until(lambda: group.owner(TP) == "g_a-0")
+    b = await group.member("b", stop_at_end=True)
+    await b.ended()
+    assert not a.task.done()
+
+
+async def test_a_handler_that_fails_stops_the_member_and_what_was_handled_is_committed(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    member = await group.member()
+    await group.until(lambda: member.handler.seen == [b"one"])
+    member.handler.error = HandlerFailedError("no more")
+    group.broker.append("t", 0, b"two")
+    with pytest.raises(HandlerFailedError, match="no more"):
+        await member.ended()
+    assert group.offset(TP) == end
+    assert group.owner(TP) is None
+    assert group.data("/consumers/g/ids/g_a") is None
+    assert member.handler.stops == 1
+
+
+async def test_a_handler_that_cannot_start_is_stopped_and_nothing_is_registered(group: Any) -> None:
+    class Broken(group.recorder().__class__):  # type: ignore[misc]
+        async def start(self, context: Any) -> None:
+            raise HandlerFailedError("no database")
+
+    member = await group.member(handler=Broken(group.journal))
+    with pytest.raises(HandlerFailedError, match="no database"):
+        await member.ended()
+    assert member.handler.stops == 1
+    assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
+
+
+async def test_a_defect_of_the_handler_comes_out_as_itself(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    handler = group.recorder()
+    handler.error = ZeroDivisionError()
+    member = await group.member(handler=handler)
+    with pytest.raises(ExceptionGroup) as caught:
+        await member.ended()
+    assert caught.group_contains(ZeroDivisionError)
+    assert handler.stops == 1
+
+
+async def test_corrupt_bytes_stop_the_member_after_what_is_sound_before_them(group: Any) -> None:
+    group.topic("t", 1)
+    sound = group.broker.append("t", 0, b"one")
+    group.broker.append("t", 0, b"two")
+    group.broker.logs["t", 0][sound + 11] ^= 1
+    member = await group.member()
+    with pytest.raises(CorruptPartitionError, match=f"t/0-0 is corrupt at offset {sound} "):
+        await member.ended()
+    assert member.handler.seen == [b"one"]
+    assert group.offset(TP) == sound
+
+
+@pytest.mark.parametrize(("policy", "seen"), [("skip", [b"one", b"three"]), ("park", [b"one"])])
+async def test_other_policies_go_on(group: Any, policy: str, seen: list[bytes]) -> None:
+    group.topic("t", 2)
+    sound = group.broker.append("t", 0, b"one")
+    group.broker.append("t", 0, b"two")
+    group.broker.append("t", 0, b"three")
+    group.broker.append("t", 1, b"other")
+    group.broker.logs["t", 0][sound + 11] ^= 1
+    member = await group.member(fetch=group.fetch_settings(on_corrupt=BadMessagePolicy(policy)))
+    await group.until(lambda: sorted(member.handler.seen) == sorted([*seen, b"other"]))
+    group.broker.append("t", 1, b"more")
+    await group.until(lambda: b"more" in member.handler.seen)
+    assert group.owner(TP) == "g_a-0"  # parked: owned and silent
+    await member.stop()
+    assert group.offset(TP) == (sound if policy == "park" else len(group.broker.logs["t", 0]))
+
+
+async def test_stopping_before_anything_happened(group: Any) -> None:
+    member = await group.member()
+    member.consumer.request_stop()
+    await member.ended()
+    assert group.data("/consumers/g/ids/g_a") is None
+
+
+async def test_the_first_failure_is_the_one_that_is_told(group: Any) -> None:
+    member = await group.member()
+    member.consumer.request_stop(ZooKeeperError("first"))
+    member.consumer.request_stop(HandlerFailedError("second"))
+    with pytest.raises(ZooKeeperError, match="first"):
+        await member.ended()
+
+
+# -- topics that come and go
+
+
+async def test_a_topic_is_waited_for_and_said_to_be(group: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from structlog.testing import capture_logs
+
+    with capture_logs() as logs:
+        member = await group.member()
+        await group.until(member.consumer.ready.is_set)
+        assert [entry["topics"] for entry in logs if entry["event"] == "topics_awaited"] == [["t"]]
+        group.broker.append("t", 0, b"one")
+        group.topic("t", 1)
+        await group.until(lambda: member.handler.seen == [b"one"])
+        await member.stop()
+    assert len([entry for entry in logs if entry["event"] == "topics_awaited"]) == 1
+
+
+async def test_more_partitions_and_more_brokers_are_taken_up(group: Any) -> None:
+    group.topic("t", 1)
+    member = await group.member()
+    await group.until(lambda: len(member.consumer.owned) == 1)
+    group.register_broker(3)
+    group.topic("t", 2, broker=3)
+    await group.until(lambda: len(member.consumer.owned) == 3)
+    group.topic("t", 2)
+    await group.until(lambda: len(member.consumer.owned) == 4)
+    group.zookeeper.remove("/brokers/topics/t/3")
+    await group.until(lambda: len(member.consumer.owned) == 2)
+    assert group.owner(TopicPartition("t", 3, 0)) is None
+
+
+async def test_a_filter_follows_the_topics(group: Any) -> None:
+    group.topic("a-1", 1)
+    group.topic("b-1", 1)
+    group.broker.append("a-1", 0, b"one")
+    member = await group.member(subscription=FilterSubscription(TopicFilter(FilterKind.WHITELIST, "a-.*"), 1))
+    await group.until(lambda: member.handler.seen == [b"one"])
+    group.broker.append("a-2", 0, b"two")
+    group.topic("a-2", 1)
+    await group.until(lambda: member.handler.seen == [b"one", b"two"])
+    group.zookeeper.remove("/brokers/topics/a-1")
+    await group.until(lambda: [tp.topic for tp in member.consumer.owned] == ["a-2"])
+    assert group.data("/consumers/g/owners/a-1/0-0") is None
+
+
+async def test_streams_are_shares_and_each_partition_is_handed_over_once(group: Any) -> None:
+    group.topic("t", 3)
+    for number in range(3):
+        group.broker.append("t", number, b"%d" % number)
+    member = await group.member(subscription=StaticSubscription({"t": 2}))
+    await group.until(lambda: sorted(member.handler.seen) == [b"0", b"1", b"2"])
+    assert [group.owner(TopicPartition("t", 0, number)) for number in range(3)] == ["g_a-0", "g_a-0", "g_a-1"]
