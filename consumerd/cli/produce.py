@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import random
 import sys
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.cli.session import with_session, zookeeper_options
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.ports import Clock
     from consumerd.producer import ProducerData, Router
+    from consumerd.zk import Session
 
 EXAMPLES = """\b
 Examples:
@@ -40,6 +40,7 @@ class Options:
 
     brokers: tuple[str, ...]
     zookeeper: str | None
+    timeout: float
     topic: str
     partition: int | None
     codec: str
@@ -51,7 +52,7 @@ class Options:
 
 @click.command("produce", epilog=EXAMPLES)
 @click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker; may be given several times.")
-@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Where brokers register.")
+@zookeeper_options(required=False)
 @click.option("--topic", required=True, help="The topic to send to.")
 @click.option(
     "--partition",
@@ -91,10 +92,26 @@ def command(**options: object) -> None:
     configure_logs("warning", "auto")
     if given.key_separator and given.brokers:
         click.echo("consumerd: keys have no influence with --broker; give --zookeeper to place by key.", err=True)
-    run_on_loop(_produce(given))
+    rng = random.Random()
+    if given.zookeeper is None:
+        run_on_loop(_produce(given, _static(given, rng), rng))
+        return
+
+    async def work(session: Session) -> None:
+        from consumerd.producer import ZooKeeperRouter  # noqa: PLC0415
+
+        await _produce(given, ZooKeeperRouter(session, rng=rng), rng)
+
+    with_session(given.zookeeper, given.timeout, work)
 
 
-async def _produce(options: Options) -> None:
+def _static(options: Options, rng: random.Random) -> Router:
+    from consumerd.producer import StaticRouter  # noqa: PLC0415
+
+    return StaticRouter([parse_address(text) for text in options.brokers], rng=rng)
+
+
+async def _produce(options: Options, router: Router, rng: random.Random) -> None:
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.net import connect  # noqa: PLC0415
     from consumerd.producer import Producer, ProducerSettings  # noqa: PLC0415
@@ -102,18 +119,14 @@ async def _produce(options: Options) -> None:
     from consumerd.wire.v07 import Codec, validate_topic  # noqa: PLC0415
 
     validate_topic(options.topic)
-    clock, rng = SystemClock(), random.Random()
+    clock = SystemClock()
     settings = ProducerSettings(
         codec=Codec[options.codec.upper()], magic=options.magic, max_message_bytes=options.max_message_bytes
     )
     reader = LineReader(STDIN, max_line_bytes=_MAX_LINE_BYTES)
     started = clock.monotonic()
     messages = size = 0
-    async with AsyncExitStack() as stack:
-        router = await _router(options, clock, rng, stack)
-        producer = await stack.enter_async_context(
-            Producer(router, connect=connect, clock=clock, rng=rng, settings=settings)
-        )
+    async with Producer(router, connect=connect, clock=clock, rng=rng, settings=settings) as producer:
         while (lines := await reader.read()) is not None:
             for batch in _batches(lines, options.batch_size):
                 await producer.send_all(_data(options, batch, messages + 1), merge=True)
@@ -122,16 +135,6 @@ async def _produce(options: Options) -> None:
     if sys.stderr.isatty():
         seconds = clock.monotonic() - started
         click.echo(f"{messages:,} messages ({size:,} bytes) sent to {options.topic} in {seconds:.1f} s", err=True)
-
-
-async def _router(options: Options, clock: Clock, rng: random.Random, stack: AsyncExitStack) -> Router:
-    from consumerd.producer import StaticRouter, ZooKeeperRouter  # noqa: PLC0415
-    from consumerd.zk import Session  # noqa: PLC0415
-
-    if options.zookeeper is None:
-        return StaticRouter([parse_address(text) for text in options.brokers], rng=rng)
-    session = await stack.enter_async_context(Session(options.zookeeper, clock=clock, rng=rng))
-    return ZooKeeperRouter(session, rng=rng)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -144,7 +144,7 @@ async def test_keys_choose_the_partition_in_zookeeper(zk_root: str, tmp_path: Pa
 
 async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:
     dead = free_port()
-    async with make_broker(tmp_path) as broker:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random()), make_broker(tmp_path) as broker:
         address = f"127.0.0.1:{broker.port}"
         cases = [
             (b"x\n", ("--broker", f"127.0.0.1:{dead}", "--topic", "t"), ExitCode.BROKER, "cannot connect to broker"),
@@ -160,8 +160,14 @@ async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) 
                 ExitCode.USAGE,
                 "has 1000001 bytes",
             ),
-            (b"x\n", ("--zookeeper", f"127.0.0.1:{dead}", "--topic", "t"), ExitCode.ZOOKEEPER, f"127.0.0.1:{dead}"),
+            (
+                b"x\n",
+                ("--zookeeper", f"127.0.0.1:{dead}", "--timeout", "1", "--topic", "t"),
+                ExitCode.ZOOKEEPER,
+                f"127.0.0.1:{dead}",
+            ),
             (b"x\n", ("--zookeeper", zk_root, "--topic", "t"), ExitCode.BROKER, "no live broker is registered"),
+            (b"x\n", ("--zookeeper", f"{zk_root}/no", "--topic", "t"), ExitCode.NOT_FOUND, "there is no node"),
         ]
         outcomes = await asyncio.gather(*[produce(data, *arguments) for data, arguments, _, _ in cases])
         for (code, errors), (_, _, expected, words) in zip(outcomes, cases, strict=True):
