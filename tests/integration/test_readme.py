@@ -1,0 +1,38 @@
+"""What the README shows works as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from consumerd.embedded.processes import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_ten_line_handler_loads_with_the_configuration_beside_it(tmp_path: Path) -> None:
+    code, config = blocks("python")[0], blocks("toml")[0]
+    (tmp_path / "wordcount.py").write_text(code)
+    (tmp_path / "events.toml").write_text(config)
+    done = subprocess.run(
+        [sys.executable, "-m", "consumerd", "check", "-c", "events.toml"],
+        cwd=tmp_path,
+        env={**clean_environment(), "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is valid: group events" in done.stdout
+
+
+def test_every_file_that_the_readme_links_to_exists() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    here = [link for link in links if "://" not in link]
+    assert len(here) > 5
+    assert [link for link in here if not (ROOT / link).exists()] == []
