@@ -1,0 +1,1 @@
+"""Archives of segment files: where they are, whether they are sound, and what is in them (ring 1)."""
