@@ -7,6 +7,7 @@ lock, so that an older position can never be written over a newer one.
 
 The position of a partition is looked for in this order: the sink's own (`Handler.position`), what this process handled
 on the very same session (a partition that was abandoned and found to be still ours), ZooKeeper, the initial policy.
+What the process remembers counts only while ZooKeeper holds what it held then: else somebody else went on meanwhile.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class OwnedPartitions:
         self._lost = lost
         self._progressed = progressed
         self._owned: dict[TopicPartition, _Owned] = {}
-        #: (session, position) up to which a partition was handled when its flow ended.
-        self._remembered: dict[TopicPartition, tuple[int, int]] = {}
+        #: What is left of a partition's flow: its session, what ZooKeeper held at the end, how far it was handled.
+        self._remembered: dict[TopicPartition, tuple[int, int | None, int]] = {}
         self._committing = asyncio.Lock()
 
     @property
@@ -167,9 +168,9 @@ class OwnedPartitions:
         owned.committed = (await self._store.load([partition])).get(partition)
         if own is not None:
             return own
-        session_id, remembered = self._remembered.pop(partition, (0, 0))
-        if session_id == owned.session_id:
-            return remembered
+        session_id, committed, position = self._remembered.get(partition, (0, None, 0))
+        if (session_id, committed) == (owned.session_id, owned.committed):
+            return position
         if owned.committed is not None:
             return owned.committed
         time = EARLIEST if self._settings.initial == "earliest" else LATEST
@@ -219,7 +220,7 @@ class OwnedPartitions:
         if self._owned.get(owned.partition) is owned:
             del self._owned[owned.partition]
         if owned.work is not None:
-            self._remembered[owned.partition] = (owned.session_id, owned.work.position)
+            self._remembered[owned.partition] = (owned.session_id, owned.committed, owned.work.position)
 
     # -- commits
 

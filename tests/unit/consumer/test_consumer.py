@@ -230,6 +230,24 @@ async def test_an_offset_that_is_no_number_stops_the_member_and_names_the_node(g
     assert group.owner(TP) is None
 
 
+async def test_a_partition_that_comes_back_goes_on_where_its_last_owner_stopped(group: Any) -> None:
+    group.topic("t", 2)
+    partition = TopicPartition("t", 0, 1)
+    group.broker.append("t", 1, b"first")
+    a = await group.member("a")
+    await group.until(lambda: a.handler.seen == [b"first"])
+    b = await group.member("b")
+    await group.until(lambda: group.owner(partition) == "g_b-0")
+    end = group.broker.append("t", 1, b"second")
+    await group.until(lambda: b.handler.seen == [b"second"])
+    await b.stop()
+    assert group.offset(partition) == end
+    group.broker.append("t", 1, b"third")
+    await group.until(lambda: len(a.handler.seen) > 1)
+    # What this process remembers of the partition is older than what b committed.
+    assert a.handler.seen == [b"first", b"third"]
+
+
 # -- sessions
 
 
@@ -379,7 +397,13 @@ async def test_a_node_that_a_peer_took_is_left_to_it(group: Any) -> None:
         assert group.offset(TP) == before
         await group.until(lambda: not member.consumer.owned)
         assert group.owner(TP) == "g_z-0"
+        end = group.broker.append("t", 0, b"three")
+        group.zookeeper.put(OFFSET, b"%d" % end)
     await group.until(lambda: group.owner(TP) == "g_a-0")
+    seen = list(member.handler.seen)
+    group.broker.append("t", 0, b"four")
+    await group.until(lambda: len(member.handler.seen) > len(seen))
+    assert member.handler.seen == [*seen, b"four"]  # the peer handled the third, and said so
 
 
 async def test_a_sink_that_knows_of_a_new_owner_loses_one_partition_and_not_the_member(group: Any) -> None:
