@@ -74,7 +74,6 @@ class Schedule:
         self.server = Server(self.world, self.random.choice((4.0, 6.0)))
         self.settings = self.profile.settings or self._draw_settings()
         self.weather = self.profile.weather or self._draw_weather()
-        self.fair = replace(self.weather, watch_loss=0.0, reply_loss=0.0)
         self.members: list[SimulatedMember] = []
         self.jvm_members: list[JvmMember] = []
         self._member = member
@@ -143,8 +142,9 @@ class Schedule:
     def _quiet(self) -> Outcome:
         """No more misfortunes; those under way end by themselves."""
         begin = self.world.now
+        self.weather = replace(self.weather, watch_loss=0.0, reply_loss=0.0)
         for member in self.members:
-            member.weather = self.fair
+            member.weather = self.weather
         bound = begin + 60.0 + 4 * self.settings.reconcile_interval
         while (problem := self._restless() or self._unsettled()) is not None:
             if self.world.now >= bound:
