@@ -76,6 +76,8 @@ class GroupConsumer:
         self._failure: ConsumerdError | None = None
         self._ever_registered = False
         self._timer: asyncio.Task[None] | None = None
+        self._registering: tuple[asyncio.Task[None], int] | None = None
+        self._nudging: set[asyncio.Task[None]] = set()
         self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
         self._target: dict[TopicPartition, int] | None = None
         self._topics_awaited: list[str] = []
@@ -133,7 +135,7 @@ class GroupConsumer:
                 if self._zk.session_id:
                     self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
                 await self._main_loop()
-                for task in [*background, *([self._timer] if self._timer else [])]:
+                for task in [*background, *self._nudging, *([self._timer] if self._timer else [])]:
                     task.cancel()
         finally:
             unsubscribe()
@@ -176,6 +178,8 @@ class GroupConsumer:
                 log.info("member_registered", group=self._settings.group, consumer=self._settings.consumer_id)
             elif isinstance(event, events.RegistrationBlocked):
                 self._give_up_on_taken_id()
+            elif isinstance(event, events.StopRequested):
+                self._hurry_registration()
             for action in self._member.handle(event, self._clock.monotonic()):
                 if isinstance(action, events.Finished):
                     return
@@ -223,6 +227,13 @@ class GroupConsumer:
                 )
             )
 
+    def _hurry_registration(self) -> None:
+        """Registering may wait for the node of a dead process; whoever is asked to stop meanwhile does not."""
+        if self._registering is not None and not self._registering[0].done():
+            task, ticket = self._registering
+            task.cancel()
+            self._queue.put_nowait(events.Failed(ticket))
+
     def _check_end(self) -> None:
         if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
             self.request_stop()
@@ -234,7 +245,7 @@ class GroupConsumer:
             case events.TakeSnapshot():
                 self._answer(self._coordination.take_snapshot, action)
             case events.Register():
-                self._answer(self._coordination.register, action)
+                self._registering = (self._answer(self._coordination.register, action), action.ticket)
             case events.Unregister():
                 self._answer(self._coordination.unregister, action)
             case events.Claim():
@@ -242,7 +253,8 @@ class GroupConsumer:
             case events.Release():
                 self._answer(self._coordination.release, action)
             case events.Nudge():
-                self._tasks.create_task(self._coordination.nudge(action))
+                self._nudging = {task for task in self._nudging if not task.done()}
+                self._nudging.add(self._tasks.create_task(self._coordination.nudge(action)))
             case events.SetTimer(at):
                 self._set_timer(at)
             case events.Warn(reason):
@@ -267,12 +279,14 @@ class GroupConsumer:
             case _:
                 raise AssertionError(f"no way to perform {action}")
 
-    def _answer(self, work: Callable[[_Action], Coroutine[None, None, events.Event]], action: _Action) -> None:
+    def _answer(
+        self, work: Callable[[_Action], Coroutine[None, None, events.Event]], action: _Action
+    ) -> asyncio.Task[None]:
         async def perform() -> None:
             # The coroutine is made here: a task that is cancelled before its first step would leave it unawaited.
             self._queue.put_nowait(await work(action))
 
-        self._tasks.create_task(perform())
+        return self._tasks.create_task(perform())
 
     async def _drain(self, partition: TopicPartition, ticket: int, deadline: float) -> None:
         try:

@@ -10,7 +10,7 @@ import pytest
 from consumerd.consumer import GroupRefusedError
 from consumerd.errors import HandlerFailedError, IdTakenError, ZooKeeperError
 from consumerd.fetch import BadMessagePolicy, CorruptPartitionError
-from consumerd.group import MembershipSettings
+from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
@@ -571,6 +571,26 @@ async def test_stopping_before_anything_happened(group: Any) -> None:
     member = await group.member()
     member.consumer.request_stop()
     await member.ended()
+    assert group.data("/consumers/g/ids/g_a") is None
+
+
+async def test_stopping_while_the_id_is_waited_for_ends_at_once(group: Any) -> None:
+    other = await group.member("pod")
+    await group.until(lambda: group.data("/consumers/g/ids/g_pod") is not None)
+    member = await group.member("pod", fixed_id=True)  # would wait for 11 s
+    await group.until(lambda: member.consumer._registering is not None)
+    member.consumer.request_stop()
+    await member.ended(2.0)
+    assert group.data("/consumers/g/ids/g_pod") is not None
+    await other.stop()
+
+
+async def test_a_nudge_that_cannot_succeed_does_not_keep_a_member_from_leaving(group: Any) -> None:
+    member = await group.member()
+    await group.until(lambda: group.data("/consumers/g/ids/g_a") is not None)
+    group.zookeeper.put("/consumers/g/ids/g_a-nudge", b"in the way")
+    member.consumer._perform(events.Nudge(member.zk.session_id))
+    await member.stop(2.0)
     assert group.data("/consumers/g/ids/g_a") is None
 
 
