@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.errors import CorruptLogError
 from consumerd.wire.crc import crc32
-from consumerd.wire.v07.walk import LAYOUTS
-from consumerd.wire.v07.walk import walk as walk_plain
+from consumerd.wire.v07.walk import LAYOUTS, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic
+_ANY_SIZE = 0x7FFFFFFF
 _MIN_SIZE = (5, 6)  # magic, (attributes,) crc: by magic 0 and 1
 
 
@@ -64,11 +64,9 @@ def _walk_window(window: bytes, left: int) -> tuple[int, Damage | None, int]:
     """
     at, have = 0, len(window)
     unpack = _HEADER.unpack_from
-    payloads: list[bytes] = []
     while at < left:
-        # The decoder's loop is the fastest reader of plain messages; what stops it is looked at here.
-        at = walk_plain(window, at, payloads.append, LAYOUTS[1])
-        payloads.clear()
+        # The wire's loop is the fastest reader of plain messages; what stops it is looked at here.
+        at, _ = verify(window, at, _ANY_SIZE, LAYOUTS[1])
         if at == left:
             break
         if left - at < _HEADER.size:

@@ -14,7 +14,7 @@ from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v07.outer import OuterMessage, Tail, read_outer
 from consumerd.wire.v07.unwrap import unwrap
-from consumerd.wire.v07.walk import LAYOUTS, walk
+from consumerd.wire.v07.walk import LAYOUTS, verify
 
 _ANY_SIZE = 0x7FFFFFFF
 
@@ -28,7 +28,6 @@ class CheckedSet(NamedTuple):
     valid_bytes: int
     outer_count: int
     leaf_count: int
-    largest_outer_payload: int
 
 
 def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> CheckedSet:
@@ -39,13 +38,11 @@ def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Check
     bytes.
     """
     position, end = 0, len(data)
-    outer_count = largest = 0
+    outer_count = 0
     wrappers: list[OuterMessage] = []
     while position < end:
-        plain: list[bytes] = []
-        position = walk(data, position, plain.append, LAYOUTS[1])
-        largest = max(largest, _largest(plain, limits))
-        outer_count += len(plain)
+        position, count = verify(data, position, limits.max_message_bytes, LAYOUTS[1])
+        outer_count += count
         item = read_outer(data, position, position, _ANY_SIZE)
         if isinstance(item, Tail):
             if item.problem is not None:
@@ -55,7 +52,11 @@ def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Check
             break
         if not item.valid:
             raise CorruptMessageError(f"the message at byte {position} of the produced set has {item.problem}")
-        largest = max(largest, _largest([item.payload], limits))
+        if len(item.payload) > limits.max_message_bytes:
+            raise OversizeMessageError(
+                f"a message has a payload of {len(item.payload)} bytes, more than max.message.size = "
+                f"{limits.max_message_bytes}"
+            )
         outer_count += 1
         position = item.next_offset
         if item.codec is not Codec.NONE:
@@ -64,13 +65,4 @@ def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Check
     for item in wrappers:
         assert item.codec is not None
         leaf_count += len(unwrap(item.codec, item.payload, limits=limits)[0])
-    return CheckedSet(position, outer_count, leaf_count, largest)
-
-
-def _largest(payloads: list[bytes], limits: Limits) -> int:
-    size = max(map(len, payloads), default=0)
-    if size > limits.max_message_bytes:
-        raise OversizeMessageError(
-            f"a message has a payload of {size} bytes, more than max.message.size = {limits.max_message_bytes}"
-        )
-    return size
+    return CheckedSet(position, outer_count, leaf_count)

@@ -3,14 +3,16 @@ from __future__ import annotations
 import pytest
 
 from consumerd.wire.v07 import encode_message, encode_message_set
-from consumerd.wire.v07.walk import LAYOUTS, Layout, walk
+from consumerd.wire.v07.walk import LAYOUTS, Layout, verify, walk
 
 PAYLOADS = [b"hello", b"", b"a longer payload", b"hello"]
 
 
 def run(data: bytes, start: int = 0, magic: int = 1) -> tuple[list[bytes], int]:
     found: list[bytes] = []
-    return found, walk(data, start, found.append, LAYOUTS[magic])
+    end = walk(data, start, found.append, LAYOUTS[magic])
+    assert verify(data, start, 1 << 30, LAYOUTS[magic]) == (end, len(found))
+    return found, end
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -61,3 +63,11 @@ def test_the_cache_of_readers_has_an_end() -> None:
         payload = bytes(length - 6)
         assert layout[length](payload + bytes(10), 0)[0] == payload
     assert len(layout) <= Layout.ROOM
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_verify_stops_at_a_long_payload(magic: int) -> None:
+    data = encode_message_set([b"12345", b"123456", b"12345", b""], magic=magic)
+    first = len(encode_message(b"12345", magic=magic))
+    assert verify(data, 0, 5, LAYOUTS[magic]) == (first, 1)
+    assert verify(data, 0, 6, LAYOUTS[magic])[1] == 3
