@@ -40,6 +40,8 @@ class ExitCode(IntEnum):
     CHECK_FAILED = 11
     #: The stop deadline passed, or a second signal forced the exit.
     FORCED = 12
+    #: A change was refused because it would do harm (offsets of a group that runs, ...); nothing was changed.
+    REFUSED = 13
     #: Interrupted from the terminal (128 + SIGINT).
     INTERRUPTED = 130
     #: The reader of our output went away (128 + SIGPIPE).

@@ -1,0 +1,194 @@
+"""Which offsets would change to what, and what speaks against it. Nothing is written here.
+
+Strategy: every wanted change becomes a `Change` with its verdict. A *problem* stops all of them unless forced: outside
+of what the broker has, inside a message, not to be found out. A *note* is told and stops nothing: where the broker
+cannot be asked, the offset is taken on trust. An offset that stays, or is an end of the log, needs no look at the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.admin.boundaries import begins_message, boundary_before
+from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.errors import BrokerError
+from consumerd.registry import offset_path
+from consumerd.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from consumerd.admin.logs import BrokerLogs
+    from consumerd.admin.survey import Topics
+    from consumerd.cluster import GroupView
+    from consumerd.partition import TopicPartition
+    from consumerd.registry import Broker
+
+#: Partitions whose logs are looked into at the same time.
+AT_ONCE = 8
+
+
+class Change(NamedTuple):
+    """One partition's offset. None: no node. `version` is the node's (None: it does not exist)."""
+
+    group: str
+    partition: TopicPartition
+    before: int | None
+    after: int | None
+    version: int | None
+    #: Why it should not be done.
+    problem: str | None = None
+    #: What the user should know.
+    note: str | None = None
+    #: `after` could not be found out, so that not even force can do it.
+    unknown: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything would be written."""
+        unreadable = self.before is None and self.version is not None
+        return not self.unknown and (unreadable or self.before != self.after)
+
+
+class TargetKind(Enum):
+    """How a new offset is found."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    SHIFT = "shift"
+    TIME = "time"
+
+
+class Target(NamedTuple):
+    """Where to: `value` is an offset, a number of bytes to go on (negative: back), or milliseconds since 1970."""
+
+    kind: TargetKind
+    value: int = 0
+
+
+class Verdict(NamedTuple):
+    """What speaks against an offset, and what should be known about it."""
+
+    problem: str | None = None
+    note: str | None = None
+
+
+class ChangePlanner:
+    """Plans changes of one group's offsets; `topics` and `brokers` are what is registered, `logs` asks the brokers."""
+
+    def __init__(self, view: GroupView, topics: Topics, brokers: Mapping[int, Broker], logs: BrokerLogs) -> None:
+        self._view = view
+        self._topics = topics
+        self._brokers = brokers
+        self._logs = logs
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[Change]:
+        """Change each partition to the offset that is named; None deletes it."""
+        ranges = await self._ranges(partition for partition, offset in wanted.items() if offset is not None)
+
+        async def one(partition: TopicPartition) -> Change:
+            after = wanted[partition]
+            change = self._change(partition, after)
+            if after is None or not change.moves:
+                return change
+            return change._replace(**(await self._judge(partition, after, ranges[partition]))._asdict())
+
+        return await self._each(wanted, one)
+
+    async def reset(self, partitions: Iterable[TopicPartition], target: Target) -> list[Change]:
+        """Change each partition to `target`."""
+        wanted = list(dict.fromkeys(partitions))
+        if target.kind is TargetKind.OFFSET:
+            return await self.set_to(dict.fromkeys(wanted, target.value))
+        ranges = await self._ranges(wanted)
+        answering = [partition for partition, known in ranges.items() if isinstance(known, LogRange)]
+        by_time = await self._logs.before(answering, target.value) if target.kind is TargetKind.TIME else {}
+
+        async def one(partition: TopicPartition) -> Change:
+            known = ranges[partition]
+            if isinstance(known, NoAnswer):
+                return self._unknown(partition, known.reason)
+            if target.kind is TargetKind.TIME:
+                found = by_time[partition]
+                if isinstance(found, NoAnswer):
+                    return self._unknown(partition, found.reason)
+                note = "everything that is kept is younger" if found == known.earliest else None
+                return self._change(partition, found)._replace(note=note)
+            if target.kind is TargetKind.SHIFT:
+                return await self._shifted(partition, target.value, known)
+            return self._change(partition, known.earliest if target.kind is TargetKind.EARLIEST else known.end)
+
+        return await self._each(wanted, one)
+
+    async def _shifted(self, partition: TopicPartition, by: int, known: LogRange) -> Change:
+        before = self._view.offsets.get(partition)
+        if before is None:
+            return self._unknown(partition, "nothing is committed that could be shifted")
+        wanted = min(max(before + by, known.earliest), known.end)
+        note = None if wanted == before + by else "stopped at the end of what the broker has"
+        after = wanted
+        if known.earliest < wanted < known.end:
+            try:
+                after = await boundary_before(self._logs, partition, wanted)
+            except (BrokerError, WireError) as error:
+                return self._unknown(partition, str(error))
+            if after != wanted:
+                note = f"a message starts there, {wanted - after} bytes before {wanted}"
+        return self._change(partition, after)._replace(note=note)
+
+    async def _judge(self, partition: TopicPartition, offset: int, known: LogRange | NoAnswer) -> Verdict:
+        if isinstance(known, NoAnswer):
+            if partition.broker in self._brokers and not self._is_registered(partition):
+                return Verdict(problem=known.reason)
+            return Verdict(note=f"not checked: {known.reason}")
+        if not known.earliest <= offset <= known.end:
+            return Verdict(problem=f"the broker has {known.earliest} to {known.end}")
+        if offset in known:
+            return Verdict()
+        try:
+            if await begins_message(self._logs, partition, offset):
+                return Verdict()
+            start = await boundary_before(self._logs, partition, offset)
+        except (BrokerError, WireError) as error:
+            return Verdict(note=f"not checked: {error}")
+        if start == offset:
+            return Verdict(note="the message that begins there is damaged")
+        return Verdict(problem=f"inside a message that begins at {start}")
+
+    async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
+        """Ranges of what is registered; a broker would take a question about anything else amiss."""
+        wanted = list(partitions)
+        known = await self._logs.ranges(filter(self._is_registered, wanted))
+        return {partition: known.get(partition) or self._not_registered(partition) for partition in wanted}
+
+    def _is_registered(self, partition: TopicPartition) -> bool:
+        return partition.partition < self._topics.get(partition.topic, {}).get(partition.broker, 0)
+
+    def _not_registered(self, partition: TopicPartition) -> NoAnswer:
+        if partition.broker not in self._brokers:
+            return NoAnswer(f"broker {partition.broker} is not registered")
+        return NoAnswer(f"broker {partition.broker} has no such partition")
+
+    def _change(self, partition: TopicPartition, after: int | None) -> Change:
+        group = self._view.group
+        stat = self._view.stats.get(offset_path(group, partition))
+        version = None if stat is None else stat.version
+        return Change(group, partition, self._view.offsets.get(partition), after, version)
+
+    def _unknown(self, partition: TopicPartition, reason: str) -> Change:
+        return self._change(partition, None)._replace(problem=reason, unknown=True)
+
+    async def _each(
+        self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[Change]]
+    ) -> list[Change]:
+        async def in_turn(partition: TopicPartition) -> Change:
+            async with self._turn:
+                return await plan(partition)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(in_turn(partition)) for partition in partitions]
+        return [task.result() for task in tasks]

@@ -1,0 +1,106 @@
+"""Writing changed offsets, so that a living group cannot be run over by accident.
+
+Strategy: that nobody owns the partitions is looked at before, and made sure of by ZooKeeper at the very moment of the
+change: the multi that writes creates the owner node first and deletes it last, which fails as a whole if a member has
+claimed the partition meanwhile. Each offset node is written only in the version that was looked at, so a commit in
+between is not lost silently either. Force leaves both out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.admin.errors import ChangedMeanwhileError
+from consumerd.ports import Create, Delete, SetData
+from consumerd.registry import format_offset, format_owner, offset_path, offsets_path, owner_path, owners_path
+from consumerd.zk.errors import MultiFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.admin.changes import Change
+    from consumerd.admin.offset_file import GroupOffsets
+    from consumerd.admin.survey import Survey
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Operation, ZooKeeper
+
+#: Up to three operations each.
+CHANGES_PER_MULTI = 100
+
+
+def in_the_way(survey: Survey, partitions: Iterable[TopicPartition]) -> list[str]:
+    """Who would overwrite, or has read already, what is about to change; one sentence each. Empty: nobody."""
+    view = survey.view
+    wanted = set(partitions)
+    topics = {partition.topic for partition in wanted}
+    reasons = []
+    for name, member in view.members.items():
+        if member.subscription is None:
+            reasons.append(f"member {name} lives, and its subscription cannot be read")
+        elif any(member.subscription.streams_for(topic) for topic in topics):
+            reasons.append(f"member {name} lives and subscribes")
+    for partition in sorted(wanted, key=lambda partition: (partition.topic, partition.name)):
+        if survey.owner_stat(partition) is not None:
+            owner = view.owners.get(partition)
+            reasons.append(f"{partition} is owned by {'somebody' if owner is None else format_owner(*owner)}")
+    return reasons
+
+
+def backup_of(changes: Iterable[Change]) -> GroupOffsets:
+    """What was before, in a form that restores it."""
+    before: GroupOffsets = {}
+    for change in changes:
+        before.setdefault(change.group, {})[change.partition] = change.before
+    return before
+
+
+async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool) -> int:
+    """Write the changes that move anything; returns how many nodes were written.
+
+    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the look; what was written
+    before that stays, and the sentence says how much.
+    """
+    moving = [change for change in changes if change.moves]
+    for group, topic in sorted({_topic(change) for change in moving if change.after is not None}):
+        await zk.ensure(offsets_path(group, topic))
+    fenced = set()
+    for group, topic in {_topic(change) for change in moving}:
+        if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it nobody owns anything
+            fenced.add((group, topic))
+    for start in range(0, len(moving), CHANGES_PER_MULTI):
+        some = moving[start : start + CHANGES_PER_MULTI]
+        operations: list[Operation] = []
+        cause: list[Change] = []
+        for change in some:
+            step = _operations(change, fenced=_topic(change) in fenced, force=force)
+            operations += step
+            cause += [change] * len(step)
+        try:
+            await zk.multi(operations)
+        except MultiFailed as failure:
+            change = cause[failure.index]
+            raise ChangedMeanwhileError(
+                f"{change.partition} of group {change.group} was claimed or committed meanwhile ({failure.cause}); "
+                f"{start} of {len(moving)} offsets were written before that: look again"
+            ) from failure
+    return len(moving)
+
+
+def _topic(change: Change) -> tuple[str, str]:
+    return change.group, change.partition.topic
+
+
+def _operations(change: Change, *, fenced: bool, force: bool) -> list[Operation]:
+    path = offset_path(change.group, change.partition)
+    version = -1 if force or change.version is None else change.version
+    write: Operation
+    if change.after is None:
+        write = Delete(path, version)
+    elif change.version is None:
+        write = Create(path, format_offset(change.after).encode())
+    else:
+        write = SetData(path, format_offset(change.after).encode(), version)
+    if not fenced:
+        return [write]
+    owner = owner_path(change.group, change.partition)
+    return [Create(owner, b"", ephemeral=True), write, Delete(owner)]

@@ -1,0 +1,25 @@
+"""What can be wrong with a look at, or a change of, somebody's group."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, ZooKeeperError
+
+
+class RefusedError(ConsumerdError):
+    """A change was refused because it would do harm; nothing was changed."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+
+class ChangedMeanwhileError(ZooKeeperError):
+    """Somebody changed the group while it was being changed."""
+
+
+class OffsetFileError(ConfigError):
+    """A file of offsets cannot be read, or is not of one of the two formats."""
+
+
+class BrokerAnswerError(BrokerError):
+    """A broker answered a fetch with an error code, or holds bytes that are no messages."""

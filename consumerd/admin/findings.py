@@ -1,0 +1,94 @@
+"""What can be wrong with a group, and what mends it: the words that the diagnosis and the fixes share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Things that a sentence lists.
+_LISTED = 6
+
+
+class Kind(StrEnum):
+    """What a finding is about. The values are part of the output."""
+
+    MIXED_DIALECTS = "mixed-dialects"
+    BROKEN_ID = "broken-id"
+    STALE_ID = "stale-id"
+    FOREIGN_NODE = "foreign-node"
+    BROKEN_OWNER = "broken-owner"
+    STALE_OWNER = "stale-owner"
+    ZOMBIE_OWNER = "zombie-owner"
+    FOREIGN_SESSION = "foreign-session"
+    MISPLACED = "misplaced"
+    GAVE_UP = "gave-up"
+    UNOWNED = "unowned"
+    BLACK_HOLE = "black-hole"
+    STANDING_STILL = "standing-still"
+    BROKEN_OFFSET = "broken-offset"
+    OUT_OF_RANGE = "offset-out-of-range"
+    NO_PARTITION = "offset-without-partition"
+    SILENT_BROKER = "silent-broker"
+    NO_MEMBERS = "no-members"
+
+
+#: What every rebalance brings forth for a moment: true only if it is still there at a second look.
+PASSING = frozenset({Kind.ZOMBIE_OWNER, Kind.FOREIGN_SESSION, Kind.MISPLACED, Kind.GAVE_UP, Kind.UNOWNED})
+#: Worth knowing, but nothing that has to be mended.
+NOTICES = frozenset({Kind.STANDING_STILL, Kind.NO_PARTITION, Kind.SILENT_BROKER, Kind.NO_MEMBERS, Kind.FOREIGN_NODE})
+
+
+class Nudge(NamedTuple):
+    """Wake all members, so that they look at the group again."""
+
+
+class Removal(NamedTuple):
+    """Delete one node. `created_zxid` says which incarnation (None: whichever); `safe`: nothing can depend on it."""
+
+    path: str
+    created_zxid: int | None
+    safe: bool
+
+
+Fix = Nudge | Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `says` explains it, `remedy` tells what to do, `fix` is what can be done from here."""
+
+    kind: Kind
+    #: A partition (`topic/broker-partition`), a consumer id, a broker, or the path of a node.
+    subject: str
+    says: str
+    remedy: str
+    fix: Fix | None = None
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether nothing has to be mended."""
+        return self.kind in NOTICES
+
+
+_CONSUMER_ID = re.compile(r"(?P<host>.+)-(?P<ms>[0-9]{12,14})-[0-9a-f]{1,8}")
+
+
+def process_of(group: str, consumer_id: str) -> str:
+    """Which process a member is, as far as its id tells: host and start time are parts of generated ids."""
+    match = _CONSUMER_ID.fullmatch(consumer_id.removeprefix(f"{group}_"))
+    if match is None:
+        return f"the process of {consumer_id}"
+    started = datetime.fromtimestamp(int(match["ms"]) / 1000, UTC)
+    return f"the process on {match['host']} that started at {started:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def listed(things: Sequence[object]) -> str:
+    """The first few of `things`, and how many more there are."""
+    names = ", ".join(map(str, things[:_LISTED]))
+    return f"{names} and {len(things) - _LISTED} more" if len(things) > _LISTED else names

@@ -1,0 +1,183 @@
+"""What brokers hold: asked from outside, for whole topics at once, without a consumer.
+
+Strategy: OFFSETS requests of one broker are pipelined on one connection. A broker answers a bad one by hanging up
+(golden notes, 1), so the request it was answering is blamed, and the rest goes out again on a new connection; every
+round settles at least one. What a broker does not tell is an answer too, `NoAnswer`: one dead broker must not hide
+the others. Nothing here is repeated later: these are looks, not services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.errors import WireError
+from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from consumerd.net import Connection, Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.registry import Broker
+
+#: Requests in flight on one connection.
+PIPELINED = 100
+#: Segments of one partition whose starts are asked for.
+MAX_SEGMENTS = 100_000
+_HEAD, _OFFSET = 6, 8
+
+
+class LogRange(NamedTuple):
+    """The offsets that a broker has: `earliest` starts its first segment, `end` is where the next message goes."""
+
+    earliest: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that can be read."""
+        return self.end - self.earliest
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why a broker did not tell; one sentence."""
+
+    reason: str
+
+
+Answer = tuple[int, ...] | NoAnswer
+
+
+class BrokerLogs:
+    """Asks the brokers that are registered, through `connect`."""
+
+    def __init__(self, brokers: Mapping[int, Broker], connect: Connector) -> None:
+        self._brokers = brokers
+        self._connect = connect
+
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
+        """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""
+        wanted = list(dict.fromkeys(partitions))
+        first = {partition: OffsetsQuestion(partition, EARLIEST, 1) for partition in wanted}
+        last = {partition: OffsetsQuestion(partition, LATEST, 1) for partition in wanted}
+        answers = await self.ask([*first.values(), *last.values()])
+        return {partition: _range(answers[first[partition]], answers[last[partition]]) for partition in wanted}
+
+    async def before(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int | NoAnswer]:
+        """Where to start to see all that was written at `time_ms` (since 1970) or later, as precisely as 0.7 can tell.
+
+        That is the start of the last segment that was written to its end before that time, so older messages come too;
+        where every segment is younger, the earliest offset.
+        """
+        wanted = list(dict.fromkeys(partitions))
+        by_time = await self.ask(OffsetsQuestion(partition, time_ms, 1) for partition in wanted)
+        ranges = await self.ranges(wanted)
+        found: dict[TopicPartition, int | NoAnswer] = {}
+        for partition in wanted:
+            answer, known = by_time[OffsetsQuestion(partition, time_ms, 1)], ranges[partition]
+            if isinstance(answer, NoAnswer):
+                found[partition] = answer
+            elif isinstance(known, NoAnswer):
+                found[partition] = known
+            else:
+                found[partition] = answer[0] if answer else known.earliest
+        return found
+
+    async def ask(self, questions: Iterable[OffsetsQuestion]) -> dict[OffsetsQuestion, Answer]:
+        """The answers to all questions, all brokers at once."""
+        by_broker: dict[int, list[OffsetsQuestion]] = {}
+        for question in dict.fromkeys(questions):
+            by_broker.setdefault(question.partition.broker, []).append(question)
+        answers: dict[OffsetsQuestion, Answer] = {}
+        async with asyncio.TaskGroup() as group:
+            for broker, asked in by_broker.items():
+                group.create_task(self._ask_broker(broker, asked, answers))
+        return answers
+
+    @asynccontextmanager
+    async def connection(self, broker: int) -> AsyncIterator[Connection]:
+        """A connection to a broker, closed at the end. Raises BrokerError."""
+        known = self._brokers.get(broker)
+        if known is None:
+            raise BrokerError(f"broker {broker} is not registered in ZooKeeper; is it running?")
+        connection = await self._connect(*known.address)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _ask_broker(
+        self, broker: int, questions: list[OffsetsQuestion], answers: dict[OffsetsQuestion, Answer]
+    ) -> None:
+        left = questions
+        while left:
+            before = len(left)
+            try:
+                async with self.connection(broker) as connection:
+                    for start in range(0, len(left), PIPELINED):
+                        if await _round(connection, left[start : start + PIPELINED], answers):
+                            break
+            except BrokerError as error:
+                answers.update(dict.fromkeys(left, NoAnswer(str(error))))
+            left = [question for question in left if question not in answers]
+            if len(left) == before:
+                answers.update(dict.fromkeys(left, NoAnswer(f"broker {broker} hangs up without a reason")))
+                return
+
+
+class OffsetsQuestion(NamedTuple):
+    """One OFFSETS request: up to `number` offsets at `time` (EARLIEST, LATEST, or milliseconds since 1970)."""
+
+    partition: TopicPartition
+    time: int
+    number: int
+
+
+async def _round(
+    connection: Connection, questions: Iterable[OffsetsQuestion], answers: dict[OffsetsQuestion, Answer]
+) -> bool:
+    """Ask all at once and note what came of it. True when the connection did not survive it.
+
+    What is not blamed stays without an answer; after a timeout everything is: a broker that hangs, hangs.
+    """
+    ended = False
+
+    async def ask(question: OffsetsQuestion) -> None:
+        nonlocal ended
+        partition = question.partition
+        try:
+            request = OffsetsRequest(partition.topic, partition.partition, question.time, question.number).encode()
+            body = await connection.request(request, max_response=_HEAD + _OFFSET * max(question.number, 1))
+            answers[question] = decode_offsets_response(body).offsets
+        except ConnectionClosedError as error:
+            ended = True
+            if error.blamed:
+                answers[question] = NoAnswer(str(error))
+                if isinstance(error, RequestTimeoutError):
+                    late.append(error)
+        except (BrokerError, WireError) as error:
+            answers[question] = NoAnswer(str(error))
+
+    late: list[RequestTimeoutError] = []
+    async with asyncio.TaskGroup() as group:
+        for question in questions:
+            group.create_task(ask(question))
+    if late:
+        raise late[0]
+    return ended
+
+
+def _range(earliest: Answer, end: Answer) -> LogRange | NoAnswer:
+    if isinstance(earliest, NoAnswer):
+        return earliest
+    if isinstance(end, NoAnswer):
+        return end
+    if not (earliest and end):
+        return NoAnswer("the broker names no offsets for it")
+    return LogRange(earliest[0], end[0])

@@ -1,0 +1,66 @@
+"""The doctor's hands: what findings say can be done, done.
+
+Strategy: steps are made from findings first, so that a dry run shows what an execution does. Nodes go before the nudge,
+because members do not watch owner nodes: only the nudge makes them claim what became free. A node is deleted only if it
+is still the one that was looked at, and has no children.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.admin.errors import ChangedMeanwhileError
+from consumerd.admin.findings import Fix, Nudge, Removal
+from consumerd.registry import nudge_operations
+from consumerd.zk.errors import NoNode, NotEmpty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.admin.findings import Finding
+    from consumerd.admin.survey import Survey
+    from consumerd.ports import ZooKeeper
+
+
+def steps_for(survey: Survey, findings: Iterable[Finding], *, force: bool) -> list[Fix]:
+    """What to do, in order, each thing once: safe removals (all of them with `force`), then one nudge.
+
+    A group without members is not nudged: nobody would hear it.
+    """
+    findings = list(findings)
+    removals = [finding.fix for finding in findings if isinstance(finding.fix, Removal) and (finding.fix.safe or force)]
+    steps: list[Fix] = list(dict.fromkeys(removals))
+    if survey.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
+        steps.append(Nudge())
+    return steps
+
+
+def withheld(findings: Iterable[Finding], *, force: bool) -> list[Finding]:
+    """The findings whose fix is not safe, and not done for that."""
+    return [finding for finding in findings if isinstance(finding.fix, Removal) and not finding.fix.safe and not force]
+
+
+def describe_step(step: Fix) -> str:
+    """What a step does, in the imperative."""
+    return "nudge the group" if isinstance(step, Nudge) else f"delete {step.path}"
+
+
+async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str) -> None:
+    """Do one step. `name` is a consumer id of our own making, for the nudge's dummy.
+
+    Raises ChangedMeanwhileError for a node that is another one by now, NotEmpty, and what ZooKeeper says.
+    """
+    if isinstance(step, Nudge):
+        await zk.multi(nudge_operations(group, name))
+        return
+    stat = await zk.exists(step.path)
+    if stat is None:
+        return
+    if step.created_zxid is not None and stat.created_zxid != step.created_zxid:
+        raise ChangedMeanwhileError(f"{step.path} was made anew meanwhile, so it was left alone; look again")
+    if stat.children_count:
+        raise NotEmpty(step.path)
+    try:
+        await zk.delete(step.path, version=stat.version)
+    except NoNode:
+        return

@@ -1,0 +1,128 @@
+"""Offsets in files: the lines of 0.7's export tool, and JSON.
+
+Strategy: the text is `/consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET`, one per line, relative to the chroot, as
+ExportZkOffsets writes and ImportZkOffsets reads it (golden notes, tools). JSON says the same and more: null stands for
+a partition without a committed offset, which makes a backup restore exactly what was. Both hold any number of groups.
+Which of the two a file is, its first character tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from consumerd.admin.errors import OffsetFileError
+from consumerd.partition import TopicPartition
+from consumerd.registry import MAX_OFFSET, RegistryError, check_name, offset_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+#: Group -> partition -> offset, or None: no node.
+GroupOffsets = dict[str, dict[TopicPartition, int | None]]
+
+_LINE = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]+):([0-9]{1,20})")
+SHAPE = '{"groups": {group: {topic: {"broker-partition": offset or null}}}}'
+
+
+def format_text(offsets: Mapping[str, Mapping[TopicPartition, int | None]]) -> str:
+    """The lines, sorted by group, topic and 0.7's order of partitions. What has no offset has no line."""
+    return "".join(
+        f"{offset_path(group, partition)}:{offset}\n"
+        for group in sorted(offsets)
+        for partition, offset in _ordered(offsets[group])
+        if offset is not None
+    )
+
+
+def format_json(offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> str:
+    """The JSON document; `more` are further keys, which readers ignore."""
+    groups: dict[str, dict[str, dict[str, int | None]]] = {}
+    for group in sorted(offsets):
+        topics = groups.setdefault(group, {})
+        for partition, offset in _ordered(offsets[group]):
+            topics.setdefault(partition.topic, {})[partition.name] = offset
+    return json.dumps({"groups": groups, **more}, indent=2) + "\n"
+
+
+def parse_offsets(text: str, source: str) -> GroupOffsets:
+    """Read either format. `source` names the text in errors. Raises OffsetFileError."""
+    if text.lstrip()[:1] == "{":
+        return _parse_json(text, source)
+    found: GroupOffsets = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            match = _LINE.fullmatch(line.strip())
+            if match is None:
+                raise OffsetFileError(
+                    f"{source}, line {number}: {line.strip()[:80]!r} is not of the form "
+                    "/consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET"
+                )
+            group, topic, name, offset = match.groups()
+            _add(found, f"{source}, line {number}", group, topic, name, int(offset))
+    if not found:
+        raise OffsetFileError(f"{source} holds no offsets")
+    return found
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a new file; returns when it survives a loss of power. Blocks. Raises OffsetFileError, also if it exists."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except FileExistsError:
+        raise OffsetFileError(f"{path} exists already and is not overwritten: name another file") from None
+    except OSError as error:
+        raise OffsetFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _ordered(partitions: Mapping[TopicPartition, int | None]) -> list[tuple[TopicPartition, int | None]]:
+    return sorted(partitions.items(), key=lambda item: (item[0].topic, item[0].name))
+
+
+def _parse_json(text: str, source: str) -> GroupOffsets:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OffsetFileError(f"{source} is not JSON: {error}") from None
+    found: GroupOffsets = {}
+    for group, topics in _object(document.get("groups"), source).items():
+        for topic, partitions in _object(topics, source).items():
+            for name, offset in _object(partitions, source).items():
+                if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
+                    raise OffsetFileError(f"{source}: the offset of {topic}/{name} in {group} is {offset!r}")
+                _add(found, source, group, topic, name, offset)
+    if not found:
+        raise OffsetFileError(f"{source} holds no offsets")
+    return found
+
+
+def _object(value: Any, source: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise OffsetFileError(f"{source} has another shape than {SHAPE}")
+    return value
+
+
+def _add(found: GroupOffsets, where: str, group: str, topic: str, name: str, offset: int | None) -> None:
+    try:
+        check_name("group", group)
+        check_name("topic", topic)
+        partition = TopicPartition.parse(topic, name)
+    except (RegistryError, ValueError) as error:
+        raise OffsetFileError(f"{where}: {error}") from None
+    if offset is not None and offset > MAX_OFFSET:
+        raise OffsetFileError(f"{where}: {offset} is more than an offset can be")
+    offsets = found.setdefault(group, {})
+    if partition in offsets:
+        raise OffsetFileError(f"{where}: {partition} of group {group} is given twice")
+    offsets[partition] = offset

@@ -1,0 +1,84 @@
+"""Deleting a whole dead group.
+
+Strategy: everything below the group's node is read first: that is the backup, and the list of what is deleted. The
+parent of the members goes first, in one multi with everything else as far as it fits: ZooKeeper refuses to delete it
+while a member is registered, so nobody who joins meanwhile loses his offsets.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
+from consumerd.cluster.reading import children, node, read_all
+from consumerd.errors import NotFoundError
+from consumerd.ports import Delete
+from consumerd.registry import group_path, ids_path
+from consumerd.zk.errors import MultiFailed
+
+if TYPE_CHECKING:
+    from consumerd.ports import NodeStat, ZooKeeper
+
+#: ZooKeeper takes requests of up to 1 MB; a path of a partition takes about a hundred bytes.
+NODES_PER_MULTI = 2000
+
+
+class StoredNode(NamedTuple):
+    """One node of a group, as it was read."""
+
+    path: str
+    data: bytes
+    stat: NodeStat
+
+
+async def read_tree(zk: ZooKeeper, group: str) -> list[StoredNode]:
+    """All nodes of a group, each before its children. Raises NotFoundError for a group that never was."""
+    found: list[StoredNode] = []
+    level = [group_path(group)]
+    while level:
+        nodes = await read_all(level, lambda path: node(zk, path))
+        stored = [StoredNode(path, *read) for path, read in nodes.items() if read is not None]
+        found += stored
+        parents = [each.path for each in stored if each.stat.children_count]
+        below = await read_all(parents, lambda path: children(zk, path))
+        level = [f"{path}/{name}" for path, names in below.items() for name in names]
+    if not found:
+        raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
+    return found
+
+
+def require_dead(group: str, tree: list[StoredNode]) -> None:
+    """Raise RefusedError if the group has members, or anything in it belongs to a living session."""
+    alive = [each.path for each in tree if each.stat.ephemeral_owner or each.path.startswith(f"{ids_path(group)}/")]
+    if alive:
+        raise RefusedError(
+            f"group {group!r} is not dead: {alive[0]} stands, and {len(alive) - 1} more nodes of members; stop them, "
+            "or see `consumerd group doctor` for what dead ones left"
+        )
+
+
+def as_backup(tree: list[StoredNode]) -> list[dict[str, str]]:
+    """The nodes that hold data, for a file."""
+    return [{"path": each.path, "data_base64": b64encode(each.data).decode()} for each in tree if each.data]
+
+
+async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
+    """Delete what `read_tree` found; returns how many nodes that were.
+
+    Raises ChangedMeanwhileError when somebody joined or wrote meanwhile; nothing is deleted if that was found in time.
+    """
+    ids = ids_path(group)
+    first = [each for each in tree if each.path == ids]
+    rest = [each for each in reversed(tree) if each.path != ids]
+    order = [*first, *rest]
+    for start in range(0, len(order), NODES_PER_MULTI):
+        some = order[start : start + NODES_PER_MULTI]
+        try:
+            await zk.multi([Delete(each.path, each.stat.version) for each in some])
+        except MultiFailed as failure:
+            raise ChangedMeanwhileError(
+                f"group {group!r} came to life or was changed meanwhile ({failure.cause}); {start} of {len(order)} "
+                "nodes were deleted before that: look again"
+            ) from failure
+    return len(order)

@@ -1,0 +1,103 @@
+"""One look at a group and at all that belongs to it: members, owners, offsets, the topics they name, the brokers.
+
+Strategy: read once, decide afterwards. What the tools conclude (`verification`, `diagnosis`, `changes`) are functions
+of a survey, and nothing but this module reads the registry for them. The reads behind it are not atomic; whoever needs
+certainty looks twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumerd.cluster import ClusterView, GroupView
+from consumerd.group import Assignment, partitions_of
+from consumerd.registry import StaticSubscription, group_path, id_path, owner_path
+from consumerd.zk.errors import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import NodeStat, ZooKeeper
+    from consumerd.registry import Broker
+
+#: Topic -> broker id -> number of partitions.
+Topics = dict[str, dict[int, int]]
+
+_CHILDREN = frozenset({"ids", "owners", "offsets"})
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was seen. `topics` are the ones that exist and that members subscribe to, own or committed offsets of."""
+
+    view: GroupView
+    topics: Topics
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    #: Children of the group's node that 0.7 knows nothing of.
+    foreign: list[str] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self.view.group
+
+    @property
+    def subscribed(self) -> Topics:
+        """The topics that at least one member wants."""
+        return {topic: self.topics[topic] for topic in self.view.subscribed(self.topics)}
+
+    def plan(self) -> Assignment:
+        """Who should own what, by the rule that all members follow."""
+        return self.view.plan(self.subscribed)
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Whether a live broker has registered the partition."""
+        return partition.partition < self.topics.get(partition.topic, {}).get(partition.broker, 0)
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of subscribed topics, and those owned or committed, in 0.7's order of names."""
+        found = {*self.view.owners, *self.view.offsets}
+        for topic, brokers in self.subscribed.items():
+            found.update(partitions_of(topic, brokers))
+        return sorted(found, key=lambda partition: (partition.topic, partition.name))
+
+    def is_persistent(self, consumer_id: str) -> bool:
+        """Whether the id node of this member would outlive it."""
+        return not self.view.stats[id_path(self.group, consumer_id)].ephemeral_owner
+
+    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
+        """The stat of the partition's owner node, readable or not; None where there is none."""
+        return self.view.stats.get(owner_path(self.group, partition))
+
+
+async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Survey:
+    """Look at `group`. Raises NotFoundError for one that never was, DialectError for brokers of 0.8+ (if `brokers`)."""
+    cluster = ClusterView(zk)
+    view = await cluster.read_group(group)
+    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
+    every = False
+    for member in view.members.values():
+        if isinstance(member.subscription, StaticSubscription):
+            named |= member.subscription.streams.keys()
+        elif member.subscription is not None:
+            every = True  # a filter: all topics have to be looked at
+    topics = await cluster.read_topics(None if every else sorted(named))
+    if every:
+        wanted = {*view.subscribed(topics), *named}
+        topics = {topic: counts for topic, counts in topics.items() if topic in wanted}
+    return Survey(
+        view,
+        topics,
+        await cluster.read_brokers() if brokers else {},
+        await _foreign(zk, group),
+    )
+
+
+async def _foreign(zk: ZooKeeper, group: str) -> list[str]:
+    try:
+        names = await zk.children(group_path(group))
+    except NoNode:
+        return []
+    return [f"{group_path(group)}/{name}" for name in names if name not in _CHILDREN]

@@ -1,0 +1,67 @@
+"""Whether a group's ownership is what its members' common rule says: what VerifyConsumerRebalance asks, and more.
+
+Strategy: a pure comparison of a survey with the plan, one sentence per partition or member that differs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.registry import format_owner, id_path, owner_path
+
+if TYPE_CHECKING:
+    from consumerd.admin.survey import Survey
+    from consumerd.group import Stream
+    from consumerd.partition import TopicPartition
+
+
+class Difference(NamedTuple):
+    """Something that is not as it should be. `subject` is `topic/broker-partition`, or a consumer id."""
+
+    subject: str
+    says: str
+
+
+def differences(survey: Survey) -> list[Difference]:
+    """All differences: members that cannot be understood, then partitions in order. Empty: the group is balanced.
+
+    Every partition of a subscribed topic must have exactly one owner, on the session of a live member, and the one that
+    the rule names; nothing else may be owned.
+    """
+    view = survey.view
+    found = [
+        Difference(name, f"{view.faults[id_path(survey.group, name)]}; peers on the JVM stop rebalancing over it")
+        for name, member in view.members.items()
+        if member.subscription is None
+    ]
+    found += [
+        Difference(name, "its id node is persistent, so it stands there whether the member lives or not")
+        for name in view.members
+        if survey.is_persistent(name)
+    ]
+    plan = survey.plan()
+    for partition in survey.partitions():
+        says = _difference(survey, partition, plan.get(partition))
+        if says is not None:
+            found.append(Difference(str(partition), says))
+    return found
+
+
+def _difference(survey: Survey, partition: TopicPartition, planned: Stream | None) -> str | None:
+    view = survey.view
+    stat = survey.owner_stat(partition)
+    should = "nobody" if planned is None else format_owner(*planned)
+    if stat is None:
+        return None if planned is None else f"has no owner and should have {should}"
+    owner = view.owners.get(partition)
+    if owner is None:
+        return view.faults[owner_path(survey.group, partition)]
+    name, _ = owner
+    is_owned = f"is owned by {format_owner(*owner)}"
+    if name not in view.members:
+        return f"{is_owned}, which is no member, and should be by {should}"
+    if owner != planned:
+        return f"{is_owned} and should be by {should}"
+    if stat.ephemeral_owner != view.stats[id_path(survey.group, name)].ephemeral_owner:
+        return f"{is_owned}, but not on the session of that member"
+    return None

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.admin import LogRange, NoAnswer, OffsetsQuestion
+from consumerd.admin.boundaries import Reach, begins_message, boundary_before
+from consumerd.embedded import free_port
+from consumerd.errors import BrokerError
+from consumerd.partition import TopicPartition
+from consumerd.registry import Broker as Registered
+from consumerd.wire.v07 import LATEST, Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from tests.unit.admin.conftest import Cluster
+
+pytestmark = pytest.mark.asyncio
+
+T = TopicPartition("t", 0, 0)
+
+
+async def test_ranges_of_several_brokers_one_of_which_is_dead(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1, segment_bytes=50)
+    ends = await cluster.fill(T, ([b"a", b"bb"], Codec.NONE))
+    other = TopicPartition("t", 1, 1)
+    await cluster.fill(other, ([b"x" * 60] * 3, Codec.NONE))
+    cluster.brokers[2] = Registered(2, "", "127.0.0.1", free_port())
+    dead, unknown = TopicPartition("t", 2, 0), TopicPartition("t", 3, 0)
+    ranges = await cluster.logs.ranges([unknown, T, other, dead, T])
+    assert list(ranges) == [unknown, T, other, dead]
+    assert ranges[T] == LogRange(0, ends[-1])
+    assert ranges[other] == LogRange(0, 210)
+    assert LogRange(3, 10).size == 7
+    assert "cannot connect" in ranges[dead].reason  # type: ignore[union-attr]
+    assert ranges[unknown] == NoAnswer("broker 3 is not registered in ZooKeeper; is it running?")
+
+
+async def test_a_question_that_a_broker_refuses_does_not_cost_the_others_their_answers(cluster: Cluster) -> None:
+    await cluster.start(0)
+    ends = await cluster.fill(T, ([b"a"], Codec.NONE))
+    good = [OffsetsQuestion(T, LATEST, number) for number in range(1, 150)]
+    bad = [OffsetsQuestion(TopicPartition("t", 0, number), LATEST, 1) for number in (7, 8)]
+    answers = await cluster.logs.ask([*good[:50], bad[0], *good[50:140], bad[1], *good[140:]])
+    assert all(isinstance(answers[question], NoAnswer) for question in bad)
+    assert {answers[question] for question in good[1:]} == {(ends[-1], 0)}
+
+
+async def test_a_topic_that_nobody_can_ask_for_is_an_answer_too(cluster: Cluster) -> None:
+    await cluster.start(0)
+    ends = await cluster.fill(T, ([b"a"], Codec.NONE))
+    long = TopicPartition("\N{SNOWMAN}" * 20_000, 0, 0)
+    ranges = await cluster.logs.ranges([long, T])
+    assert isinstance(ranges[long], NoAnswer)
+    assert ranges[T] == LogRange(0, ends[-1])
+
+
+async def test_a_hanging_broker_is_asked_once(cluster: Cluster) -> None:
+    import asyncio
+
+    accepted = 0
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        await reader.read()
+        writer.close()
+
+    from consumerd.admin import BrokerLogs
+    from consumerd.net import Connection, ConnectionSettings, connect
+
+    async def impatient(host: str, port: int) -> Connection:
+        return await connect(host, port, settings=ConnectionSettings(request_timeout=0.05))
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        logs = BrokerLogs({0: Registered(0, "", "127.0.0.1", port)}, impatient)
+        ranges = await logs.ranges(TopicPartition("t", 0, number) for number in range(300))
+    assert accepted == 1
+    assert {type(answer) for answer in ranges.values()} == {NoAnswer}
+    assert "did not answer within" in ranges[T].reason  # type: ignore[union-attr]
+
+
+async def test_before_a_time(cluster: Cluster) -> None:
+    broker = await cluster.start(0, segment_bytes=40)
+    await cluster.fill(T, ([b"x" * 40] * 3, Codec.NONE))
+    files = sorted((cluster.folder / "0" / "t-0").glob("*.kafka"))
+    starts = [int(file.stem) for file in files]
+    assert starts == [0, 50, 100]
+    await broker.stop()
+    import os
+
+    for number, file in enumerate(files):
+        os.utime(file, (1000 * (number + 1), 1000 * (number + 1)))
+    await cluster.start(0, segment_bytes=40)
+    logs = cluster.logs
+    assert await logs.before([T], 999_999) == {T: 0}
+    assert await logs.before([T], 1_000_000) == {T: 0}
+    assert await logs.before([T], 2_000_000) == {T: 50}
+    assert await logs.before([T], 2_999_999) == {T: 50}
+    assert await logs.before([T], 4_000_000) == {T: 100}
+    assert await logs.before([T], 1 << 50) == {T: 150}
+    gone = TopicPartition("t", 4, 0)
+    assert isinstance((await logs.before([gone], 5))[gone], NoAnswer)
+
+
+MIXED = (
+    ([b"", b"a" * 30, b"\0" * 25], Codec.NONE),
+    ([b"one", b"two", b"three"], Codec.GZIP),
+    ([b"b" * 60, encode_message_set([b"a message", b"in a message"])], Codec.NONE),
+    ([b"four", b"five"], Codec.SNAPPY),
+    ([b"c"], Codec.NONE),
+)
+
+
+@pytest.mark.parametrize("reach", [Reach(), Reach(walk=0, back=120)])
+async def test_boundaries_at_every_byte(cluster: Cluster, reach: Reach) -> None:
+    await cluster.start(0, segment_bytes=150)
+    ends = await cluster.fill(T, *MIXED, *MIXED)
+    logs = cluster.logs
+    for offset in range(ends[-1] + 1):
+        assert await boundary_before(logs, T, offset, reach=reach) == max(end for end in ends if end <= offset)
+        if offset % 3 == 0 or offset in ends:
+            assert await begins_message(logs, T, offset, reach=reach) is (offset in ends)
+
+
+async def test_too_many_places_to_search(cluster: Cluster) -> None:
+    """Bytes that look like beginnings everywhere make the search give up and the segment be followed."""
+    await cluster.start(0)
+    counters = b"".join(number.to_bytes(4, "big") for number in range(9_000, 12_000))
+    ends = await cluster.fill(T, ([b"a", counters, counters, b"b"], Codec.NONE))
+    assert await boundary_before(cluster.logs, T, ends[3] - 5, reach=Reach(0, 10_000)) == ends[2]
+    assert await boundary_before(cluster.logs, T, ends[3], reach=Reach(0, 10_000)) == ends[3]
+
+
+async def test_boundaries_among_large_messages(cluster: Cluster) -> None:
+    await cluster.start(0, max_message_bytes=4 << 20)
+    ends = await cluster.fill(T, ([b"s", bytes(3 << 20), b"t" * 100, bytes(100_000), b"u"], Codec.NONE))
+    logs = cluster.logs
+    for end in ends:
+        assert await begins_message(logs, T, end)
+        assert await boundary_before(logs, T, end) == end
+    for offset in (ends[1] + 5, ends[2] - 1):
+        assert not await begins_message(logs, T, offset)
+        assert await boundary_before(logs, T, offset) == ends[1]
+    assert await boundary_before(logs, T, ends[3] + 1) == ends[3]
+
+
+async def test_a_damaged_log_is_said(cluster: Cluster) -> None:
+    broker = await cluster.start(0)
+    ends = await cluster.fill(T, ([b"a" * 20, b"b" * 20, b"c" * 20], Codec.NONE))
+    await broker.stop()
+    (file,) = (cluster.folder / "0" / "t-0").glob("*.kafka")
+    data = bytearray(file.read_bytes())
+    data[ends[1] : ends[1] + 4] = b"\xff" * 4  # a length that nothing can have
+    data[ends[0] + 15] ^= 1  # and a wrong CRC before it
+    file.write_bytes(data)
+    await cluster.start(0)
+    logs = cluster.logs
+    assert not await begins_message(logs, T, 0)
+    assert await boundary_before(logs, T, 3) == 0
+    with pytest.raises(BrokerError, match=f"no message at {ends[1]}"):
+        await boundary_before(logs, T, ends[2])
+    with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+        await begins_message(logs, T, ends[-1] + 1)
+    with pytest.raises(BrokerError, match="not registered"):
+        await boundary_before(logs, TopicPartition("t", 9, 0), 5)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.admin import OffsetFileError, format_json, format_text, parse_offsets, write_durably
+from consumerd.partition import TopicPartition
+from consumerd.registry import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = "/consumers/g/offsets/t/0-0:12\n/consumers/g/offsets/t/0-10:0\n/consumers/g/offsets/t/0-2:7\n"
+OFFSETS = {"g": {TopicPartition("t", 0, 0): 12, TopicPartition("t", 0, 2): 7, TopicPartition("t", 0, 10): 0}}
+
+names = st.text(st.characters(min_codepoint=33, max_codepoint=0x4FF), min_size=1, max_size=8).filter(
+    lambda name: name.strip() == name and "/" not in name and name.isprintable() and name not in (".", "..")
+)
+partitions = st.builds(TopicPartition, names, st.integers(0, 12), st.integers(0, 12))
+
+
+def test_the_text_format_is_sorted_as_names_are() -> None:
+    assert format_text(OFFSETS) == TEXT
+    assert parse_offsets(TEXT, "here") == OFFSETS
+    assert parse_offsets(TEXT.replace("\n", "\r\n\n"), "here") == OFFSETS
+
+
+def test_json_keeps_what_has_no_offset() -> None:
+    offsets = {"g": {**OFFSETS["g"], TopicPartition("u", 1, 1): None}}
+    text = format_json(offsets, made="2012-01-01")
+    assert json.loads(text) == {
+        "groups": {"g": {"t": {"0-0": 12, "0-10": 0, "0-2": 7}, "u": {"1-1": None}}},
+        "made": "2012-01-01",
+    }
+    assert parse_offsets(text, "here") == offsets
+    assert format_text(offsets) == TEXT
+
+
+@given(st.dictionaries(names, st.dictionaries(partitions, st.integers(0, MAX_OFFSET), min_size=1), min_size=1))
+def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -> None:
+    assert parse_offsets(format_text(offsets), "text") == offsets
+    assert parse_offsets(format_json(offsets), "json") == offsets
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "holds no offsets"),
+        ("{}", "another shape"),
+        ('{"groups": {}}', "holds no offsets"),
+        ('{"groups": {"g": 1}}', "another shape"),
+        ('{"groups": {"g": {"t": []}}}', "another shape"),
+        ('{"groups": {"g": {"t": {"0-0": -1}}}}', "is -1"),
+        ('{"groups": {"g": {"t": {"0-0": true}}}}', "is True"),
+        ('{"groups": {"g": {"t": {"0-0": 1.5}}}}', "is 1.5"),
+        ('{"groups": {"g": {"t": {"0": 1}}}}', "broker-partition name"),
+        ('{"groups": {"g/h": {"t": {"0-0": 1}}}}', "the group 'g/h'"),
+        ('{"groups": {"g": {"t": {"0-0": 9223372036854775808}}}}', "more than an offset can be"),
+        ("{" + "[" * 100_000, "is not JSON"),
+        ("/consumers/g/offsets/t/0-0", "line 1"),
+        ("\n/consumers/g/offsets/t/0-0:-1", "line 2"),
+        ("/consumers/g/offsets/t/0-0:99999999999999999999", "more than an offset can be"),
+        ("/consumers/g/offsets/t/0-0:1\n/consumers/g/offsets/t/0-0:2", "given twice"),
+        ("/consumers/g/offsets/t/0:1", "broker-partition name"),
+        ("/kafka/consumers/g/offsets/t/0-0:1", "line 1"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+    with pytest.raises(OffsetFileError, match="the file") as caught:
+        parse_offsets(text, "the file")
+    assert sentence in str(caught.value)
+
+
+def test_a_backup_is_on_disk_and_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        synced.append(descriptor)
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", counted)
+    path = tmp_path / "offsets"
+    write_durably(path, TEXT)
+    assert path.read_text() == TEXT
+    assert len(synced) == 2  # the file and its directory
+    with pytest.raises(OffsetFileError, match="exists already"):
+        write_durably(path, "other")
+    assert path.read_text() == TEXT
+    with pytest.raises(OffsetFileError, match="cannot be written: No such file"):
+        write_durably(tmp_path / "no" / "folder", TEXT)
