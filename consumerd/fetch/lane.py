@@ -80,9 +80,10 @@ class Lane:
 
     async def get(self) -> MessageBatch:
         """The next batch, when there is one. Its bytes count until `finished`. Raises LaneClosedError."""
-        await self._filled.wait()
-        if self._closed:
-            raise LaneClosedError
+        while not self._queue:  # `clear` may have been faster than we woke up
+            if self._closed:
+                raise LaneClosedError
+            await self._filled.wait()
         batch, reservation = self._queue.popleft()
         self._in_hand[id(batch)] = batch, reservation
         self._update()
