@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from consumerd.cluster import BrokerDirectory
+from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
+from consumerd.consumer.listeners import Announcer, NoHooks
 from consumerd.consumer.partitions import OwnedPartitions
+from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.errors import ConsumerdError, ExitCode, IdTakenError
 from consumerd.fetch import ByteBudget, FetchPool
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from random import Random
 
+    from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.handlers import Handler
     from consumerd.net import Connector
@@ -51,7 +55,7 @@ class GroupConsumer:
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
     `handler` is what the policies of retrying have wrapped already; it is started before the member registers, and
-    stopped when nothing is held any more.
+    stopped when nothing is held any more. `listener` is told of partitions that come and go.
     """
 
     def __init__(
@@ -60,9 +64,10 @@ class GroupConsumer:
         *,
         zk: ZooKeeper,
         connect: Connector,
-        handler: Handler,
+        handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
+        listener: RebalanceListener | None = None,
     ) -> None:
         self._settings = settings
         self._zk = zk
@@ -95,19 +100,27 @@ class GroupConsumer:
             clock=clock,
             triggered=self._triggered,
         )
+        self._announcer = (
+            Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
+            if listener is not None
+            else None
+        )
+        store = ZooKeeperOffsetStore(zk, settings.group)
         self._partitions = OwnedPartitions(
             settings,
             self._pool,
             budget,
-            ZooKeeperOffsetStore(zk, settings.group),
-            handler,
+            store,
+            handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler),
             self._fence,
             clock,
             self.stats,
+            self._announcer or NoHooks(),
             failed=self.request_stop,
             lost=lambda partition: self._queue.put_nowait(events.OwnershipLost(partition)),
             progressed=self._check_end,
         )
+        self.controls = PartitionControls(self._partitions, self._pool, store)
 
     @property
     def owned(self) -> dict[TopicPartition, int | None]:
@@ -128,10 +141,7 @@ class GroupConsumer:
         unsubscribe = self._zk.subscribe(self._session_event)
         try:
             async with self._tasks:
-                background = [
-                    self._tasks.create_task(self._stop_if_it_fails(work))
-                    for work in (self._directory.run, self._pool.run, self._commit_loop, self._watch_lease)
-                ]
+                background = [self._tasks.create_task(self._stop_if_it_fails(work)) for work in self._background()]
                 if self._zk.session_id:
                     self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
                 await self._main_loop()
@@ -144,6 +154,15 @@ class GroupConsumer:
         log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
         if self._failure is not None:
             raise self._failure
+
+    def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """What runs beside the main loop."""
+        works = [self._directory.run, self._pool.run, self._watch_lease]
+        if self._settings.auto_commit:
+            works.append(self._commit_loop)
+        if self._announcer is not None:
+            works.append(self._announcer.run)
+        return works
 
     async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
@@ -266,8 +285,8 @@ class GroupConsumer:
 
     def _perform_flow(self, action: events.Action) -> None:
         match action:
-            case events.StartConsuming(partition, session_id):
-                self._partitions.start(partition, session_id, self._tasks)
+            case events.StartConsuming(partition, session_id, stream):
+                self._partitions.start(partition, stream, session_id, self._tasks)
             case events.Drain(partition, ticket, deadline):
                 self._drains[partition] = self._tasks.create_task(self._drain(partition, ticket, deadline))
             case events.Abandon(partition, ticket):

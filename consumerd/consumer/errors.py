@@ -1,8 +1,13 @@
-"""What keeps a member out of its group."""
+"""What keeps a member out of its group, and what the users of its streams are told."""
 
 from __future__ import annotations
 
-from consumerd.errors import ZooKeeperError
+from typing import TYPE_CHECKING
+
+from consumerd.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
 
 
 class GroupRefusedError(ZooKeeperError):
@@ -10,3 +15,33 @@ class GroupRefusedError(ZooKeeperError):
 
     def __init__(self, group: str, reason: str) -> None:
         super().__init__(f"cannot join group {group!r}: {reason}")
+
+
+class ConsumerTimeoutError(ConsumerdError):
+    """No message came for as long as the consumer timeout says. The stream can be iterated again."""
+
+    exit_code = ExitCode.OK
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no message came within {seconds:g} s; iterate again to go on waiting")
+
+
+class ConnectorStateError(ConsumerdError):
+    """A connector or stream was used as it cannot be: streams made twice, or used before or after its life."""
+
+    exit_code = ExitCode.USAGE
+
+
+class NotAssignedError(NotFoundError):
+    """The partition is not this member's, or not yet."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(f"{partition} is not assigned to this consumer; see assignment()")
+        self.partition = partition
+
+
+class ListenerFailedError(HandlerFailedError):
+    """A rebalance listener raised."""
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__(f"the rebalance listener's {method} failed ({type(error).__name__}: {error})")

@@ -3,7 +3,8 @@
 Strategy: per partition one task that finds its position, then hands over (`PartitionWork`). Everything the membership
 machine asks of the flow is a method here and is answered when it is really so: `drain` returns when no handler holds
 anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
-lock, so that an older position can never be written over a newer one.
+lock, so that an older position can never be written over a newer one. Hooks are told between flow and owner node: of a
+new partition before its first fetch, of a drained one before it may be released, of a lost one before it can come back.
 
 The position of a partition is looked for in this order: the sink's own (`Handler.position`), what this process handled
 on the very same session (a partition that was abandoned and found to be still ours), ZooKeeper, the initial policy.
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.consumer.fence import Fence
+    from consumerd.consumer.listeners import OwnershipHooks
     from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import ByteBudget, FetchPool
-    from consumerd.handlers import Handler
     from consumerd.offsets import ZooKeeperOffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -48,14 +50,16 @@ COMMIT_GRACE = 1.0
 class _Owned:
     """One owned partition. `work` is there from the moment its position is known."""
 
-    def __init__(self, partition: TopicPartition, session_id: int) -> None:
+    def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:
         self.partition = partition
+        self.stream = stream
         self.session_id = session_id
         self.work: PartitionWork | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: int | None = None
         #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
         self.end: int | None = None
+        self.paused = False
 
     @property
     def at_end(self) -> bool:
@@ -75,10 +79,11 @@ class OwnedPartitions:
         pool: FetchPool,
         budget: ByteBudget,
         store: ZooKeeperOffsetStore,
-        handler: Handler,
+        handler: PartitionedHandler,
         fence: Fence,
         clock: Clock,
         stats: ConsumerStats,
+        hooks: OwnershipHooks,
         *,
         failed: Callable[[ConsumerdError], None],
         lost: Callable[[TopicPartition], None],
@@ -92,6 +97,7 @@ class OwnedPartitions:
         self._fence = fence
         self._clock = clock
         self._stats = stats
+        self._hooks = hooks
         self._failed = failed
         self._lost = lost
         self._progressed = progressed
@@ -110,6 +116,10 @@ class OwnedPartitions:
         owned = self._owned.get(partition)
         return owned.work.position if owned is not None and owned.work is not None else None
 
+    def stream(self, partition: TopicPartition) -> int:
+        """The number of our stream for which an owned partition was claimed."""
+        return self._owned[partition].stream
+
     @property
     def all_at_end(self) -> bool:
         """Whether every partition is handled up to where it ended when it was claimed."""
@@ -117,9 +127,9 @@ class OwnedPartitions:
 
     # -- the flow
 
-    def start(self, partition: TopicPartition, session_id: int, group: asyncio.TaskGroup) -> None:
+    def start(self, partition: TopicPartition, stream: int, session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of a partition that was claimed on `session_id`; its task belongs to `group`."""
-        owned = self._owned[partition] = _Owned(partition, session_id)
+        owned = self._owned[partition] = _Owned(partition, stream, session_id)
         owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
 
     async def _flow(self, owned: _Owned) -> None:
@@ -132,14 +142,20 @@ class OwnedPartitions:
                 owned.session_id,
                 start,
                 lane,
-                self._handler,
+                self._handler.for_partition(partition, owned.stream, lambda: self._fence.allows(owned.session_id)),
                 self._fence,
                 self._clock,
                 self._stats,
                 self._progressed,
             )
+            await self._hooks.assigned(partition)
+            if lane.closed:  # drained meanwhile
+                return
+            start = owned.work.position  # hooks may seek
             log.info("partition_started", partition=str(partition), offset=start)
             self._pool.add(partition, start, lane)
+            if owned.paused:
+                self._pool.pause(partition)
             self._progressed()
             await owned.work.run()
         except PartitionTakenError as error:
@@ -179,18 +195,42 @@ class OwnedPartitions:
             raise BrokerError(f"broker {partition.broker} names no offset of {partition} yet.")
         return offsets[0]
 
+    def pause(self, partition: TopicPartition, paused: bool) -> bool:
+        """Fetch and hand out nothing of a partition (or do so again); False if it does not flow."""
+        owned = self._owned.get(partition)
+        if owned is None or owned.work is None:
+            return False
+        owned.paused = paused
+        owned.work.hold(paused)
+        if partition in self._pool.partitions:
+            (self._pool.pause if paused else self._pool.resume)(partition)
+        return True
+
+    def seek(self, partition: TopicPartition, offset: int) -> bool:
+        """Go on at `offset` and forget what was fetched; False if the partition does not flow."""
+        owned = self._owned.get(partition)
+        if owned is None or owned.work is None:
+            return False
+        owned.work.seek(offset)
+        if partition in self._pool.partitions:
+            self._pool.seek(partition, offset)
+        return True
+
     async def drain(self, partition: TopicPartition, deadline: float) -> None:
         """Stop fetching, let the handler end until `deadline`, commit what was handled."""
         owned = self._owned.get(partition)
         if owned is None:
             return
         await self._end(owned, deadline)
-        limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
-        try:
-            async with asyncio.timeout(limit):
-                await self._commit([owned])
-        except TimeoutError:
-            log.warning("last_commit_timed_out", partition=str(partition), position=owned.work and owned.work.position)
+        if self._settings.auto_commit:
+            limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
+            try:
+                async with asyncio.timeout(limit):
+                    await self._commit([owned])
+            except TimeoutError:
+                position = owned.work and owned.work.position
+                log.warning("last_commit_timed_out", partition=str(partition), position=position)
+        await self._hooks.revoked(partition)
         self._forget(owned)
 
     async def abandon(self, partition: TopicPartition) -> None:
@@ -200,6 +240,7 @@ class OwnedPartitions:
             return
         await self._end(owned, None)
         self._forget(owned)
+        await self._hooks.lost(partition)
 
     async def _end(self, owned: _Owned, deadline: float | None) -> None:
         """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
@@ -228,7 +269,21 @@ class OwnedPartitions:
         """Write every position that moved since it was last written. Failures are logged; the next commit repeats."""
         await self._commit(list(self._owned.values()))
 
+    async def commit_now(self) -> dict[TopicPartition, int]:
+        """As `commit_all`, but raises ZooKeeperError. What ZooKeeper holds now of each owned partition, if anything."""
+        owned = list(self._owned.values())
+        await self._write(owned)
+        return {each.partition: each.committed for each in owned if each.committed is not None}
+
     async def _commit(self, owned: list[_Owned]) -> None:
+        try:
+            await self._write(owned)
+        except (NotConnected, ConnectionLost, SessionChanged) as error:
+            log.warning("commit_postponed", partitions=len(owned), error=str(error))
+        except ZooKeeperError as error:
+            self._failed(error)
+
+    async def _write(self, owned: list[_Owned]) -> None:
         async with self._committing:
             moved = {
                 each.partition: each for each in owned if each.work is not None and each.work.position != each.committed
@@ -239,14 +294,9 @@ class OwnedPartitions:
             positions = {tp: each.work.position for tp, each in moved.items() if each.work is not None}
             try:
                 result = await self._store.commit(positions, session_id=session_id)
-            except (NotConnected, ConnectionLost, SessionChanged) as error:
+            except ZooKeeperError:
                 self._stats.failed_commits += len(positions)
-                log.warning("commit_postponed", partitions=len(positions), error=str(error))
-                return
-            except ZooKeeperError as error:
-                self._stats.failed_commits += len(positions)
-                self._failed(error)
-                return
+                raise
             for partition in result.committed:
                 moved[partition].committed = positions[partition]
             self._stats.commits += len(result.committed)

@@ -28,10 +28,14 @@ class ConsumerSettings:
     initial: Literal["earliest", "latest"] = "earliest"
     #: Between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
     commit_interval: float = 10.0
+    #: Whether offsets are committed on the interval and when a partition goes (autocommit.enable).
+    auto_commit: bool = True
     #: Bytes of messages held in memory, by all partitions and by one.
     budget: int = 128 << 20
     partition_budget: int = 16 << 20
     #: Handing over ends this long before the server may expire our session.
     lease_margin: float = 0.5
+    #: How long one call of a rebalance listener may take; peers wait meanwhile.
+    listener_timeout: float = 1.0
     #: End by itself once every owned partition is handled up to where it ended when it was claimed.
     stop_at_end: bool = False

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.fence import Fence
+from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import HandlerFailedError
@@ -69,8 +70,9 @@ class Setup:
         self.stats = ConsumerStats()
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # type: ignore[arg-type]  # only what it looks at
         self.fence.open()
+        sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
         self.work = PartitionWork(
-            TP, SESSION, self.start, self.lane, self.handler, self.fence, SystemClock(), self.stats, self.on_progress
+            TP, SESSION, self.start, self.lane, sink, self.fence, SystemClock(), self.stats, self.on_progress
         )
         self.progress = asyncio.Event()
         self.task = asyncio.create_task(self.work.run())

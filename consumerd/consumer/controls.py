@@ -1,0 +1,98 @@
+"""What a program may ask of single partitions: where they stand, and to go elsewhere, stop or go on.
+
+Strategy: thin. Positions are those of `consumerd.consumer.partitions`, ends are asked of the brokers, commits of
+ZooKeeper. What changes the flow takes effect at once: no message from before comes after `seek` or `pause` returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from consumerd.consumer.errors import NotAssignedError
+from consumerd.errors import BrokerError
+from consumerd.wire.v07 import LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.consumer.partitions import OwnedPartitions
+    from consumerd.fetch import FetchPool
+    from consumerd.offsets import ZooKeeperOffsetStore
+    from consumerd.partition import TopicPartition
+
+
+class PartitionControls:
+    """Of one running member. Where a partition must be ours, NotAssignedError is raised if it is not, or not yet."""
+
+    def __init__(self, partitions: OwnedPartitions, pool: FetchPool, store: ZooKeeperOffsetStore) -> None:
+        self._partitions = partitions
+        self._pool = pool
+        self._store = store
+
+    def assignment(self) -> dict[TopicPartition, int]:
+        """The partitions that are ours and whose position is known, with the number of the stream that each feeds."""
+        mine = sorted(self._partitions.partitions)
+        return {each: self._partitions.stream(each) for each in mine if self._partitions.position(each) is not None}
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset up to which all is handled: what a commit writes."""
+        position = self._partitions.position(partition)
+        if position is None:
+            raise NotAssignedError(partition)
+        return position
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out and fetch nothing of these until `resume`; they stay ours. Forgotten when they are assigned anew."""
+        self._hold(partitions, held=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Go on after `pause`, where it stopped."""
+        self._hold(partitions, held=False)
+
+    def _hold(self, partitions: Iterable[TopicPartition], *, held: bool) -> None:
+        for partition in partitions:
+            if not self._partitions.pause(partition, held):
+                raise NotAssignedError(partition)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> int:
+        """Go on at `offset`, or at EARLIEST or LATEST; returns the offset. The position is there from now on.
+
+        Offsets are not checked: they must be boundaries of messages (`next_offset`), and one that the broker does not
+        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be asked for.
+        """
+        self.position(partition)
+        if offset < 0:
+            (offset,) = await self.offsets_before(partition, offset, 1)
+        if not self._partitions.seek(partition, offset):
+            raise NotAssignedError(partition)
+        return offset
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """What ZooKeeper holds for these, or for ours if none is named; those without an offset are left out."""
+        return await self._store.load(partitions or self.assignment())
+
+    async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """Where the logs of these end, or of ours if none is named. Raises BrokerError, WireError."""
+        wanted = partitions or tuple(self.assignment())
+        ends = await asyncio.gather(*(self.offsets_before(each, LATEST, 1) for each in wanted))
+        return {each: end[0] for each, end in zip(wanted, ends, strict=True)}
+
+    async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """Bytes of the log that are not handled yet, of these or all of ours. Raises as `end_offsets`."""
+        ends = await self.end_offsets(*(partitions or self.assignment()))
+        return {each: max(0, end - self.position(each)) for each, end in ends.items()}
+
+    async def offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        """Up to `max_number` offsets, descending, of segments older than `time` (ms since 1970, EARLIEST, LATEST).
+
+        Raises BrokerError, WireError; also when the broker names none for EARLIEST and LATEST.
+        """
+        offsets = await self._pool.list_offsets(partition, time, max_number)
+        if not offsets and time < 0:
+            raise BrokerError(f"broker {partition.broker} names no offset of {partition}")
+        return offsets
+
+    async def commit(self) -> dict[TopicPartition, int]:
+        """Write all positions that moved. Returns what ZooKeeper holds then. Raises ZooKeeperError."""
+        return await self._partitions.commit_now()

@@ -1,0 +1,181 @@
+"""Telling the program that partitions come and go, in order, one call at a time, each within a time limit.
+
+Strategy: whoever starts, drains or abandons a partition awaits a hook here; the hooks of one moment are gathered into
+one call with all the partitions, made by a single task. So a listener is never entered twice, and sees for every
+partition: assigned, then revoked or lost, then perhaps assigned again. A hook returns when the call has ended, which
+is what keeps an owner node until `on_revoked` has returned.
+
+A call that takes too long is cancelled, and the group goes on without it: JVM peers do not wait for ever.
+One that raises stops the member; the error comes out of its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import structlog
+
+from consumerd.consumer.errors import ListenerFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.errors import ConsumerdError
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: Seconds in which hooks are gathered: the partitions of one rebalance are claimed and drained within milliseconds.
+SETTLE = 0.01
+
+Partitions = frozenset["TopicPartition"]
+
+
+class RebalanceListener:
+    """Override what is of interest, with `def` or `async def`. See docs/library.md for what may be done in each."""
+
+    def on_assigned(self, partitions: Partitions) -> Awaitable[None] | None:
+        """These are ours, and nothing of them was fetched yet: the place to `seek` or `pause`."""
+
+    def on_revoked(self, partitions: Partitions) -> Awaitable[None] | None:
+        """No stream holds messages of these any more; they are ours until this returns: the place to commit."""
+
+    def on_lost(self, partitions: Partitions) -> Awaitable[None] | None:
+        """Taken from us, or our session ended: somebody else may have these already, and nothing is committed."""
+
+
+class OwnershipHooks(Protocol):
+    """What is awaited when the ownership of a partition begins or ends."""
+
+    async def assigned(self, partition: TopicPartition) -> None: ...
+
+    async def revoked(self, partition: TopicPartition) -> None: ...
+
+    async def lost(self, partition: TopicPartition) -> None: ...
+
+
+class NoHooks:
+    """Nobody listens."""
+
+    async def assigned(self, partition: TopicPartition) -> None:
+        """Return at once."""
+
+    async def revoked(self, partition: TopicPartition) -> None:
+        """Return at once."""
+
+    async def lost(self, partition: TopicPartition) -> None:
+        """Return at once."""
+
+
+class _Kind(Enum):
+    ASSIGNED = "on_assigned"
+    REVOKED = "on_revoked"
+    LOST = "on_lost"
+
+
+class _Call(NamedTuple):
+    kind: _Kind
+    partition: TopicPartition
+    #: Cancelled when nobody waits any more; the call is then left out, if it has not begun.
+    over: asyncio.Future[None]
+
+
+class Announcer:
+    """Hooks that call a listener, each time for `timeout` seconds at most. `run` must be running for them to return.
+
+    `failed` is told of a listener that raised.
+    """
+
+    def __init__(
+        self,
+        listener: RebalanceListener,
+        *,
+        timeout: float,
+        clock: Clock,
+        failed: Callable[[ConsumerdError], None],
+    ) -> None:
+        self._listener = listener
+        self._timeout = timeout
+        self._clock = clock
+        self._failed = failed
+        self._waiting: list[_Call] = []
+        self._news = asyncio.Event()
+        #: Partitions whose assignment was told, and whose end was not.
+        self._told: set[TopicPartition] = set()
+
+    async def assigned(self, partition: TopicPartition) -> None:
+        """Return when `on_assigned` was called with `partition`."""
+        await self._tell(_Kind.ASSIGNED, partition)
+
+    async def revoked(self, partition: TopicPartition) -> None:
+        """Return when `on_revoked` was called with `partition`; at once, if it was never told to be assigned."""
+        if partition in self._told:
+            await self._tell(_Kind.REVOKED, partition)
+
+    async def lost(self, partition: TopicPartition) -> None:
+        """Return when `on_lost` was called with `partition`; at once, if it was never told, or told to be revoked."""
+        if partition in self._told:
+            await self._tell(_Kind.LOST, partition)
+
+    async def _tell(self, kind: _Kind, partition: TopicPartition) -> None:
+        call = _Call(kind, partition, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        self._news.set()
+        await call.over
+
+    async def run(self) -> None:
+        """Make the calls until cancelled."""
+        while True:
+            await self._news.wait()
+            await self._clock.sleep(SETTLE)
+            self._news.clear()
+            while self._waiting:
+                kind = self._waiting[0].kind
+                calls = []
+                while self._waiting and self._waiting[0].kind is kind:
+                    calls.append(self._waiting.pop(0))
+                await self._make(kind, [call for call in calls if not call.over.done()])
+
+    async def _make(self, kind: _Kind, calls: list[_Call]) -> None:
+        partitions = frozenset(call.partition for call in calls)
+        if not partitions:
+            return
+        if kind is _Kind.ASSIGNED:
+            self._told |= partitions
+        else:
+            self._told -= partitions
+        try:
+            await self._call(kind, partitions)
+        finally:
+            for call in calls:
+                if not call.over.done():
+                    call.over.set_result(None)
+
+    async def _call(self, kind: _Kind, partitions: Partitions) -> None:
+        names = sorted(map(str, partitions))
+        limit = asyncio.timeout(self._timeout)
+        try:
+            async with limit:
+                result = getattr(self._listener, kind.value)(partitions)
+                if inspect.isawaitable(result):
+                    await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._fail(kind, names, error)  # nobody cancelled us: something that the listener waited for was
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                log.warning("listener_timed_out", listener=kind.value, seconds=self._timeout, partitions=names)
+            else:
+                self._fail(kind, names, error)
+
+    def _fail(self, kind: _Kind, names: list[str], error: BaseException) -> None:
+        log.error("listener_failed", listener=kind.value, partitions=names, exc_info=error)
+        failure = ListenerFailedError(kind.value, error)
+        failure.__cause__ = error
+        self._failed(failure)
