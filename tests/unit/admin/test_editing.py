@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.admin import (
+    Change,
+    ChangedMeanwhileError,
+    RefusedError,
+    as_backup,
+    backup_of,
+    delete_tree,
+    editing,
+    in_the_way,
+    read_tree,
+    removal,
+    require_dead,
+    survey_group,
+    write_changes,
+)
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.errors import NotFoundError
+from consumerd.partition import TopicPartition
+
+pytestmark = pytest.mark.asyncio
+
+T = [TopicPartition("t", 0, number) for number in range(5)]
+LEASE = 0xA
+
+
+@pytest.fixture
+def zookeeper() -> MemoryZooKeeper:
+    """A dead group: offsets, an empty list of members, and the parents of owners that are gone."""
+    zookeeper = MemoryZooKeeper()
+    zookeeper.make("/consumers/g/ids")
+    zookeeper.make("/consumers/g/owners/t")
+    for partition in T[:3]:
+        zookeeper.put(f"/consumers/g/offsets/t/{partition.name}", b"10")
+    return zookeeper
+
+
+def offset(zookeeper: MemoryZooKeeper, partition: TopicPartition) -> bytes | None:
+    return zookeeper.dump().get(f"/consumers/g/offsets/t/{partition.name}")
+
+
+async def test_set_create_and_delete_in_one(zookeeper: MemoryZooKeeper) -> None:
+    changes = [
+        Change("g", T[0], 10, 20, 0),
+        Change("g", T[1], 10, None, 0),
+        Change("g", T[2], 10, 10, 0),
+        Change("g", T[3], None, 5, None),
+        Change("g", T[4], None, None, None, problem="?", unknown=True),
+        Change("new", TopicPartition("u", 1, 1), None, 7, None),
+    ]
+    async with zookeeper.session() as zk:
+        assert await write_changes(zk, changes, force=False) == 4
+    assert [offset(zookeeper, partition) for partition in T] == [b"20", None, b"10", b"5", None]
+    assert zookeeper.dump()["/consumers/new/offsets/u/1-1"] == b"7"
+    assert [path for path in zookeeper.dump() if path.startswith("/consumers/g/owners/")] == ["/consumers/g/owners/t"]
+    assert backup_of(changes) == {
+        "g": {T[0]: 10, T[1]: 10, T[2]: 10, T[3]: None, T[4]: None},
+        "new": {TopicPartition("u", 1, 1): None},
+    }
+
+
+async def test_a_claim_between_look_and_write_is_found_by_the_server(zookeeper: MemoryZooKeeper) -> None:
+    changes = [Change("g", T[0], 10, 20, 0), Change("g", T[1], 10, 20, 0)]
+    zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
+    async with zookeeper.session() as zk:
+        with pytest.raises(ChangedMeanwhileError, match=r"t/0-1 of group g was claimed .* 0 of 2 offsets were written"):
+            await write_changes(zk, changes, force=False)
+        assert offset(zookeeper, T[0]) == b"10"
+        await write_changes(zk, changes, force=True)
+    assert offset(zookeeper, T[1]) == b"20"
+    assert zookeeper.dump()["/consumers/g/owners/t/0-1"] == b"g_a-0"
+
+
+async def test_a_commit_between_look_and_write_is_not_lost(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.put("/consumers/g/offsets/t/0-0", b"11")  # version 1 now
+    async with zookeeper.session() as zk:
+        with pytest.raises(ChangedMeanwhileError, match="changed by somebody else"):
+            await write_changes(zk, [Change("g", T[0], 10, 20, 0)], force=False)
+        with pytest.raises(ChangedMeanwhileError, match="exists already"):
+            await write_changes(zk, [Change("g", T[1], None, 20, None)], force=False)
+        assert offset(zookeeper, T[0]) == b"11"
+        assert await write_changes(zk, [Change("g", T[0], 10, 20, 0)], force=True) == 1
+    assert offset(zookeeper, T[0]) == b"20"
+
+
+async def test_many_changes_go_in_pieces(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editing, "CHANGES_PER_MULTI", 2)
+    changes = [Change("g", partition, 10, 20, 0) for partition in T[:3]]
+    zookeeper.put("/consumers/g/offsets/t/0-2", b"11")
+    async with zookeeper.session() as zk:
+        with pytest.raises(ChangedMeanwhileError, match="2 of 3 offsets were written"):
+            await write_changes(zk, changes, force=False)
+    assert [offset(zookeeper, partition) for partition in T[:3]] == [b"20", b"20", b"11"]
+
+
+async def test_who_is_in_the_way(zookeeper: MemoryZooKeeper) -> None:
+    async with zookeeper.session() as zk:
+        assert in_the_way(await survey_group(zk, "g"), T) == []
+        zookeeper.put("/consumers/g/ids/g_other", b'{ "u": 1 }', session_id=LEASE)
+        assert in_the_way(await survey_group(zk, "g"), T) == []
+        zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
+        assert in_the_way(await survey_group(zk, "g"), T[:1]) == []
+        assert in_the_way(await survey_group(zk, "g"), T) == ["t/0-1 is owned by g_a-0"]
+        zookeeper.put("/consumers/g/owners/t/0-2", b"?", session_id=LEASE)
+        zookeeper.put("/consumers/g/ids/g_a", b"*1*t", session_id=LEASE)
+        zookeeper.put("/consumers/g/ids/g_b", b"?", session_id=LEASE)
+        assert in_the_way(await survey_group(zk, "g"), T) == [
+            "member g_a lives and subscribes",
+            "member g_b lives, and its subscription cannot be read",
+            "t/0-1 is owned by g_a-0",
+            "t/0-2 is owned by somebody",
+        ]
+
+
+async def test_deleting_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
+    zookeeper.put("/consumers/g/owner/strange", b"\xff")
+    zookeeper.put("/consumers/h/offsets/t/0-0", b"1")
+    async with zookeeper.session() as zk:
+        tree = await read_tree(zk, "g")
+        require_dead("g", tree)
+        assert {(node["path"], node["data_base64"]) for node in as_backup(tree)} == {
+            ("/consumers/g/owner/strange", "/w=="),
+            *((f"/consumers/g/offsets/t/0-{number}", "MTA=") for number in range(3)),
+        }
+        assert await delete_tree(zk, "g", tree) == len(tree) == 11
+        with pytest.raises(NotFoundError, match="no group 'g'"):
+            await read_tree(zk, "g")
+    assert sorted(zookeeper.dump()) == [
+        "/consumers", "/consumers/h", "/consumers/h/offsets", "/consumers/h/offsets/t", "/consumers/h/offsets/t/0-0",
+    ]  # fmt: skip
+
+
+async def test_a_living_group_is_not_deleted(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "NODES_PER_MULTI", 2)
+    async with zookeeper.session() as zk:
+        tree = await read_tree(zk, "g")
+        zookeeper.put("/consumers/g/ids/g_a", b"*1*t", session_id=LEASE)
+        with pytest.raises(ChangedMeanwhileError, match="0 of 9 nodes were deleted"):
+            await delete_tree(zk, "g", tree)
+        with pytest.raises(RefusedError, match="/consumers/g/ids/g_a stands, and 0 more"):
+            require_dead("g", await read_tree(zk, "g"))
+        zookeeper.remove("/consumers/g/ids/g_a")
+        zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0", session_id=LEASE)
+        with pytest.raises(RefusedError, match="owners/t/0-0"):
+            require_dead("g", await read_tree(zk, "g"))
+    assert offset(zookeeper, T[0]) == b"10"
