@@ -12,7 +12,7 @@ from consumerd.handlers.api import (
     message_handler,
 )
 from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
-from consumerd.handlers.loading import load_handler
+from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
 
 __all__ = [
@@ -30,6 +30,8 @@ __all__ = [
     "PartitionTakenError",
     "RetryPolicy",
     "load_handler",
+    "make_handler",
     "message_handler",
+    "plain_handler",
     "retrying",
 ]

@@ -40,6 +40,10 @@ class _Completed(Handler):
     def __init__(self, inner: _HasHandle) -> None:
         self._inner = inner
 
+    @property
+    def plain(self) -> object:
+        return self._inner
+
     async def handle(self, batch: Batch) -> None:
         await self._inner.handle(batch)
 
@@ -68,6 +72,10 @@ class _FunctionHandler(Handler):
     def __init__(self, function: Callable[[Batch], Awaitable[None]]) -> None:
         self._function = function
 
+    @property
+    def plain(self) -> object:
+        return self._function
+
     async def handle(self, batch: Batch) -> None:
         await self._function(batch)
 
@@ -81,7 +89,21 @@ def load_handler(name: str, options: Mapping[str, Any] | None = None) -> Handler
     `name` is an entry point of the group `consumerd.handlers` or `module:attribute`; `options` are keyword arguments
     for a class or factory. Nothing is started. Raises HandlerLoadError.
     """
-    return _build(name, _load(name), dict(options or {}))
+    return make_handler(_load(name), options, name=name)
+
+
+def make_handler(found: object, options: Mapping[str, Any] | None = None, *, name: str = "handler") -> Handler:
+    """Make a handler of what a plugin's name stands for, as `load_handler` does.
+
+    `found` is a coroutine function, a handler, or a class or factory that is called with `options`; `name` is what
+    errors call it. Raises HandlerLoadError.
+    """
+    return _build(name, found, dict(options or {}))
+
+
+def plain_handler(handler: Handler) -> object:
+    """What the plugin gave: `handler` itself, or what is inside if methods had to be added to it."""
+    return handler.plain if isinstance(handler, (_Completed, _FunctionHandler)) else handler
 
 
 def _load(name: str) -> object:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.errors import ExitCode, HandlerLoadError
-from consumerd.handlers import Batch, Handler, load_handler
+from consumerd.handlers import Batch, Handler, load_handler, make_handler, plain_handler
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.handlers.builtin.print import PrintHandler
 from consumerd.partition import TopicPartition
@@ -209,3 +210,23 @@ def test_two_packages_with_one_name_are_told_apart(tmp_path: Path, monkeypatch: 
     assert "rival:Null" in text
     assert "did you mean 'broken'" in refused("brken")
     assert "names 'rival', which is not module:attribute" in refused("broken")
+
+
+@pytest.mark.asyncio
+async def test_what_a_name_stands_for_can_be_given_itself(plugin: object, make_batch: MakeBatch) -> None:
+    plug_in = importlib.import_module("plug_in")
+    for found, options in [(plug_in.batches, None), (plug_in.Plain, {"times": 1}), (plug_in.instance, None)]:
+        await make_handler(found, options).handle(make_batch(b"a"))
+    assert plug_in.seen == [[b"a"], "w", "w"]
+    with pytest.raises(HandlerLoadError, match=r"^handler 'mine' has no option 'time', did you mean 'times'"):
+        make_handler(plug_in.Plain, {"time": 1}, name="mine")
+
+
+def test_the_plugins_own_object_can_be_had_back(plugin: object) -> None:
+    instance = load_handler("plug_in:instance")
+    plug_in = sys.modules["plug_in"]
+    assert not isinstance(plug_in.instance, Handler)
+    assert plain_handler(instance) is plug_in.instance
+    assert plain_handler(load_handler("plug_in:batches")) is plug_in.batches
+    null = load_handler("null")
+    assert plain_handler(null) is null
