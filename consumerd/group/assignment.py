@@ -8,12 +8,12 @@ not talk to each other about it: equal snapshots give equal results, and that is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from consumerd.registry import Subscription
 
@@ -27,28 +27,46 @@ def java_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def assign_topic(partitions: Iterable[TopicPartition], streams: Sequence[tuple[str, int]]) -> Assignment:
+class Deal(NamedTuple):
+    """How one topic is dealt: both sides in their order, and what each stream gets."""
+
+    partitions: list[TopicPartition]
+    streams: list[Stream]
+    #: Every stream gets q = `share` consecutive partitions, the first r = `extra` streams one more. 0 without streams.
+    share: int
+    extra: int
+
+    def chunks(self) -> Iterator[tuple[Stream, list[TopicPartition]]]:
+        """Each stream with its partitions, perhaps none, in the order of dealing."""
+        start = 0
+        for index, stream in enumerate(self.streams):
+            end = start + self.share + (index < self.extra)
+            yield stream, self.partitions[start:end]
+            start = end
+
+
+def deal(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Deal:
+    """Order both sides and divide. `streams` lists (consumer id, number of streams), in any order."""
+    names = sorted(
+        (java_order(f"{consumer}-{number}"), consumer, number) for consumer, count in streams for number in range(count)
+    )
+    ordered = sorted(partitions, key=lambda partition: partition.name)
+    share, extra = divmod(len(ordered), len(names)) if names else (0, 0)
+    return Deal(ordered, [(consumer, number) for _, consumer, number in names], share, extra)
+
+
+def assign_topic(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Assignment:
     """Deal the partitions of one topic to the members' streams.
 
     `streams` lists (consumer id, number of streams), in any order. The result maps every partition to exactly one
     (consumer id, stream number), in the order in which they were dealt; without streams it is empty.
     """
-    names = sorted(
-        (java_order(f"{consumer}-{number}"), consumer, number) for consumer, count in streams for number in range(count)
-    )
-    if not names:
-        return {}
-    ordered = sorted(partitions, key=lambda partition: partition.name)
-    share, extra = divmod(len(ordered), len(names))
     result: Assignment = {}
-    start = 0
-    for index, (_, consumer, number) in enumerate(names):
-        end = start + share + (index < extra)
-        for partition in ordered[start:end]:
-            result[partition] = (consumer, number)
-        start = end
-        if start == len(ordered):
+    for stream, chunk in deal(partitions, streams).chunks():
+        if not chunk:
             break
+        for partition in chunk:
+            result[partition] = stream
     return result
 
 
