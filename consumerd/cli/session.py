@@ -1,12 +1,16 @@
 """A ZooKeeper session for the length of one command, and the options that say where ZooKeeper is.
 
 Strategy: commands that only look must not leave traces. A session creates its chroot where it is missing, so a chroot
-that was named is looked for first, through a session without one, and its absence is an error.
+that was named is looked for first, through a session without one, and its absence is an error. Credentials and TLS are
+not options, where everybody could read them: tools take them from the daemon's own configuration file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +18,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from consumerd.daemon.config import ZooKeeperSection
+    from consumerd.net import Connection, Connector
     from consumerd.zk import Session
 
 _T = TypeVar("_T")
@@ -41,8 +47,96 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
     return decorate
 
 
-def with_session(zookeeper: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
-    """Run `work` on a session of ZooKeeper at `zookeeper` and return its result.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command finds its ZooKeeper: an address, or the `[zookeeper]` of a configuration file, or both."""
+
+    connect: str
+    timeout: float
+    section: ZooKeeperSection | None = None
+    #: The group of the configuration file.
+    group: str | None = None
+
+    def group_or(self, group: str | None) -> str:
+        """The group that was named, else that of the configuration. Raises UsageError without either."""
+        if group is None and self.group is None:
+            raise click.UsageError("give --group, or a configuration that names it")
+        return group or self.group or ""
+
+    def run(self, work: Callable[[Session], Awaitable[_T]]) -> _T:
+        """`with_session` at this place."""
+        return with_session(self.connect, self.timeout, work, section=self.section)
+
+
+def place_options(*, required: bool = True) -> Callable[[Decorated], Decorated]:
+    """`--zookeeper`, `--config` and `--timeout` as one parameter `place`; None if neither is given nor required."""
+
+    def decorate(function: Decorated) -> Decorated:
+        @functools.wraps(function)
+        def wrapper(*args: Any, zookeeper: str | None, config: Path | None, timeout: float, **options: Any) -> Any:
+            if zookeeper is None and config is None and required:
+                raise click.UsageError("give --zookeeper, or --config")
+            return function(*args, place=_place(zookeeper, config, timeout), **options)
+
+        with_config = click.option(
+            "-c",
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A daemon's configuration: its [zookeeper] (with credentials, TLS) and its group are the defaults.",
+        )(wrapper)
+        return zookeeper_options(required=False)(with_config)  # type: ignore[return-value]  # the same signature to click
+
+    return decorate
+
+
+def _place(zookeeper: str | None, config: Path | None, timeout: float) -> Place | None:
+    if config is None:
+        return None if zookeeper is None else Place(zookeeper, timeout)
+    from consumerd.daemon.config import load  # noqa: PLC0415
+
+    loaded = load(config)
+    return Place(zookeeper or loaded.zookeeper.connect, timeout, loaded.zookeeper, loaded.group.id)
+
+
+def broker_timeout_option(function: Decorated) -> Decorated:
+    """`--broker-timeout` (parameter `broker_timeout`, seconds)."""
+    return click.option(
+        "--broker-timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=5.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a broker.",
+    )(function)
+
+
+def group_option(function: Decorated) -> Decorated:
+    """`--group` (parameter `group`, None where the configuration has to name it)."""
+    return click.option("--group", help="The group. [default: that of --config]")(function)
+
+
+def json_option(shape: str) -> Callable[[Decorated], Decorated]:
+    """`--json` (parameter `as_json`); `shape` says what comes out."""
+    return click.option("--json", "as_json", is_flag=True, help=shape)
+
+
+def connector(timeout: float) -> Connector:
+    """Connects to brokers; neither that nor one answer may take longer than `timeout` seconds."""
+    from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
+
+    settings = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
+
+    async def open_connection(host: str, port: int) -> Connection:
+        return await connect(host, port, settings=settings)
+
+    return open_connection
+
+
+def with_session(
+    zookeeper: str, timeout: float, work: Callable[[Session], Awaitable[_T]], *, section: ZooKeeperSection | None = None
+) -> _T:
+    """Run `work` on a session of ZooKeeper at `zookeeper` and return its result; `section` has credentials and TLS.
 
     Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached within `timeout`
     seconds, NotFoundError for a chroot that does not exist, and what `work` raises.
@@ -50,10 +144,12 @@ def with_session(zookeeper: str, timeout: float, work: Callable[[Session], Await
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     configure_logs("warning", "auto")
-    return asyncio.run(_with_session(zookeeper, timeout, work))
+    return asyncio.run(_with_session(zookeeper, timeout, work, section))
 
 
-async def _with_session(zookeeper: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+async def _with_session(
+    zookeeper: str, timeout: float, work: Callable[[Session], Awaitable[_T]], section: ZooKeeperSection | None
+) -> _T:
     from consumerd.errors import NotFoundError  # noqa: PLC0415
     from consumerd.zk import parse_connect_string  # noqa: PLC0415
 
@@ -63,18 +159,27 @@ async def _with_session(zookeeper: str, timeout: float, work: Callable[[Session]
     async def look(session: Session) -> bool:
         return await session.exists(chroot) is not None
 
-    if chroot and not await _on(servers, timeout, look):
+    if chroot and not await _on(servers, timeout, look, section):
         raise NotFoundError(f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address")
-    return await _on(servers + chroot, timeout, work)
+    return await _on(servers + chroot, timeout, work, section)
 
 
-async def _on(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+async def _on(
+    connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]], section: ZooKeeperSection | None
+) -> _T:
     import random  # noqa: PLC0415
 
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.zk import Session  # noqa: PLC0415
 
-    session = Session(connect, clock=SystemClock(), rng=random.Random(), wait_connected=timeout)
+    clock, rng = SystemClock(), random.Random()
+    if section is None:
+        session = Session(connect, clock=clock, rng=rng, wait_connected=timeout)
+    else:
+        from consumerd.daemon.build import build_session  # noqa: PLC0415
+
+        section = section.model_copy(update={"connect": connect})
+        session = build_session(section, clock=clock, rng=rng, wait_connected=timeout)
     await session.start(timeout)
     try:
         return await work(session)

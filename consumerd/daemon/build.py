@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 _FETCH = FetchSettings()
 
 
-def build_session(section: ZooKeeperSection, *, clock: Clock, rng: Random) -> Session:
-    """The ZooKeeper session, not started. Raises ConfigError."""
+def build_session(
+    section: ZooKeeperSection, *, clock: Clock, rng: Random, wait_connected: float | None = None
+) -> Session:
+    """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
     auth = []
     for number, credential in enumerate(section.auth, 1):
         scheme, colon, secret = credential.partition(":")
@@ -49,6 +51,7 @@ def build_session(section: ZooKeeperSection, *, clock: Clock, rng: Random) -> Se
         clock=clock,
         rng=rng,
         session_timeout=section.session_timeout,
+        wait_connected=wait_connected,
         ssl=None if section.tls is None else build_tls(section.tls),
         auth=auth,
         acl=section.acl if section.acl in ("open", "creator-all") else section.acl.split(","),
