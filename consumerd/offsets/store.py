@@ -18,8 +18,9 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
@@ -28,7 +29,7 @@ from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from consumerd.errors import ZooKeeperError
     from consumerd.partition import TopicPartition
@@ -81,7 +82,7 @@ class ZooKeeperOffsetStore:
         chunks = []
         while some := dict(islice(rest, PARTITIONS_PER_MULTI)):
             chunks.append(_Chunk(self._zk, self._group, some, session_id))
-        await _all_of(chunk.commit() for chunk in chunks)
+        await _all_of([chunk.commit for chunk in chunks])
         self._require(session_id, if_lost=any(chunk.lost for chunk in chunks))
         for chunk in chunks:
             for cause in chunk.refused.values():
@@ -196,22 +197,31 @@ async def _each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _
     """`call(item)` for all items, some hundred at a time; the results in the items' order."""
     results: list[_T] = []
     for start in range(0, len(items), READS_AT_ONCE):
-        results += await _all_of(call(item) for item in items[start : start + READS_AT_ONCE])
+        results += await _all_of([partial(call, item) for item in items[start : start + READS_AT_ONCE]])
     return results
 
 
-async def _all_of(calls: Iterable[Coroutine[None, None, _T]]) -> list[_T]:
-    """Run the calls together. The first error cancels the others, and comes out as itself and not as a group."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-    return [task.result() for task in tasks]
+async def _all_of(calls: Sequence[Callable[[], Coroutine[None, None, _T]]]) -> list[_T]:
+    """Run the calls together. The first error cancels the others, and comes out as itself and not as a group.
 
+    Errors are noted, not raised, inside the group: before Python 3.13 a failing TaskGroup swallows a cancellation that
+    comes at the same moment, and a member whose commits fail would never end.
+    """
+    failures: list[Exception] = []
+    tasks: list[asyncio.Task[_T | None]] = []
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    async def run(call: Callable[[], Coroutine[None, None, _T]]) -> _T | None:
+        try:
+            return await call()
+        except Exception as error:
+            failures.append(error)
+            for task in tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+            return None
+
+    async with asyncio.TaskGroup() as group:
+        tasks += [group.create_task(run(call)) for call in calls]
+    if failures:
+        raise failures[0]
+    return [cast("_T", task.result()) for task in tasks]

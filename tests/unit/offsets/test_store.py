@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,3 +240,20 @@ async def test_offsets_that_are_none(data: bytes | None) -> None:
         server.put(offset_path(GROUP, partition), data)
         with pytest.raises(RegistryError):
             await ZooKeeperOffsetStore(zk, GROUP).load([partition])
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_cancellation_in_the_moment_of_a_failure_is_not_swallowed(turns: int) -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(120)
+        claim(server, zk, partitions)
+        task = asyncio.create_task(
+            ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        server.disconnect(zk)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
