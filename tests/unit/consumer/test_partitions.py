@@ -1,0 +1,169 @@
+"""The flow of owned partitions when things overlap: commits in line, commits that fail, drains that are overtaken."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumerd.consumer import partitions
+from consumerd.group import MembershipSettings
+from consumerd.partition import TopicPartition
+from consumerd.zk.errors import NoAuth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.ports import Operation
+
+pytestmark = pytest.mark.asyncio
+
+TP = TopicPartition("t", 0, 0)
+OWNER = "/consumers/g/owners/t/0-0"
+OFFSET = "/consumers/g/offsets/t/0-0"
+
+
+class Commits:
+    """Stands in the way of a member's commits: holds them while `hold` is set, or raises `error`."""
+
+    def __init__(self, member: Any) -> None:
+        self.sent: list[int] = []
+        self.error: Exception | None = None
+        self.go = asyncio.Event()
+        self.go.set()
+        self._multi = member.zk.multi
+        member.zk.multi = self.multi
+
+    async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+        offsets = [operation for operation in operations if "/offsets/" in operation.path]
+        if offsets:
+            self.sent.append(int(offsets[0].data or b""))  # type: ignore[union-attr]  # a set or a create
+            await self.go.wait()
+            if self.error is not None:
+                raise self.error
+        await self._multi(operations, session_id=session_id)
+
+
+async def consuming(group: Any, *payloads: bytes, **settings: Any) -> tuple[Any, int]:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, *payloads)
+    member = await group.member(**settings)
+    await group.until(lambda: len(member.handler.seen) == len(payloads))
+    return member, end
+
+
+async def test_an_older_position_is_never_written_after_a_newer_one(group: Any) -> None:
+    member, first = await consuming(group, b"one")
+    commits = Commits(member)
+    commits.go.clear()
+    flow = member.consumer._partitions
+    slow = asyncio.create_task(flow.commit_all())
+    await group.until(lambda: commits.sent == [first])
+    second = group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.consumer.owned[TP] == second)
+    fast = asyncio.create_task(flow.commit_all())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert commits.sent == [first]  # the second waits for the first
+    commits.go.set()
+    await asyncio.wait_for(asyncio.gather(slow, fast), 5)
+    assert commits.sent[0] == first
+    assert commits.sent[-1] == group.offset(TP) == second
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_a_commit_whose_answer_was_lost_is_repeated(group: Any, carried_out: bool) -> None:
+    member, end = await consuming(group, b"one")
+    group.zookeeper.cut_next_call(member.zk, carried_out=carried_out)
+    await member.consumer._partitions.commit_all()
+    assert member.consumer.stats.failed_commits == 1
+    group.zookeeper.reconnect(member.zk)
+    await member.consumer._partitions.commit_all()
+    assert group.offset(TP) == end
+    await member.stop()
+
+
+async def test_a_commit_that_zookeeper_refuses_stops_the_member(group: Any) -> None:
+    member, _ = await consuming(group, b"one", commit_interval=0.01)
+    commits = Commits(member)
+    commits.error = NoAuth(OFFSET)
+    with pytest.raises(NoAuth, match=OFFSET):
+        await member.ended()
+    assert group.owner(TP) is None  # it left in order all the same
+
+
+async def test_a_last_commit_that_hangs_does_not_keep_the_partition(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "COMMIT_GRACE", 0.05)
+    with capture_logs() as logs:
+        member, end = await consuming(group, b"one", membership=MembershipSettings(drain_timeout=0.05))
+        Commits(member).go.clear()
+        await member.stop()
+    assert [entry["position"] for entry in logs if entry["event"] == "last_commit_timed_out"] == [end]
+    assert group.owner(TP) is None
+    assert group.offset(TP) is None
+
+
+async def test_leaving_while_the_start_is_still_looked_for(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.away = True
+    member = await group.member()
+    await group.until(lambda: ("position", "a t/0-0") in group.journal.entries)
+    await member.stop()
+    assert group.journal.of(OWNER, OFFSET) == [("created", OWNER), ("deleted", OWNER)]
+    assert member.handler.seen == []
+
+
+async def test_an_expiry_overtakes_a_drain(group: Any) -> None:
+    group.topic("t", 2)
+    for number in range(2):
+        group.broker.append("t", number, b"one")
+    a = await group.member("a", membership=MembershipSettings(drain_timeout=60.0))
+    a.handler.hold()
+    await group.until(lambda: a.handler.holding == 2)
+    b = await group.member("b")
+    await group.until(lambda: len(a.consumer._member.target) == 1)
+    group.zookeeper.expire(a.zk)
+    await group.until(lambda: a.handler.cancelled == 2)
+    a.handler.let_go()
+    await group.until(lambda: (group.owner(TP), group.owner(TopicPartition("t", 0, 1))) == ("g_a-0", "g_b-0"))
+    await group.until(lambda: len(a.handler.seen + b.handler.seen) >= 2)
+
+
+async def test_one_lost_partition_does_not_keep_the_others_from_being_committed(group: Any) -> None:
+    group.topic("t", 2)
+    ends = [group.broker.append("t", number, b"one") for number in range(2)]
+    member = await group.member()
+    await group.until(lambda: len(member.handler.seen) == 2)
+    member.zk.lose_watches = True
+    group.zookeeper.remove(OWNER)
+    await member.consumer._partitions.commit_all()
+    assert member.consumer.stats.lost_partitions == 1
+    assert (group.offset(TP), group.offset(TopicPartition("t", 0, 1))) == (None, ends[1])
+    # It is still ours, and claimed anew.
+    await group.until(lambda: group.journal.entries.count(("position", "a t/0-0")) == 2)
+    await group.until(lambda: member.consumer.owned.get(TP) is not None)
+    assert group.owner(TP) == "g_a-0"
+    await member.stop()
+    assert group.offset(TP) == ends[0]
+    assert len(member.handler.seen) == 2  # on the same session nothing is forgotten
+
+
+async def test_what_another_member_committed_meanwhile_counts_more_than_memory(group: Any) -> None:
+    member, first = await consuming(group, b"one")
+    member.handler.hold()
+    second = group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.holding == 1)
+    async with group.zookeeper.session() as peer:
+        group.zookeeper.remove(OWNER)
+        await peer.create_ephemeral(OWNER, b"g_z-0", wait=0)
+        await group.until(lambda: member.handler.cancelled == 1)
+        group.zookeeper.put(OFFSET, b"%d" % second)
+    member.handler.let_go()
+    group.broker.append("t", 0, b"three")
+    await group.until(lambda: len(member.handler.seen) == 2)
+    assert member.handler.seen == [b"one", b"three"]
+    assert first < second
