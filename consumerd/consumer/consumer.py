@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from consumerd.cluster import BrokerDirectory
+from consumerd.consumer.awaited import AwaitedTopics
 from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.errors import GroupRefusedError
@@ -33,10 +34,9 @@ from consumerd.group import Member, Phase, events
 from consumerd.handlers import HandlerContext
 from consumerd.offsets import ZooKeeperOffsetStore
 from consumerd.ports import SessionEvent
-from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
     from random import Random
 
     from consumerd.consumer.listeners import RebalanceListener
@@ -78,6 +78,8 @@ class GroupConsumer:
         self.ready = asyncio.Event()
         self._queue: asyncio.Queue[events.Event] = asyncio.Queue()
         self._trigger_queued = False
+        #: Set when leaving has begun, whoever asked for it.
+        self.stopping = asyncio.Event()
         self._failure: ConsumerdError | None = None
         self._ever_registered = False
         self._timer: asyncio.Task[None] | None = None
@@ -85,7 +87,7 @@ class GroupConsumer:
         self._nudging: set[asyncio.Task[None]] = set()
         self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
         self._target: dict[TopicPartition, int] | None = None
-        self._topics_awaited: list[str] = []
+        self._awaited = AwaitedTopics(settings.group, settings.subscription)
         self._tasks = asyncio.TaskGroup()
         self._member = Member(settings.group, settings.consumer_id, settings.subscription, settings.membership)
         self._fence = Fence(zk, clock, settings.lease_margin)
@@ -121,6 +123,11 @@ class GroupConsumer:
             progressed=self._check_end,
         )
         self.controls = PartitionControls(self._partitions, self._pool, store)
+
+    @property
+    def failure(self) -> ConsumerdError | None:
+        """What `run` will raise, once something went wrong that it cannot mend."""
+        return self._failure
 
     @property
     def owned(self) -> dict[TopicPartition, int | None]:
@@ -185,6 +192,7 @@ class GroupConsumer:
             self._failure = failure
             level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
             log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
+        self.stopping.set()
         self._queue.put_nowait(events.StopRequested())
 
     async def _main_loop(self) -> None:
@@ -209,32 +217,13 @@ class GroupConsumer:
     def _note_assignment(self, event: events.Event) -> None:
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
             return
-        self._note_topics(event.snapshot.topics)
+        self._awaited.look(event.snapshot.topics)
         target = dict(self._member.target)
         if target != self._target:
             self._target = target
             self.stats.rebalances += 1
             log.info("rebalanced", group=self._settings.group, partitions=sorted(map(str, target)))
         self.ready.set()
-
-    def _note_topics(self, topics: Mapping[str, Mapping[int, int]]) -> None:
-        """Waiting for a topic is no error, but nothing else would show a misspelt one."""
-        awaited = self._awaited(topics)
-        if awaited == self._topics_awaited:
-            return
-        self._topics_awaited = awaited
-        if awaited:
-            log.warning("topics_awaited", group=self._settings.group, topics=awaited, reason="no broker has them yet")
-        else:
-            log.info("topics_found", group=self._settings.group)
-
-    def _awaited(self, topics: Mapping[str, Mapping[int, int]]) -> list[str]:
-        """The topics that we subscribe to and no broker has; for a filter, its text if it meets no topic at all."""
-        subscription = self._settings.subscription
-        if isinstance(subscription, StaticSubscription):
-            return [topic for topic in subscription.streams if not topics.get(topic)]
-        met = self._member.target or any(brokers and _meets(subscription, topic) for topic, brokers in topics.items())
-        return [] if met else [subscription.format()]
 
     def _give_up_on_taken_id(self) -> None:
         """At a start, a node that outlived any dead session of our kind is that of a live process."""
@@ -376,10 +365,3 @@ class GroupConsumer:
     def parked(self, partition: TopicPartition, reason: str) -> None:
         """A `park` policy."""
         log.error("partition_parked", partition=str(partition), reason=reason)
-
-
-def _meets(subscription: FilterSubscription, topic: str) -> bool:
-    try:
-        return subscription.streams_for(topic) > 0
-    except RegistryError:  # too intricate for this name: the assignment leaves the topic out too, and warns
-        return False

@@ -1,9 +1,11 @@
 """The daemon's life: startup, main loop, shutdown, in that order below.
 
 Strategy: one TaskGroup-free spine. The session is started first (a ZooKeeper that cannot be reached is the one failure
-a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT asks it to leave in order
-and starts the deadline; a second signal, or the deadline, cancels it. Closing the session then lets ZooKeeper drop
-whatever nodes are left, so a forced stop is at worst a repetition for the next owner, never a loss.
+a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT asks it to leave in order,
+as a failure does; either starts the deadline. A second signal, or the deadline, cancels it. Closing the session then
+lets ZooKeeper drop whatever nodes are left, so a forced stop is at worst a repetition for the next owner, never a loss.
+A handler that does not obey its cancellation leaves only the end of the process, and the session to expire: its nodes
+must not go while it still works.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -27,6 +30,7 @@ from consumerd.net import connect
 from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from consumerd.consumer import ConsumerSettings
@@ -90,7 +94,7 @@ class _Service:
         self._consumer = consumer
         self._session = session
         self._stop_timeout = stop_timeout
-        self._stopping = False
+        self._signals = 0
         self._forced: str | None = None
         self._failure: ConsumerdError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -111,14 +115,22 @@ class _Service:
     async def _main_loop(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._task = group.create_task(self._member(), name="member")
-            watchers = [group.create_task(self._announce()), group.create_task(self._guard_session())]
+            watchers = [
+                group.create_task(watch()) for watch in (self._announce, self._guard_session, self._start_deadline)
+            ]
             await asyncio.wait([self._task])
             for watcher in watchers:
                 watcher.cancel()
-        if self._forced is not None:
-            raise StopForcedError(f"the stop was forced ({self._forced}); unfinished work is handed over again.")
-        if self._failure is not None:
-            raise self._failure
+        outcome = self._outcome()
+        if outcome is not None:
+            raise outcome
+
+    def _outcome(self) -> ConsumerdError | None:
+        """What the process ends with. The failure that began a stop says more than that the stop had to be forced."""
+        failure = self._failure or self._consumer.failure
+        if self._forced is not None and failure is None:
+            return StopForcedError(f"the stop was forced ({self._forced}); unfinished work is handed over again.")
+        return failure
 
     async def _member(self) -> None:
         try:
@@ -145,14 +157,18 @@ class _Service:
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
-        if self._stopping:
+        self._signals += 1
+        if self._signals > 1:
             self._force(f"second signal, {name}")
             return
-        self._stopping = True
-        log.info("stopping", signal=name, deadline=self._stop_timeout)
-        notify(STOPPING, status("draining"))
+        log.info("stop_requested", signal=name)
         self._consumer.request_stop()
-        self._later(self._stop_timeout, self._force, f"no end within {self._stop_timeout:g} s")
+
+    async def _start_deadline(self) -> None:
+        await self._consumer.stopping.wait()
+        log.info("stopping", deadline=self._stop_timeout)
+        notify(STOPPING, status("draining"))
+        self._later(self._stop_timeout, lambda: self._force(f"no end within {self._stop_timeout:g} s"))
 
     def _force(self, reason: str) -> None:
         if self._forced is not None or self._task is None or self._task.done():
@@ -160,8 +176,16 @@ class _Service:
         self._forced = reason
         log.error("stop_forced", reason=reason)
         self._task.cancel()
-        self._later(FORCE_SECONDS, os._exit, int(ExitCode.FORCED))
+        self._later(FORCE_SECONDS, self._exit)
 
-    def _later(self, seconds: float, function: object, argument: object) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(seconds, function, argument))  # type: ignore[arg-type]
+    def _exit(self) -> None:
+        """End the process where a handler does not end. Nobody above us gets to print the sentence any more."""
+        outcome = self._outcome()
+        assert outcome is not None
+        log.error("exit_forced", reason="a handler did not obey its cancellation")
+        sys.stderr.write(f"consumerd: {outcome}\n")
+        sys.stderr.flush()
+        os._exit(int(outcome.exit_code))
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, function))

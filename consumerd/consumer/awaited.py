@@ -1,0 +1,56 @@
+"""Topics that a member subscribes to and no broker has: told once, because waiting for them is no error.
+
+Strategy: every snapshot is compared with the one before; only a change of what is missing is worth a line. Without it,
+nothing at all would show a misspelt topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.registry import Subscription
+
+log = structlog.get_logger(__name__)
+
+
+class AwaitedTopics:
+    """What of `subscription` is still to appear."""
+
+    def __init__(self, group: str, subscription: Subscription) -> None:
+        self._group = group
+        self._subscription = subscription
+        self._awaited: list[str] = []
+
+    def look(self, topics: Mapping[str, Mapping[int, int]]) -> None:
+        """Note a snapshot: topic -> broker -> number of partitions."""
+        awaited = self._missing(topics)
+        if awaited == self._awaited:
+            return
+        self._awaited = awaited
+        if awaited:
+            log.warning("topics_awaited", group=self._group, topics=awaited, reason="no broker has registered them yet")
+        else:
+            log.info("topics_found", group=self._group)
+
+    def _missing(self, topics: Mapping[str, Mapping[int, int]]) -> list[str]:
+        """Topics without a broker; of a filter, its text if it meets no topic at all."""
+        subscription = self._subscription
+        if isinstance(subscription, StaticSubscription):
+            return [topic for topic in subscription.streams if not topics.get(topic)]
+        if any(brokers and _meets(subscription, topic) for topic, brokers in topics.items()):
+            return []
+        return [subscription.format()]
+
+
+def _meets(subscription: FilterSubscription, topic: str) -> bool:
+    try:
+        return subscription.streams_for(topic) > 0
+    except RegistryError:  # too intricate for this name: the assignment leaves the topic out too, and warns
+        return False

@@ -1,0 +1,35 @@
+"""Missing topics are told once, and once they are there."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumerd.consumer.awaited import AwaitedTopics
+from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
+
+Snapshots = list[dict[str, dict[int, int]]]
+
+
+@pytest.mark.parametrize(
+    ("subscription", "snapshots", "told"),
+    [
+        (StaticSubscription({"t": 1, "u": 1}), [{"t": {0: 1}, "u": {1: 2}}], []),
+        (
+            StaticSubscription({"t": 1, "u": 1}),
+            [{"t": {}}, {"t": {}, "u": {}}, {"u": {0: 1}}, {"t": {0: 1}, "u": {0: 1}}, {"u": {0: 1}}],
+            [["t", "u"], ["t"], "found", ["t"]],
+        ),
+        (
+            FilterSubscription(TopicFilter(FilterKind.WHITELIST, "a.*"), 1),
+            [{"b": {0: 1}, "a": {}}, {}, {"ab": {0: 1}}],
+            [["*1*a.*"], "found"],
+        ),
+        (FilterSubscription(TopicFilter(FilterKind.BLACKLIST, "a"), 1), [{"a": {0: 1}}], [["!1!a"]]),
+        (FilterSubscription(TopicFilter(FilterKind.WHITELIST, "(x+x+)+y"), 1), [{"x" * 60: {0: 1}}], [["*1*(x+x+)+y"]]),
+    ],
+)
+def test_what_is_told(subscription: Subscription, snapshots: Snapshots, told: list[object]) -> None:
+    awaited = AwaitedTopics("g", subscription)
+    with capture_logs() as logs:
+        for topics in snapshots:
+            awaited.look(topics)
+    assert [entry.get("topics", "found") for entry in logs] == told
