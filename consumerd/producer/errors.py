@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.producer.events import Event
 
 
 class MessageSizeTooLargeError(ConsumerdError):
     """A message is larger than brokers accept; they would drop it without a word (golden notes, 1)."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class EncodingError(ConsumerdError):
+    """A message cannot be made into bytes."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class PartitionerError(ConsumerdError):
+    """A partitioner cannot place a key, or names a place that there is not."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
@@ -23,3 +40,62 @@ class NoPartitionError(NotFoundError):
 
 class UncertainError(BrokerError):
     """The connection ended before the broker confirmed: it has stored all, some or nothing of what was sent."""
+
+
+class Missing(NamedTuple):
+    """Messages that a broker said nothing against and that cannot be read from it."""
+
+    topic: str
+    partition: int
+    messages: int
+
+
+class NotArrivedError(BrokerError):
+    """Verification did not find what was sent. `missing` says where how much; the rest arrived."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
+
+    def __init__(self, broker: str, missing: Sequence[Missing], seconds: float) -> None:
+        places = ", ".join(f"{m.messages} in {m.topic}-{m.partition}" for m in missing)
+        super().__init__(
+            f"messages that were sent to broker {broker} could not be read back within {seconds:g} s ({places}): "
+            "dropped for their size (max.message.size), not flushed yet (log.flush.interval), or lost."
+        )
+        self.missing = tuple(missing)
+
+
+class QueueFullError(ConsumerdError):
+    """The queue of an asynchronous producer had no room. The first `accepted` messages of the call are in it."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BROKER
+
+    def __init__(self, size: int, seconds: float, accepted: int) -> None:
+        waited = f" for {seconds:g} s" if seconds else ""
+        super().__init__(f"the queue of {size} messages was full{waited}: send less, or make queue_size larger.")
+        self.accepted = accepted
+
+
+class ProducerClosedError(ConsumerdError):
+    """The producer is closed, or was never started."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+
+
+class NotSentError(BrokerError):
+    """Messages that an asynchronous producer took were given up: `count` of them since this was last told."""
+
+    def __init__(self, count: int, cause: str) -> None:
+        super().__init__(f"{count} queued messages were not sent, or not confirmed; the first because: {cause}")
+        self.count = count
+
+
+class EventsFailedError(ConsumerdError):
+    """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
+
+    def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
+        super().__init__(f"{len(failures)} events failed, the first because: {failures[0][1]}")
+        self.failures = tuple(failures)
+
+
+class PluginError(ConfigError):
+    """A partitioner, encoder or other part that was named cannot be loaded."""

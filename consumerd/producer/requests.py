@@ -1,7 +1,8 @@
 """Message sets for one broker -> PRODUCE and MULTIPRODUCE frames.
 
 Strategy: one set alone is a PRODUCE, several are a MULTIPRODUCE with an entry each, in order, also for one and the
-same partition: what 0.7.2's synchronous producer does (golden notes, 7). Requests stay under the size limit.
+same partition: what 0.7.2's synchronous producer does, while its asynchronous one sends nothing but MULTIPRODUCE
+(golden notes, 7). Requests stay under the size limit.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ def entry_overhead(topic: str) -> int:
     return _FRAME_OVERHEAD + _ENTRY_OVERHEAD + len(topic.encode())
 
 
-def frames(entries: Sequence[ProduceRequest], max_request_bytes: int) -> Iterator[bytes]:
-    """Frames with their length fields that hold all `entries`, in order, as few as the limit allows."""
+def frames(entries: Sequence[ProduceRequest], max_request_bytes: int, *, multi: bool = False) -> Iterator[bytes]:
+    """Frames with their length fields that hold all `entries`, in order, as few as the limit allows.
+
+    With `multi` a frame with one entry is a MULTIPRODUCE too.
+    """
     together: list[ProduceRequest] = []
     size = _FRAME_OVERHEAD
     for entry in entries:
         more = entry_overhead(entry.topic) - _FRAME_OVERHEAD + len(entry.messages)
         if together and (size + more > max_request_bytes or len(together) == _MAX_ENTRIES):
-            yield _frame(together)
+            yield _frame(together, multi)
             together, size = [], _FRAME_OVERHEAD
         together.append(entry)
         size += more
     if together:
-        yield _frame(together)
+        yield _frame(together, multi)
 
 
-def _frame(entries: list[ProduceRequest]) -> bytes:
-    return entries[0].encode() if len(entries) == 1 else MultiProduceRequest(tuple(entries)).encode()
+def _frame(entries: list[ProduceRequest], multi: bool) -> bytes:
+    return entries[0].encode() if len(entries) == 1 and not multi else MultiProduceRequest(tuple(entries)).encode()

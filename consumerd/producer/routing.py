@@ -14,9 +14,7 @@ from consumerd.producer.errors import NoPartitionError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
-
-    from consumerd.producer.keys import Key
+    from collections.abc import Hashable, Sequence
 
 #: The partition number that leaves the choice to the broker (golden notes, 1).
 ANY_PARTITION = -1
@@ -35,7 +33,7 @@ class Route(NamedTuple):
 class Router(Protocol):
     """Chooses routes."""
 
-    async def route(self, topic: str, key: Key | None, partition: int | None) -> Route:
+    async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
         """Where a batch goes. Raises NoBrokerError where that may change, NoPartitionError, ZooKeeperError."""
         ...
 
@@ -62,7 +60,7 @@ class StaticRouter(Router):
         self._brokers = list(brokers)
         self._rng = rng
 
-    async def route(self, topic: str, key: Key | None, partition: int | None) -> Route:
+    async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
         check_partition(partition)
         host, port = self._rng.choice(self._brokers)
         return Route(host, port, ANY_PARTITION if partition is None else partition)

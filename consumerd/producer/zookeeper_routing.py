@@ -18,7 +18,7 @@ import structlog
 
 from consumerd.cluster.reading import data, read_all, watched_children
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
-from consumerd.producer.keys import key_index
+from consumerd.producer.partitioners import HashPartitioner, Partitioner, checked_index
 from consumerd.producer.routing import ANY_PARTITION, Route, Router, check_partition
 from consumerd.registry.errors import DialectError, RegistryError
 from consumerd.registry.paths import broker_ids_path, topic_path
@@ -27,14 +27,15 @@ from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from consumerd.ports import ZooKeeper
-    from consumerd.producer.keys import Key
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+DEFAULT_PARTITIONER = HashPartitioner()
 
 
 class _Kept(Generic[T]):
@@ -93,15 +94,19 @@ class _Kept(Generic[T]):
 
 
 class ZooKeeperRouter(Router):
-    """Follows the brokers and topics in ZooKeeper. The session is the caller's and stays open."""
+    """Follows the brokers and topics in ZooKeeper. The session is the caller's and stays open.
 
-    def __init__(self, zk: ZooKeeper, *, rng: random.Random) -> None:
+    `partitioner` says which of a topic's partitions, sorted by broker and number, a key belongs to.
+    """
+
+    def __init__(self, zk: ZooKeeper, *, rng: random.Random, partitioner: Partitioner = DEFAULT_PARTITIONER) -> None:
         self._zk = zk
         self._rng = rng
+        self._partitioner = partitioner
         self._brokers = _Kept(zk, _read_brokers)
         self._topics: dict[str, _Kept[dict[int, int]]] = {}
 
-    async def route(self, topic: str, key: Key | None, partition: int | None) -> Route:
+    async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
         check_partition(partition)
         brokers = await self._brokers.value()
         counts = await self._topic(topic).value()
@@ -121,7 +126,7 @@ class ZooKeeperRouter(Router):
         return self._topics[topic]
 
     def _choose(
-        self, topic: str, alive: list[int], counts: dict[int, int], key: Key | None, partition: int | None
+        self, topic: str, alive: list[int], counts: dict[int, int], key: Hashable, partition: int | None
     ) -> tuple[int, int]:
         """Broker id and partition number."""
         if partition == ANY_PARTITION or not counts:
@@ -139,7 +144,9 @@ class ZooKeeperRouter(Router):
                 candidates = [candidate for candidate in candidates if candidate[0] in alive]
         if not candidates:
             raise NoBrokerError("no live broker is registered in ZooKeeper; is one running, and is the chroot right?")
-        return self._rng.choice(candidates) if key is None else candidates[key_index(key, len(candidates))]
+        if key is None:
+            return self._rng.choice(candidates)
+        return candidates[checked_index(self._partitioner, key, len(candidates))]
 
 
 async def _read_brokers(kept: _Kept[dict[int, Broker]]) -> dict[int, Broker]:

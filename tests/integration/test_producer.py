@@ -192,7 +192,7 @@ async def test_without_confirmation_only_a_flush_tells(tmp_path: Path) -> None:
 
 async def _refused(producer: Producer) -> None:
     """Wait until the FIN for an unconfirmed request is here."""
-    (link,) = producer._links.values()
+    (link,) = producer.sender.links._links.values()
     assert link.connection is not None
     await link.connection.wait_closed()
 

@@ -1,0 +1,49 @@
+"""From what the caller has to the bytes of a message (spec 003, 5.1: Encoder)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from consumerd.producer.errors import EncodingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Makes messages. What it raises reaches whoever sends, or with an asynchronous producer whoever flushes."""
+
+    def encode(self, message: Any, /) -> bytes:
+        """The payload of `message`."""
+        ...
+
+
+class DefaultEncoder(Encoder):
+    """Bytes as they are, text as UTF-8: 0.7.2's DefaultEncoder and StringEncoder in one."""
+
+    def encode(self, message: Any, /) -> bytes:
+        """Raises EncodingError for anything else."""
+        if isinstance(message, str):
+            try:
+                return message.encode()
+            except UnicodeEncodeError as error:
+                raise EncodingError(f"a message is text that UTF-8 cannot hold: {error.reason}.") from error
+        if isinstance(message, (bytes, bytearray, memoryview)):
+            return bytes(message)
+        raise EncodingError(
+            f"a message is of type {type(message).__name__}, and not bytes or text: give the producer an encoder."
+        )
+
+
+def encode_all(encoder: Encoder, messages: Sequence[Any]) -> list[bytes]:
+    """The payloads of `messages`. Raises EncodingError, and what the encoder raises."""
+    if type(encoder) is DefaultEncoder:
+        return [message if type(message) is bytes else encoder.encode(message) for message in messages]
+    encoded = []
+    for message in messages:
+        payload = encoder.encode(message)
+        if not isinstance(payload, bytes):
+            raise EncodingError(f"the encoder gave a {type(payload).__name__} where it has to give bytes.")
+        encoded.append(payload)
+    return encoded

@@ -1,0 +1,69 @@
+"""Which of a topic's partitions a key belongs to (spec 003, 5.1: Partitioner)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from consumerd.producer.errors import PartitionerError, PluginError
+from consumerd.producer.keys import key_index
+from consumerd.producer.plugins import load_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GROUP = "consumerd.partitioners"
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """Chooses an index in the list of all (broker, partition) pairs of a topic, sorted."""
+
+    def partition(self, key: Any, count: int, /) -> int:
+        """A number from 0 up to, not including, `count` (at least 1). `key` is never None, and hashable."""
+        ...
+
+
+class HashPartitioner(Partitioner):
+    """The hash of the key modulo `count`, as 0.7.2's DefaultPartitioner; see `consumerd.producer.keys`."""
+
+    def partition(self, key: Any, count: int, /) -> int:
+        """Raises PartitionerError for keys that are neither text nor bytes."""
+        if not isinstance(key, (str, bytes)):
+            raise PartitionerError(
+                f"a key is of type {type(key).__name__}, and not text or bytes: give the producer a partitioner."
+            )
+        return key_index(key, count)
+
+
+class _CalledPartitioner(Partitioner):
+    def __init__(self, function: Callable[[Any, int], int]) -> None:
+        self._function = function
+
+    def partition(self, key: Any, count: int, /) -> int:
+        return self._function(key, count)
+
+
+def checked_index(partitioner: Partitioner, key: Any, count: int) -> int:
+    """The index for `key`. Raises PartitionerError for a number that is none, and what the partitioner raises."""
+    index = partitioner.partition(key, count)
+    if not isinstance(index, int) or not 0 <= index < count:
+        raise PartitionerError(f"the partitioner gave {index!r} for a key where a number from 0 to {count - 1} is due.")
+    return index
+
+
+def load_partitioner(given: str | Partitioner | Callable[[Any, int], int] | None) -> Partitioner:
+    """A partitioner from what a user gives: itself, a function (key, count) -> index, or a name; None is the default.
+
+    A name is an entry point of the group `consumerd.partitioners`, or module:attribute; it stands for a partitioner, a
+    class of them, or a function. Raises PluginError.
+    """
+    if given is None:
+        return HashPartitioner()
+    found = load_plugin("partitioner", GROUP, given) if isinstance(given, str) else given
+    if isinstance(found, type):
+        found = found()
+    if isinstance(found, Partitioner):
+        return found
+    if callable(found):
+        return _CalledPartitioner(found)
+    raise PluginError(f"the partitioner {given!r} has no method `partition` and cannot be called.")
