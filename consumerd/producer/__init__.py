@@ -1,27 +1,74 @@
-"""The producer of Kafka 0.7: synchronous sends of batches, to a list of brokers or as ZooKeeper says (ring 1)."""
+"""The producers of Kafka 0.7, synchronous and asynchronous, to a list of brokers or as ZooKeeper says (ring 1)."""
 
-from consumerd.producer.errors import MessageSizeTooLargeError, NoBrokerError, NoPartitionError, UncertainError
+from consumerd.producer.async_producer import AsyncProducer
+from consumerd.producer.config import ProducerConfig
+from consumerd.producer.data import ProducerData
+from consumerd.producer.encoders import DefaultEncoder, Encoder
+from consumerd.producer.errors import (
+    EncodingError,
+    EventsFailedError,
+    MessageSizeTooLargeError,
+    Missing,
+    NoBrokerError,
+    NoPartitionError,
+    NotArrivedError,
+    NotSentError,
+    PartitionerError,
+    PluginError,
+    ProducerClosedError,
+    QueueFullError,
+    UncertainError,
+)
+from consumerd.producer.event_handling import DefaultEventHandler
+from consumerd.producer.events import CallbackHandler, Event, EventHandler
 from consumerd.producer.keys import Key, java_bytes_hash, java_string_hash, key_index
-from consumerd.producer.producer import Producer, ProducerData
+from consumerd.producer.opening import open_producer
+from consumerd.producer.partitioners import HashPartitioner, Partitioner, load_partitioner
+from consumerd.producer.producer import Producer
 from consumerd.producer.routing import ANY_PARTITION, Route, Router, StaticRouter
-from consumerd.producer.settings import ProducerSettings
+from consumerd.producer.settings import ProducerSettings, QueueSettings, WhenFull
+from consumerd.producer.stats import AsyncProducerStats
 from consumerd.producer.zookeeper_routing import ZooKeeperRouter
 
 __all__ = [
     "ANY_PARTITION",
+    "AsyncProducer",
+    "AsyncProducerStats",
+    "CallbackHandler",
+    "DefaultEncoder",
+    "DefaultEventHandler",
+    "Encoder",
+    "EncodingError",
+    "Event",
+    "EventHandler",
+    "EventsFailedError",
+    "HashPartitioner",
     "Key",
     "MessageSizeTooLargeError",
+    "Missing",
     "NoBrokerError",
     "NoPartitionError",
+    "NotArrivedError",
+    "NotSentError",
+    "Partitioner",
+    "PartitionerError",
+    "PluginError",
     "Producer",
+    "ProducerClosedError",
+    "ProducerConfig",
     "ProducerData",
     "ProducerSettings",
+    "QueueFullError",
+    "QueueSettings",
     "Route",
     "Router",
     "StaticRouter",
     "UncertainError",
+    "WhenFull",
     "ZooKeeperRouter",
     "java_bytes_hash",
     "java_string_hash",
     "key_index",
+    "load_partitioner",
+    "open_producer",
 ]

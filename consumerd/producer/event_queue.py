@@ -1,0 +1,157 @@
+"""The queue between those who send and the task that sends: bounded, and emptied in batches.
+
+Strategy: a batch is due when there are enough messages, when the oldest has waited for `queue_time`, or when somebody
+is in a hurry (a flush, the end). Only the moment of each *call* is noted, not that of each message: a mark says up to
+which message of the sequence it holds. Senders who wait for room stand in a line, so they are served in the order in
+which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from consumerd.fetch.backoff import sleep_unless
+from consumerd.producer.errors import ProducerClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.ports import Clock
+    from consumerd.producer.events import Event
+    from consumerd.producer.settings import QueueSettings
+
+
+class EventQueue:
+    """Messages on their way. One task calls `batch`; any number put."""
+
+    def __init__(self, settings: QueueSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        #: A full queue is a batch too.
+        self._enough = min(settings.batch_size, settings.queue_size)
+        self._events: deque[Event] = deque()
+        #: (number of the last event of a call, when it was): the first belongs to the oldest event.
+        self._marks: deque[tuple[int, float]] = deque()
+        #: How many events were ever put in; the number of the last one.
+        self.put_count = 0
+        self._taken = 0
+        #: Up to this number nothing waits for company.
+        self._hurry = 0
+        self._closed = False
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._line = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def closed(self) -> bool:
+        """Nothing can be put in any more."""
+        return self._closed
+
+    # -- those who send
+
+    def offer(self, event: Event) -> bool:
+        """Put `event` in if there is room and nobody waits for it. Raises ProducerClosedError."""
+        if self._closed:
+            raise ProducerClosedError("the producer is closed: nothing can be sent any more.")
+        events = self._events
+        if len(events) >= self._settings.queue_size or self._line.locked():
+            return False
+        self._append(event)
+        return True
+
+    async def put(self, event: Event, seconds: float | None) -> bool:
+        """Put `event` in, waiting for room at most `seconds` (None: as long as it takes); whether it is in.
+
+        Raises ProducerClosedError, also when the queue is closed meanwhile.
+        """
+        if self.offer(event):
+            return True
+        if seconds is None:
+            await self._put_in_line(event)
+            return True
+        if seconds <= 0:
+            return False
+        done = asyncio.Event()
+        task = asyncio.create_task(self._put_in_line(event))
+        task.add_done_callback(lambda _: done.set())
+        try:
+            await sleep_unless(self._clock, seconds, done)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            error = None if task.cancelled() else task.exception()
+        if error is not None:
+            raise error
+        return not task.cancelled()
+
+    async def _put_in_line(self, event: Event) -> None:
+        async with self._line:
+            while len(self._events) >= self._settings.queue_size and not self._closed:
+                self._room.clear()
+                await self._room.wait()
+            if self._closed:
+                raise ProducerClosedError("the producer was closed while a message waited for room in its queue.")
+            self._append(event)
+
+    def _append(self, event: Event) -> None:
+        self._events.append(event)
+        self.put_count += 1
+        if len(self._events) == self._enough:
+            self._news.set()
+
+    def mark(self) -> None:
+        """The call that put something in is over, or about to wait: what is new in the queue is as old as now."""
+        if not self._marks or self._marks[-1][0] < self.put_count:
+            self._marks.append((self.put_count, self._clock.monotonic()))
+            if len(self._marks) == 1:
+                self._news.set()  # from here on there is a time to wake up
+
+    def hurry(self) -> int:
+        """Everything that is in now is due. Returns the number of the last event."""
+        self._hurry = self.put_count
+        self._news.set()
+        return self._hurry
+
+    def close(self) -> None:
+        """Let nothing in any more; what is in is due. Who waits for room is told."""
+        self._closed = True
+        self.hurry()
+        self._room.set()
+
+    # -- the one who takes
+
+    async def batch(self) -> Sequence[Event]:
+        """Wait until a batch is due and take it: up to `batch_size` events; none when closed and empty."""
+        while (seconds := self._seconds_left()) is None or seconds > 0:
+            self._news.clear()
+            if seconds is None:
+                await self._news.wait()
+            else:
+                await sleep_unless(self._clock, seconds, self._news)
+        events = self._events
+        taken = [events.popleft() for _ in range(min(len(events), self._settings.batch_size))]
+        self._taken += len(taken)
+        while self._marks and self._marks[0][0] <= self._taken:
+            self._marks.popleft()
+        self._room.set()
+        return taken
+
+    def abandon(self) -> list[Event]:
+        """Close, and take all that is left."""
+        self.close()
+        left = list(self._events)
+        self._events.clear()
+        return left
+
+    def _seconds_left(self) -> float | None:
+        """Until a batch is due: 0 or less is now, None is not known yet."""
+        if len(self._events) >= self._enough or self._hurry > self._taken or self._closed:
+            return 0.0
+        if not self._marks:
+            return None
+        return self._marks[0][1] + self._settings.queue_time - self._clock.monotonic()
