@@ -34,7 +34,7 @@ from consumerd.registry.subscription import (
     Subscription,
     parse_subscription,
 )
-from consumerd.registry.topic_filter import MAX_FILTER_LENGTH, FilterKind, TopicFilter
+from consumerd.registry.topic_filter import MAX_FILTER_LENGTH, Blacklist, FilterKind, TopicFilter, Whitelist
 from consumerd.registry.values import (
     MAX_OFFSET,
     MAX_PARTITIONS,
@@ -59,6 +59,7 @@ __all__ = [
     "MAX_PARTITIONS",
     "MAX_STREAMS",
     "NUDGE_VALUE",
+    "Blacklist",
     "Broker",
     "Dialect",
     "DialectError",
@@ -68,6 +69,7 @@ __all__ = [
     "StaticSubscription",
     "Subscription",
     "TopicFilter",
+    "Whitelist",
     "broker_dialect",
     "broker_ids_path",
     "broker_path",

@@ -68,3 +68,21 @@ class TopicFilter:
         Raises RegistryError for a pattern so intricate that one name takes hundreds of thousands of steps.
         """
         return _matches(self.text, topic) is (self.kind is FilterKind.WHITELIST)
+
+
+class Whitelist(TopicFilter):
+    """The topics whose whole name matches `text`."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str) -> None:
+        super().__init__(FilterKind.WHITELIST, text)
+
+
+class Blacklist(TopicFilter):
+    """The topics whose whole name does not match `text`."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str) -> None:
+        super().__init__(FilterKind.BLACKLIST, text)
