@@ -1,7 +1,89 @@
-"""consumerd: an asyncio member of a ZooKeeper-coordinated Kafka consumer group.
+"""consumerd: an asyncio member of a ZooKeeper-coordinated Kafka consumer group, as a daemon and as a library.
 
 Importing the package imports nothing else of it: executors of a data pipeline import `consumerd.wire` and
-`consumerd.storage` alone.
+`consumerd.storage` alone. The names of the library are imported when they are first asked for (docs/library.md).
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consumerd.consumer import (
+        BatchStream,
+        ConnectorStateError,
+        ConsumerConfig,
+        ConsumerConnector,
+        ConsumerTimeoutError,
+        FetchRefusedError,
+        FetchResult,
+        InvalidFetchSizeError,
+        InvalidMessageError,
+        ListenerFailedError,
+        MessageStream,
+        NotAssignedError,
+        OffsetOutOfRangeError,
+        RebalanceListener,
+        SimpleConsumer,
+        UnknownRefusalError,
+        WrongPartitionError,
+    )
+    from consumerd.errors import ConsumerdError
+    from consumerd.handlers import Batch, Identity, Message
+    from consumerd.partition import TopicPartition
+    from consumerd.registry import Blacklist, TopicFilter, Whitelist
+    from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Batch",
+    "BatchStream",
+    "Blacklist",
+    "ConnectorStateError",
+    "ConsumerConfig",
+    "ConsumerConnector",
+    "ConsumerTimeoutError",
+    "ConsumerdError",
+    "FetchRefusedError",
+    "FetchRequest",
+    "FetchResult",
+    "Identity",
+    "InvalidFetchSizeError",
+    "InvalidMessageError",
+    "ListenerFailedError",
+    "Message",
+    "MessageBatch",
+    "MessageStream",
+    "NotAssignedError",
+    "OffsetOutOfRangeError",
+    "RebalanceListener",
+    "SimpleConsumer",
+    "TopicFilter",
+    "TopicPartition",
+    "UnknownRefusalError",
+    "Whitelist",
+    "WrongPartitionError",
+]
+
+_ROOMS = {
+    "consumerd.errors": ("ConsumerdError",),
+    "consumerd.handlers": ("Batch", "Identity", "Message"),
+    "consumerd.partition": ("TopicPartition",),
+    "consumerd.registry": ("Blacklist", "TopicFilter", "Whitelist"),
+    "consumerd.wire.v07": ("EARLIEST", "LATEST", "FetchRequest", "MessageBatch"),
+}
+
+
+if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        room = next((room for room, names in _ROOMS.items() if name in names), "consumerd.consumer")
+        value = globals()[name] = getattr(import_module(room), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

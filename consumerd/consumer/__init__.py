@@ -1,8 +1,49 @@
 """The consumer: ties session, membership, fetching, handing over and commits together (ring 1)."""
 
+from consumerd.consumer.config import ConsumerConfig
+from consumerd.consumer.connector import ConsumerConnector
 from consumerd.consumer.consumer import GroupConsumer
-from consumerd.consumer.errors import GroupRefusedError
+from consumerd.consumer.errors import (
+    ConnectorStateError,
+    ConsumerTimeoutError,
+    GroupRefusedError,
+    ListenerFailedError,
+    NotAssignedError,
+)
+from consumerd.consumer.listeners import RebalanceListener
+from consumerd.consumer.refusals import (
+    FetchRefusedError,
+    InvalidFetchSizeError,
+    InvalidMessageError,
+    OffsetOutOfRangeError,
+    UnknownRefusalError,
+    WrongPartitionError,
+)
 from consumerd.consumer.settings import ConsumerSettings
+from consumerd.consumer.simple import FetchResult, SimpleConsumer
 from consumerd.consumer.stats import ConsumerStats
+from consumerd.consumer.streams import BatchStream, MessageStream
 
-__all__ = ["ConsumerSettings", "ConsumerStats", "GroupConsumer", "GroupRefusedError"]
+__all__ = [
+    "BatchStream",
+    "ConnectorStateError",
+    "ConsumerConfig",
+    "ConsumerConnector",
+    "ConsumerSettings",
+    "ConsumerStats",
+    "ConsumerTimeoutError",
+    "FetchRefusedError",
+    "FetchResult",
+    "GroupConsumer",
+    "GroupRefusedError",
+    "InvalidFetchSizeError",
+    "InvalidMessageError",
+    "ListenerFailedError",
+    "MessageStream",
+    "NotAssignedError",
+    "OffsetOutOfRangeError",
+    "RebalanceListener",
+    "SimpleConsumer",
+    "UnknownRefusalError",
+    "WrongPartitionError",
+]

@@ -1,0 +1,301 @@
+"""The high-level consumer of 0.7 in asyncio form: a member of a group whose messages come out of streams.
+
+Strategy: the member is the daemon's (`consumerd.consumer.consumer.GroupConsumer`), run by one task that belongs to the
+connector; its handler hands batches to streams. The connector adds what a library needs: a session of its own, waiting
+until the first assignment is decided, and a shutdown that is bounded in time and cannot wait for itself.
+
+A failure of the member (a corrupt partition with the policy `fail`, refused credentials, ...) comes out of its
+streams; if nobody iterates any more, out of `shutdown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import chain
+from random import SystemRandom
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from consumerd.clock import SystemClock
+from consumerd.consumer.consumer import GroupConsumer
+from consumerd.consumer.errors import ConnectorStateError
+from consumerd.consumer.streams import MessageStream, StreamHandler
+from consumerd.errors import ConfigError, ConsumerdError, ZooKeeperError
+from consumerd.net import connect as connect_to_broker
+from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import validate_topic
+from consumerd.zk.errors import NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from random import Random
+    from types import TracebackType
+
+    from consumerd.consumer.config import ConsumerConfig
+    from consumerd.consumer.controls import PartitionControls
+    from consumerd.consumer.listeners import RebalanceListener
+    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.registry import Subscription, TopicFilter
+    from consumerd.zk import Session
+
+log = structlog.get_logger(__name__)
+
+
+class ConsumerConnector:
+    """A member of a group, as `async with ConsumerConnector(config) as connector:`, or with `start` and `shutdown`.
+
+    Make streams once, by topics or by a filter; that joins the group. `listener` is told of partitions that come and
+    go. A started ZooKeeper session may be given (`zk`); it then stays the caller's. `connect`, `clock` and `rng` are
+    the ports to brokers, time and randomness. Positions and everything else about single partitions raise
+    ConnectorStateError before there are streams and after the shutdown, and NotAssignedError where it says so.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        *,
+        listener: RebalanceListener | None = None,
+        zk: ZooKeeper | None = None,
+        connect: Connector | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._config = config
+        self._listener = listener
+        self._connect = connect or partial(connect_to_broker, settings=config.connection_settings())
+        self._clock = clock or SystemClock()
+        self._rng = rng or SystemRandom()
+        self._zk = zk
+        self._session: Session | None = None
+        self._consumer: GroupConsumer | None = None
+        self._member: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._failure_told = False
+        self._streams: list[MessageStream] = []
+        self._closing = asyncio.Lock()
+        self._closed = False
+
+    # -- life
+
+    async def start(self) -> None:
+        """Connect to ZooKeeper. Raises ZooKeeperError when it does not answer within `connection_timeout`."""
+        if self._zk is not None:
+            return
+        if self._closed:
+            raise ConnectorStateError("a connector cannot be started again; make a new one")
+        config = self._config
+        session = config.session(clock=self._clock, rng=self._rng)
+        try:
+            await session.start(config.connection_timeout)
+        except NotConnected as error:
+            raise ZooKeeperError(
+                f"ZooKeeper at {config.zookeeper} did not answer within {config.connection_timeout:g} s; "
+                "check the connect string and that it runs."
+            ) from error
+        self._zk = self._session = session
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.shutdown()
+        except BaseException as failure:
+            if error is None or isinstance(failure, asyncio.CancelledError):
+                raise
+            if failure is not error:
+                log.error("member_failed", group=self._config.group, error=str(failure))
+
+    async def shutdown(self) -> None:
+        """Leave the group: end what is in hand, commit (with auto_commit), release, unregister. Streams then end.
+
+        What the loop bodies of other tasks are busy with is waited for, as long as `drain_timeout` says; what the
+        calling task itself took last and did not `ack` is given back. Raises what stopped the member, if no stream has
+        raised it. May be called again, and by several tasks.
+        """
+        for stream in self._streams:
+            stream.leave(asyncio.current_task())
+        if self._consumer is not None:
+            self._consumer.request_stop()
+        async with self._closing:
+            if self._closed:
+                return
+            try:
+                await self._wait_for_member()
+            finally:
+                self._closed = True
+                if self._session is not None:
+                    await self._session.close()
+        if self._failure is not None and not self._failure_told:
+            self._failure_told = True
+            if not any(stream.failure_told for stream in self._streams):
+                raise self._failure
+
+    async def _wait_for_member(self) -> None:
+        if self._member is None:
+            return
+        try:
+            await asyncio.wait([self._member], timeout=self._config.stop_timeout)
+        finally:
+            if not self._member.done():
+                log.warning("stop_forced", group=self._config.group, seconds=self._config.stop_timeout)
+                self._member.cancel()
+                await asyncio.wait([self._member])
+
+    # -- streams
+
+    async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
+        """Join the group with so many streams for each topic; returns when the first assignment is decided.
+
+        A topic that no broker has yet is waited for. Once per connector, as in 0.7. Raises ConfigError, and what keeps
+        the member out of its group: IdTakenError, GroupRefusedError, ZooKeeperError.
+        """
+        if not topics:
+            raise ConfigError("name at least one topic.")
+        try:
+            for topic in topics:
+                validate_topic(topic)
+            subscription = StaticSubscription(topics)
+        except (RegistryError, InvalidTopicError) as error:
+            raise ConfigError(str(error)) from error
+        streams = {topic: self._make_streams(topic, number) for topic, number in subscription.streams.items()}
+        await self._join(subscription, [*chain(*streams.values())], lambda topic, number: streams[topic][number])
+        return streams
+
+    async def create_message_streams_by_filter(
+        self, topic_filter: TopicFilter, streams: int = 1
+    ) -> list[MessageStream]:
+        """Join the group with so many streams for all topics that the filter lets through, also those to come.
+
+        Each stream may bring messages of several topics. Otherwise as `create_message_streams`.
+        """
+        try:
+            subscription = FilterSubscription(topic_filter, streams)
+        except RegistryError as error:
+            raise ConfigError(str(error)) from error
+        made = self._make_streams(None, streams)
+        await self._join(subscription, made, lambda _, number: made[number])
+        return made
+
+    def _make_streams(self, topic: str | None, count: int) -> list[MessageStream]:
+        timeout = self._config.consumer_timeout
+        return [MessageStream(topic, number, timeout=timeout, clock=self._clock) for number in range(count)]
+
+    async def _join(
+        self, subscription: Subscription, streams: list[MessageStream], find: Callable[[str, int], MessageStream]
+    ) -> None:
+        if self._zk is None or self._closed:
+            raise ConnectorStateError("the connector is not running; use it with `async with`")
+        if self._consumer is not None:
+            raise ConnectorStateError(
+                "this connector has its streams already; make one connector for each subscription"
+            )
+        consumer = self._consumer = GroupConsumer(
+            self._config.settings(subscription, clock=self._clock, rng=self._rng),
+            zk=self._zk,
+            connect=self._connect,
+            handler=StreamHandler(find),
+            clock=self._clock,
+            rng=self._rng,
+            listener=self._listener,
+        )
+        self._streams = streams
+        self._member = asyncio.create_task(self._run_member(consumer), name=f"member of {self._config.group}")
+        ready = asyncio.create_task(consumer.ready.wait())
+        try:
+            await asyncio.wait([ready, self._member], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if self._failure is not None:
+            self._failure_told = True
+            raise self._failure
+
+    async def _run_member(self, consumer: GroupConsumer) -> None:
+        guard = asyncio.create_task(self._guard_session(consumer))
+        try:
+            await consumer.run()
+        except Exception as error:  # told to whoever iterates or shuts down
+            self._failure = error
+        finally:
+            guard.cancel()
+            await asyncio.wait([guard])
+            for stream in self._streams:
+                stream.end(self._failure)
+
+    async def _guard_session(self, consumer: GroupConsumer) -> None:
+        """A session that ended for good (refused credentials) takes the member with it."""
+        if self._session is not None:
+            try:
+                await self._session.wait_closed()
+            except ConsumerdError as error:
+                consumer.request_stop(error)
+
+    # -- single partitions
+
+    def assignment(self) -> dict[TopicPartition, int]:
+        """The partitions that are ours and whose position is known, with the number of the stream that each feeds."""
+        return self._controls.assignment()
+
+    async def commit_offsets(self) -> dict[TopicPartition, int]:
+        """Commit what is handled now, of all partitions. Returns what ZooKeeper then holds. Raises ZooKeeperError."""
+        return await self._controls.commit()
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset up to which all is handled: what a commit writes. Raises NotAssignedError."""
+        return self._controls.position(partition)
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """What ZooKeeper holds for these, or for all of ours; those without an offset are left out."""
+        return await self._controls.committed(*partitions)
+
+    async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """Where the logs of these end, or of all of ours. Raises BrokerError, WireError."""
+        return await self._controls.end_offsets(*partitions)
+
+    async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """Bytes of the log that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
+        return await self._controls.lag(*partitions)
+
+    async def get_offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        """Up to `max_number` offsets, descending, of segments older than `time` (ms since 1970, EARLIEST, LATEST)."""
+        return await self._controls.offsets_before(partition, time, max_number)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out and fetch nothing of these; they stay ours. Raises NotAssignedError."""
+        self._controls.pause(*partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Go on after `pause`, where it stopped. Raises NotAssignedError."""
+        self._controls.resume(*partitions)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> int:
+        """Go on at `offset` (a boundary of messages), or at EARLIEST or LATEST; returns the offset.
+
+        No message from before comes any more, and what was handed out before counts for nothing. Raises
+        NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be asked for.
+        """
+        return await self._controls.seek(partition, offset)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """Counters of the member."""
+        return self._running.stats
+
+    @property
+    def _controls(self) -> PartitionControls:
+        return self._running.controls
+
+    @property
+    def _running(self) -> GroupConsumer:
+        if self._consumer is None or self._closed:
+            raise ConnectorStateError("the connector has no streams, or is shut down already")
+        return self._consumer

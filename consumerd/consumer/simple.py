@@ -1,0 +1,191 @@
+"""The low-level consumer of 0.7: one broker, one request at a time, no state but the connection (spec 003, 5.1).
+
+Strategy: each method is one request and its answer. A request whose connection broke is sent once more over a new
+one, as the real client does (golden notes, 6): all three requests only read, so repeating them is safe. The connection
+is made when it is needed; concurrent calls share it, and their requests are pipelined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from consumerd.consumer.errors import ConnectorStateError
+from consumerd.consumer.refusals import FetchRefusedError, InvalidFetchSizeError, refusal
+from consumerd.net import ConnectionClosedError, ConnectionSettings
+from consumerd.net import connect as connect_to_broker
+from consumerd.wire.errors import FrameError, WireError
+from consumerd.wire.v07 import (
+    DEFAULT_LIMITS,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    Limits,
+    MessageBatch,
+    MultiFetchRequest,
+    OffsetsRequest,
+    decode_batch,
+    decode_fetch_response,
+    decode_multifetch_response,
+    decode_offsets_response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import TypeVar
+
+    from consumerd.net import Connection, Connector
+
+    _T = TypeVar("_T")
+
+log = structlog.get_logger(__name__)
+
+#: What any size in the protocol can be at most: an int32.
+LARGEST = 2**31 - 1
+#: Of an answer, and of one entry of a MULTIFETCH answer: error code, and length before it.
+ERROR_SIZE = 2
+ENTRY_HEADER = 6
+#: An OFFSETS answer: int16 error, int32 count, int64 each.
+OFFSETS_HEADER = 6
+OFFSET_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """One entry of a `multifetch`: `error` is None, or `batch` raises it."""
+
+    request: FetchRequest
+    error: FetchRefusedError | None
+    _batch: MessageBatch | None = field(repr=False)
+
+    @property
+    def batch(self) -> MessageBatch:
+        """The messages. Raises FetchRefusedError."""
+        if self.error is not None:
+            raise self.error
+        assert self._batch is not None
+        return self._batch
+
+
+class SimpleConsumer:
+    """A connection to the broker at `host:port`, as `async with SimpleConsumer(...) as consumer:`.
+
+    `timeout` is for one answer, `connect_timeout` for a connection, in seconds. `limits` bound what decoding believes
+    and spends. Every method may raise ConnectError, ConnectionClosedError (RequestTimeoutError, ...), and FrameError
+    for an answer that cannot be.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        limits: Limits = DEFAULT_LIMITS,
+        connect: Connector | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        settings = ConnectionSettings(connect_timeout=connect_timeout, request_timeout=timeout, max_frame_bytes=LARGEST)
+        self._connect = connect or partial(connect_to_broker, settings=settings)
+        self._limits = limits
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way fail, later ones raise ConnectorStateError."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def fetch(self, topic: str, partition: int, offset: int, max_size: int) -> MessageBatch:
+        """The messages from `offset` on, in at most `max_size` bytes of the log; the next ones begin at `next_offset`.
+
+        An empty batch is the end of the log, a topic that nobody has, or a message larger than `max_size`: then `end`
+        is PARTIAL, and `needed` the size to ask for, if known. Corrupt messages are not raised but told by `end` and
+        `problem`. Raises FetchRefusedError: OffsetOutOfRangeError, WrongPartitionError, UnknownRefusalError, ...
+        """
+        request = FetchRequest(topic, partition, offset, max_size)
+        _check_size(request)
+        body = await self._ask(request, ERROR_SIZE + max_size)
+        return self._result(request, await self._read(decode_fetch_response, body)).batch
+
+    async def multifetch(self, requests: Iterable[FetchRequest]) -> list[FetchResult]:
+        """Several fetches in one request; one result for each, in this order. A refused one does not disturb others."""
+        fetches = tuple(requests)
+        for fetch in fetches:
+            _check_size(fetch)
+        longest = ERROR_SIZE + sum(ENTRY_HEADER + fetch.max_size for fetch in fetches)
+        body = await self._ask(MultiFetchRequest(fetches), min(longest, LARGEST))
+        answer = await self._read(lambda data: decode_multifetch_response(data, len(fetches)), body)
+        if answer.error:  # for all of them; real brokers never send it
+            return [FetchResult(fetch, refusal(fetch, answer.error), None) for fetch in fetches]
+        return [self._result(fetch, entry) for fetch, entry in zip(fetches, answer.entries, strict=True)]
+
+    async def get_offsets_before(self, topic: str, partition: int, time: int, max_number: int) -> tuple[int, ...]:
+        """Up to `max_number` offsets, descending, of segments last written before `time`.
+
+        `time` is in milliseconds since 1970, or LATEST (where the next message goes) or EARLIEST (the first one kept).
+        Brokers answer a bad topic or partition by hanging up: ConnectionClosedError (golden notes, 1).
+        """
+        request = OffsetsRequest(topic, partition, time, max_number)
+        body = await self._ask(request, OFFSETS_HEADER + OFFSET_SIZE * min(max(max_number, 1), LARGEST // 16))
+        offsets = (await self._read(decode_offsets_response, body)).offsets
+        if any(offset < 0 for offset in offsets):
+            raise FrameError(f"broker {self._host}:{self._port} answered with offset {min(offsets)} of {topic!r}")
+        return offsets
+
+    def _result(self, request: FetchRequest, answer: FetchResponse) -> FetchResult:
+        if answer.error != ErrorCode.NONE:
+            return FetchResult(request, refusal(request, answer.error), None)
+        return FetchResult(request, None, decode_batch(answer.data, request.offset, limits=self._limits))
+
+    async def _ask(self, request: FetchRequest | MultiFetchRequest | OffsetsRequest, longest: int) -> bytes:
+        frame = request.encode()
+        connection = await self._connected()
+        try:
+            return await connection.request(frame, max_response=longest)
+        except ConnectionClosedError as error:
+            log.info("request_repeated", broker=f"{self._host}:{self._port}", reason=str(error))
+        connection = await self._connected()
+        return await connection.request(frame, max_response=longest)
+
+    async def _read(self, decode: Callable[[bytes], _T], body: bytes) -> _T:
+        try:
+            return decode(body)
+        except WireError:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
+            raise
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._closed:
+                raise ConnectorStateError("the consumer is closed; make a new one")
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connect(self._host, self._port)
+            return self._connection
+
+
+def _check_size(request: FetchRequest) -> None:
+    """A broker answers a negative size with a broken frame, and hangs up (golden notes, 1)."""
+    if not 0 <= request.max_size <= LARGEST - ERROR_SIZE:
+        raise InvalidFetchSizeError(request, ErrorCode.INVALID_FETCH_SIZE)

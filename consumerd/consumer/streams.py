@@ -1,0 +1,236 @@
+"""Message streams: async iterators over the partitions that an assignment gives to one stream.
+
+Strategy: the partitions' sinks offer their batches, and the stream hands out one after the other, in the order of the
+offers. There is no task of its own in it: iterating is what moves things. Within a batch the next message costs no turn
+of the loop; after `FRESH` seconds, and between batches, the loop gets its turn and the fence is asked anew, so neither
+heartbeats nor other streams starve, and nothing is handed out on an old permission, not even by a process that was
+stopped meanwhile.
+
+What counts as handled: a message when the next one is asked for, or when `ack` says so. So what a loop's body was
+busy with when it failed, was cancelled, or broke out of the loop is delivered again, to whoever owns its partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from consumerd.consumer.deliveries import StreamSink
+from consumerd.consumer.errors import ConnectorStateError, ConsumerTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.consumer.deliveries import Delivery
+    from consumerd.consumer.sinks import Sink
+    from consumerd.handlers import Batch, HandlerContext, Message
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+#: Seconds for which a look at the fence is good, and the loop may be kept waiting.
+FRESH = 0.01
+#: Seconds between looks while the fence lets nothing through.
+CLOSED_POLL = 0.05
+_NEVER = float("-inf")
+
+
+class MessageStream:
+    """An async iterator of messages, for one task at a time. Made by a `ConsumerConnector`.
+
+    `topic` is None for the streams of a filter, whose messages name theirs. `timeout` is the consumer timeout in
+    seconds: then ConsumerTimeoutError is raised, and iterating again goes on. Ends when the connector is shut down,
+    with the error that stopped its member, if there was one.
+    """
+
+    def __init__(self, topic: str | None, number: int, *, timeout: float | None, clock: Clock) -> None:
+        self.topic = topic
+        self.number = number
+        self._timeout = timeout
+        self._clock = clock
+        self._now = clock.monotonic
+        self._ready: dict[Delivery, None] = {}  # a set that keeps its order
+        self._current: Delivery | None = None
+        self._fresh_until = _NEVER
+        self._news = asyncio.Event()
+        self._waiting = False
+        self._ended = False
+        self._failure: BaseException | None = None
+        #: Whether an iteration raised what stopped the member.
+        self.failure_told = False
+        #: Who iterated last, and whether that task said that it asks for nothing more.
+        self._task: asyncio.Task[object] | None = None
+        self._left = False
+
+    def __repr__(self) -> str:
+        return f"<MessageStream {self.number} of {self.topic or 'a filter'}>"
+
+    # -- for the program
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        delivery = self._current
+        if delivery is not None:
+            taken = delivery.handled = delivery.taken
+            if self._now() < self._fresh_until:
+                for message in delivery.messages:
+                    delivery.taken = taken + 1
+                    return message
+            self._decide(delivery)
+        while True:
+            delivery = await self._take()
+            for message in delivery.messages:
+                delivery.taken += 1
+                return message
+            self._decide(delivery)
+
+    def batches(self) -> BatchStream:
+        """The same stream as an iterator of batches, which costs much less per message.
+
+        A batch is handled when the next one is asked for; `batch.mark(n)` tells that its first `n` messages are. The
+        two ways of iterating may alternate: a batch then begins behind the last message.
+        """
+        return BatchStream(self._next_batch)
+
+    def ack(self) -> None:
+        """What was handed out last is handled now: for a commit within the loop's body, or before leaving the loop."""
+        if self._current is not None:
+            self._current.handled = self._current.taken
+            self._decide(self._current)
+
+    async def _next_batch(self) -> Batch:
+        self.ack()
+        while True:
+            delivery = await self._take()
+            if delivery.sink.winding:  # within a compressed message: what begun it was the other way of iterating
+                delivery.end(whole=False)
+                self.withdraw(delivery)
+            else:
+                return delivery.give()
+
+    async def _take(self) -> Delivery:
+        """A delivery to hand something out of, which the fence allows at this moment."""
+        if self._waiting:
+            raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; ask for more streams instead")
+        self._task, self._left = asyncio.current_task(), False
+        deadline = None if self._timeout is None else self._now() + self._timeout
+        self._waiting = True
+        try:
+            await asyncio.sleep(0)
+            while True:
+                delivery = self._current or next(iter(self._ready), None)
+                if delivery is None:
+                    self._raise_at_end()
+                    await self._wait(deadline, None)
+                elif delivery.sink.allowed():
+                    self._ready.pop(delivery, None)
+                    self._current = delivery
+                    # Where a partition goes away, each message may be the last.
+                    self._fresh_until = _NEVER if delivery.sink.winding else self._now() + FRESH
+                    return delivery
+                else:
+                    await self._wait(deadline, CLOSED_POLL)
+        finally:
+            self._waiting = False
+
+    def _raise_at_end(self) -> None:
+        if self._failure is not None:
+            self.failure_told = True
+            raise self._failure
+        if self._ended:
+            raise StopAsyncIteration
+
+    async def _wait(self, deadline: float | None, longest: float | None) -> None:
+        """Wait for news, for `longest` seconds at most. Raises ConsumerTimeoutError at the deadline."""
+        left = None if deadline is None else deadline - self._now()
+        if left is not None and left <= 0:
+            assert self._timeout is not None
+            raise ConsumerTimeoutError(self._timeout)
+        self._news.clear()
+        limits = [limit for limit in (left, longest) if limit is not None]
+        try:
+            async with asyncio.timeout(min(limits, default=None)):
+                await self._news.wait()
+        except TimeoutError:
+            return  # whoever called looks whether it was the deadline
+
+    # -- for the sinks and the connector
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody will ask for what comes after the message in hand."""
+        return self._left or self._task is None or self._task.done()
+
+    def offer(self, delivery: Delivery) -> None:
+        """Hand it out in its turn."""
+        if delivery is not self._current:
+            self._ready[delivery] = None
+            self._news.set()
+
+    def withdraw(self, delivery: Delivery) -> None:
+        """Hand out nothing more of it."""
+        self._ready.pop(delivery, None)
+        if delivery is self._current:
+            self._current = None
+
+    def reconsider(self, delivery: Delivery) -> None:
+        """Its sink winds down, or holds: what the program has in its hands it may end, if it is still there."""
+        self._fresh_until = _NEVER
+        if delivery is not self._current or not delivery.in_use or self.deserted:
+            self._decide(delivery)
+
+    def _decide(self, delivery: Delivery) -> None:
+        """See what is to become of a delivery of which nothing is in use."""
+        sink = delivery.sink
+        if delivery.handled == delivery.length:
+            delivery.end(whole=True)
+        elif sink.winding and (sink.held or self.deserted or delivery.at_boundary):
+            delivery.end(whole=False)
+        elif not sink.held:
+            return
+        self.withdraw(delivery)
+
+    def leave(self, task: asyncio.Task[object] | None) -> None:
+        """`task` asks for nothing more: if it is the one that iterates, what it has in its hands is given back."""
+        if self._task is task:
+            self._left = True
+
+    def end(self, failure: BaseException | None) -> None:
+        """The member has left the group."""
+        self._ended = True
+        self._failure = failure
+        self._news.set()
+
+
+class BatchStream:
+    """An async iterator of the batches of a stream."""
+
+    def __init__(self, following: Callable[[], Awaitable[Batch]]) -> None:
+        self._following = following
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        return await self._following()
+
+
+class StreamHandler:
+    """The member's handler: gives each partition the sink of the stream for which it was claimed."""
+
+    def __init__(self, find: Callable[[str, int], MessageStream]) -> None:
+        self._find = find
+
+    async def start(self, context: HandlerContext) -> None:
+        """Streams need no preparation."""
+
+    async def stop(self) -> None:
+        """Streams end when the member has left."""
+
+    async def position(self, partition: TopicPartition) -> None:
+        """Streams own no position: a listener may seek."""
+
+    def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
+        """A sink of our stream number `stream` of the partition's topic."""
+        return StreamSink(self._find(partition.topic, stream), allowed)

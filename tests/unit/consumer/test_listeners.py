@@ -1,0 +1,269 @@
+"""Rebalance listeners: what they are told, in which order, and what a slow or failing one does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd import ConsumerConfig, ConsumerConnector, ListenerFailedError, RebalanceListener, TopicPartition
+from consumerd.clock import SystemClock
+from consumerd.consumer.listeners import Announcer
+from consumerd.registry import owner_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.asyncio
+
+T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
+
+
+class Journaling(RebalanceListener):
+    """Writes down what it is told; `during` is called, and awaited, within each call."""
+
+    def __init__(self, journal: Any, name: str = "a") -> None:
+        self.journal = journal
+        self.name = name
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
+        self.during: Any = None
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        await self._note("assigned", partitions)
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        await self._note("revoked", partitions)
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self.calls.append(("lost", sorted(partitions)))
+        self.journal.tell()
+
+    async def _note(self, what: str, partitions: frozenset[TopicPartition]) -> None:
+        self.calls.append((what, sorted(partitions)))
+        for partition in sorted(partitions):
+            self.journal.note(what, owner_path("g", partition))
+        if self.during is not None:
+            await self.during(what, partitions)
+        for partition in sorted(partitions):
+            self.journal.note(f"{what} done", owner_path("g", partition))
+
+
+@asynccontextmanager
+async def connector(group: Any, listener: Any, name: str = "a", **settings: Any) -> AsyncIterator[Any]:
+    config = ConsumerConfig(
+        group="g",
+        consumer_id=name,
+        **{"idle_backoff": 0.01, "commit_interval": 60.0, "consumer_timeout": 5, **settings},
+    )
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, listener=listener, zk=zk, connect=group.broker.connect, rng=random.Random(1)) as made,
+    ):
+        yield made
+
+
+async def test_one_call_for_all_partitions_of_a_rebalance_and_none_for_those_that_stay(group: Any) -> None:
+    group.topic("t", 2)
+    a, b = Journaling(group.journal), Journaling(group.journal, "b")
+    async with connector(group, a) as first:
+        await first.create_message_streams({"t": 1})
+        await group.until(lambda: a.calls == [("assigned", [T0, T1])])
+        async with connector(group, b, "b") as second:
+            await second.create_message_streams({"t": 1})
+            await group.until(lambda: b.calls == [("assigned", [T1])])
+            assert a.calls[1:] == [("revoked", [T1])]
+        assert b.calls[1:] == [("revoked", [T1])]
+        await group.until(lambda: a.calls[2:] == [("assigned", [T1])])
+    assert a.calls[3:] == [("revoked", [T0, T1])]
+
+
+async def test_the_owner_node_goes_after_on_revoked_which_may_commit(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    listener = Journaling(group.journal)
+    async with connector(group, listener, auto_commit=False) as made:
+
+        async def commit(what: str, partitions: object) -> None:
+            if what == "revoked":
+                assert made.position(T0) == end
+                assert await made.commit_offsets() == {T0: end}
+
+        listener.during = commit
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await anext(stream)
+        stream.ack()
+    assert group.journal.of(owner_path("g", T0), "/consumers/g/offsets/t/0-0") == [
+        ("created", owner_path("g", T0)),
+        ("assigned", owner_path("g", T0)),
+        ("assigned done", owner_path("g", T0)),
+        ("revoked", owner_path("g", T0)),
+        ("created", "/consumers/g/offsets/t/0-0"),
+        ("revoked done", owner_path("g", T0)),
+        ("deleted", owner_path("g", T0)),
+    ]
+
+
+async def test_on_assigned_comes_before_the_first_message_and_may_seek_and_pause(group: Any) -> None:
+    group.topic("t", 2)
+    ends = [[group.broker.append("t", number, b"%d" % index) for index in range(4)] for number in range(2)]
+    listener = Journaling(group.journal)
+    async with connector(group, listener, consumer_timeout=0.2) as made:
+
+        async def adjust(what: str, partitions: object) -> None:
+            if what == "assigned":
+                assert not [r for r in group.broker.requests if hasattr(r, "offset")]
+                await made.seek(T0, ends[0][1])
+                made.pause(T1)
+
+        listener.during = adjust
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert [(await anext(stream)).payload for _ in range(2)] == [b"2", b"3"]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(stream)
+        made.resume(T1)
+        assert (await anext(stream)).partition == T1
+        listener.during = None
+
+
+async def test_a_lost_session_is_told_as_lost(group: Any) -> None:
+    group.topic("t", 2)
+    listener = Journaling(group.journal)
+    async with connector(group, listener) as made:
+        await made.create_message_streams({"t": 1})
+        await group.until(lambda: len(listener.calls) == 1)
+        group.zookeeper.expire(made._zk)
+        await group.until(lambda: len(listener.calls) == 3)
+    assert [what for what, _ in listener.calls] == ["assigned", "lost", "assigned", "revoked"]
+    assert {tuple(partitions) for _, partitions in listener.calls} == {(T0, T1)}
+
+
+async def test_a_session_that_ends_during_on_revoked_is_not_told_twice(group: Any) -> None:
+    group.topic("t", 2)
+    listener = Journaling(group.journal)
+    going_on = asyncio.Event()
+
+    async def wait(what: str, partitions: object) -> None:
+        if what == "revoked":
+            await going_on.wait()
+
+    async with connector(group, listener, listener_timeout=5) as made:
+        await made.create_message_streams({"t": 1})
+        await group.until(lambda: len(listener.calls) == 1)
+        listener.during = wait
+        async with connector(group, None, "b") as second:
+            await second.create_message_streams({"t": 1})
+            await group.until(lambda: len(listener.calls) == 2)
+            group.zookeeper.expire(made._zk)
+            await group.until(lambda: not made.assignment())
+            going_on.set()
+            await group.until(lambda: len(made.assignment()) == 1)
+            await group.until(lambda: len(listener.calls) == 4)
+    assert listener.calls == [
+        ("assigned", [T0, T1]),
+        ("revoked", [T1]),
+        ("lost", [T0]),
+        ("assigned", [T0]),
+        *listener.calls[4:],
+    ]
+
+
+async def test_a_slow_listener_is_cancelled_and_the_group_goes_on(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    listener = Journaling(group.journal)
+    cancelled = []
+
+    async def hang(what: str, partitions: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(what)
+            raise
+
+    listener.during = hang
+    async with connector(group, listener, listener_timeout=0.03) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert (await anext(stream)).payload == b"one"
+        async with asyncio.timeout(0.5):
+            await made.shutdown()
+    assert cancelled == ["assigned", "revoked"]
+    assert group.owner(T0) is None
+
+
+@pytest.mark.parametrize("error", [ArithmeticError("no"), asyncio.CancelledError()])
+@pytest.mark.parametrize("call", ["assigned", "revoked"])
+async def test_a_listener_that_fails_stops_the_member(group: Any, call: str, error: BaseException) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    listener = Journaling(group.journal)
+
+    async def fail(what: str, partitions: object) -> None:
+        if what == call:
+            raise error
+
+    listener.during = fail
+
+    async def consume() -> None:
+        async with connector(group, listener) as made:
+            (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+            if call == "assigned":
+                async for _ in stream:
+                    pass
+            else:
+                await anext(stream)
+
+    with pytest.raises(ListenerFailedError, match=f"on_{call} failed") as raised:
+        await consume()
+    assert raised.value.__cause__ is error
+    assert group.owner(T0) is None
+    assert group.data("/consumers/g/ids/g_a") is None
+
+
+async def test_a_drain_during_on_assigned(group: Any) -> None:
+    """The partition that goes is told as revoked, after on_assigned has ended, and never fetched."""
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    listener = Journaling(group.journal)
+    going_on = asyncio.Event()
+
+    async def wait(what: str, partitions: object) -> None:
+        if what == "assigned":
+            await going_on.wait()
+
+    listener.during = wait
+    async with connector(group, listener, listener_timeout=5) as made:
+        await made.create_message_streams({"t": 1})
+        await group.until(lambda: len(listener.calls) == 1)
+        stopping = asyncio.create_task(made.shutdown())
+        await asyncio.sleep(0.05)
+        assert len(listener.calls) == 1
+        going_on.set()
+        await stopping
+    assert listener.calls == [("assigned", [T0]), ("revoked", [T0])]
+    assert not [request for request in group.broker.requests if hasattr(request, "offset")]
+
+
+async def test_calls_that_nobody_waits_for_any_more_are_left_out() -> None:
+    told: list[object] = []
+
+    class Listener(RebalanceListener):
+        def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            told.append(partitions)
+
+    announcer = Announcer(Listener(), timeout=1, clock=SystemClock(), failed=told.append)
+    running = asyncio.create_task(announcer.run())
+    await announcer.revoked(T0)  # was never assigned: returns at once
+    await announcer.lost(T0)
+    hooks = [asyncio.create_task(announcer.assigned(partition)) for partition in (T0, T1)]
+    await asyncio.sleep(0)
+    hooks[0].cancel()
+    await asyncio.wait(hooks)
+    assert told == [frozenset({T1})]
+    await announcer.lost(T0)
+    await announcer.lost(T1)
+    running.cancel()
+    await asyncio.wait([running])

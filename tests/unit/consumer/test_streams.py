@@ -1,0 +1,526 @@
+"""Streams of a connector against ZooKeeper and a broker in memory: what is handed out, what counts, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd import (
+    EARLIEST,
+    Blacklist,
+    ConnectorStateError,
+    ConsumerConfig,
+    ConsumerConnector,
+    ConsumerTimeoutError,
+    MessageStream,
+    NotAssignedError,
+    TopicPartition,
+    Whitelist,
+)
+from consumerd.errors import ConfigError
+from consumerd.fetch import CorruptPartitionError, OffsetRefusedError
+from consumerd.wire.v07 import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.asyncio
+
+TP = TopicPartition("t", 0, 0)
+
+
+@asynccontextmanager
+async def connector(group: Any, name: str = "a", *, listener: Any = None, **settings: Any) -> AsyncIterator[Any]:
+    config = ConsumerConfig(
+        group="g",
+        consumer_id=name,
+        **{"idle_backoff": 0.01, "commit_interval": 60.0, "consumer_timeout": 5, **settings},
+    )
+    async with (
+        group.zookeeper.session(session_timeout=6.0) as zk,
+        ConsumerConnector(config, listener=listener, zk=zk, connect=group.broker.connect, rng=random.Random(1)) as made,
+    ):
+        yield made
+
+
+async def take(stream: MessageStream, count: int) -> list[bytes]:
+    """The payloads of the next `count` messages; the last of them is not handled yet."""
+    return [(await anext(stream)).payload for _ in range(count)]
+
+
+async def test_messages_in_order_with_their_identities(group: Any) -> None:
+    group.topic("t", 1)
+    first = group.broker.append("t", 0, b"one")
+    group.broker.append("t", 0, b"two", b"three", codec=Codec.GZIP)
+    async with connector(group) as made:
+        streams = await made.create_message_streams({"t": 1})
+        assert list(streams) == ["t"]
+        (stream,) = streams["t"]
+        assert (stream.topic, stream.number) == ("t", 0)
+        messages = [await anext(stream) for _ in range(3)]
+    assert [(m.topic, m.broker, m.partition, m.offset, m.index, m.payload) for m in messages] == [
+        ("t", 0, TP, 0, 0, b"one"),
+        ("t", 0, TP, first, 0, b"two"),
+        ("t", 0, TP, first, 1, b"three"),
+    ]
+
+
+async def test_a_message_is_handled_when_the_next_is_asked_for(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await take(stream, 2)
+        assert made.position(TP) == ends[0]
+        assert await made.commit_offsets() == {TP: ends[0]}
+        assert group.offset(TP) == ends[0]
+        stream.ack()
+        assert made.position(TP) == ends[1]
+        assert await made.committed(TP) == {TP: ends[0]}
+    assert group.offset(TP) == ends[1]
+
+
+async def test_an_error_in_the_loop_has_the_message_delivered_again(group: Any) -> None:
+    group.topic("t", 1)
+    for number in range(4):
+        group.broker.append("t", 0, b"%d" % number)
+
+    async def failing() -> None:
+        async with connector(group) as made:
+            async for message in (await made.create_message_streams({"t": 1}))["t"][0]:
+                if message.payload == b"2":
+                    raise ArithmeticError
+
+    async with asyncio.timeout(1):  # nobody waits for a loop that is gone
+        with pytest.raises(ArithmeticError):
+            await failing()
+    async with connector(group) as made:
+        assert await take((await made.create_message_streams({"t": 1}))["t"][0], 2) == [b"2", b"3"]
+
+
+async def test_a_timeout_after_which_it_goes_on(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    async with connector(group, consumer_timeout=0.05) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 1) == [b"one"]
+        with pytest.raises(ConsumerTimeoutError, match=r"0\.05 s"):
+            await anext(stream)
+        assert made.position(TP) == end
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+        group.broker.append("t", 0, b"two")
+        assert await take(stream, 1) == [b"two"]
+
+
+async def test_batches_and_what_a_program_marks_in_them(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 2) == [b"0", b"1"]
+        batch = await anext(stream.batches())
+        assert list(batch) == [b"2", b"3", b"4"]
+        assert made.position(TP) == ends[1] == batch.start_offset
+        batch.mark(1)
+        assert made.position(TP) == ends[2]
+        ends.append(group.broker.append("t", 0, b"5"))
+        assert list(await anext(stream.batches())) == [b"5"]
+        assert made.position(TP) == ends[4]
+    assert group.offset(TP) == ends[4]
+
+
+async def test_each_partition_feeds_the_stream_that_its_owner_node_names(group: Any) -> None:
+    group.topic("t", 11)
+    for number in range(11):
+        group.broker.append("t", number, b"a", b"b")
+    async with connector(group) as made:
+        streams = (await made.create_message_streams({"t": 3}))["t"]
+        await group.until(lambda: len(made.assignment()) == 11)
+        assert {partition: f"g_a-{number}" for partition, number in made.assignment().items()} == {
+            partition: group.owner(partition) for partition in made.assignment()
+        }
+        # As strings: 0-0, 0-1, 0-10, 0-2, ...
+        assert [n for n in range(11) if made.assignment()[TopicPartition("t", 0, n)] == 0] == [0, 1, 2, 10]
+        for stream in streams:
+            mine = [tp for tp, number in made.assignment().items() if number == stream.number]
+            got = [await anext(stream) for _ in range(2 * len(mine))]
+            assert sorted({message.partition for message in got}) == mine
+
+
+async def test_a_filter_follows_topics_that_come_and_go(group: Any) -> None:
+    for topic in ("one", "two", "other"):
+        group.topic(topic, 1)
+        group.broker.append(topic, 0, topic.encode())
+    async with connector(group) as made:
+        (stream,) = await made.create_message_streams_by_filter(Whitelist(' "o.*, new" '), 1)
+        assert stream.topic is None
+        got = [await anext(stream) for _ in range(2)]
+        assert sorted((message.topic, message.payload) for message in got) == [("one", b"one"), ("other", b"other")]
+        group.broker.append("new", 0, b"new")
+        group.topic("new", 1)
+        assert await take(stream, 1) == [b"new"]
+        group.zookeeper.remove("/brokers/topics/one")
+        await group.until(lambda: {tp.topic for tp in made.assignment()} == {"new", "other"})
+        group.broker.append("other", 0, b"more")
+        assert await take(stream, 1) == [b"more"]
+    assert group.data("/consumers/g/ids/g_a") is None
+
+
+async def test_a_blacklist(group: Any) -> None:
+    group.topic("one", 1)
+    group.topic("two", 1)
+    group.broker.append("two", 0, b"x")
+    async with connector(group) as made:
+        first, second = await made.create_message_streams_by_filter(Blacklist("one"), 2)
+        assert group.data("/consumers/g/ids/g_a") == b"!2!one"
+        await group.until(lambda: made.assignment() == {TopicPartition("two", 0, 0): 0})
+        assert (await anext(first)).topic == "two"
+        assert repr(second) == "<MessageStream 1 of a filter>"
+
+
+async def test_streams_are_made_once_and_used_while_the_connector_lives(group: Any) -> None:
+    group.topic("t", 1)
+    async with connector(group) as made:
+        with pytest.raises(ConnectorStateError, match="no streams"):
+            made.assignment()
+        with pytest.raises(ConfigError, match="at least one topic"):
+            await made.create_message_streams({})
+        with pytest.raises(ConfigError, match="expected 1 to"):
+            await made.create_message_streams({"t": 0})
+        with pytest.raises(ConfigError):
+            await made.create_message_streams({"a/b": 1})
+        with pytest.raises(ConfigError, match="expected 1 to"):
+            await made.create_message_streams_by_filter(Whitelist("t"), 0)
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        for again in (made.create_message_streams({"t": 1}), made.create_message_streams_by_filter(Whitelist("t"))):
+            with pytest.raises(ConnectorStateError, match="streams already"):
+                await again
+        with pytest.raises(NotAssignedError, match="u/0-0 is not assigned"):
+            made.position(TopicPartition("u", 0, 0))
+        await made.shutdown()
+        await made.shutdown()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream.batches())
+        with pytest.raises(ConnectorStateError, match="shut down"):
+            await made.commit_offsets()
+        with pytest.raises(ConnectorStateError, match="not running"):
+            await ConsumerConnector(ConsumerConfig(group="g")).create_message_streams({"t": 1})
+
+
+async def test_two_tasks_at_one_stream_are_refused(group: Any) -> None:
+    group.topic("t", 1)
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.01)
+        with pytest.raises(ConnectorStateError, match="two tasks"):
+            await anext(stream)
+        group.broker.append("t", 0, b"one")
+        assert (await first).payload == b"one"
+
+
+async def test_a_cancelled_wait_loses_nothing(group: Any) -> None:
+    group.topic("t", 1)
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        got = []
+        for number in range(30):
+            waiting = asyncio.ensure_future(anext(stream))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            group.broker.append("t", 0, b"%d" % number)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                got.append(waiting.result().payload)
+        got += await take(stream, 30 - len(got))
+        assert got == [b"%d" % number for number in range(30)]
+
+
+async def test_a_stream_that_nobody_reads_holds_nobody_up(group: Any) -> None:
+    group.topic("t", 2)
+    for number in range(2):
+        for _ in range(50):
+            group.broker.append("t", number, b"%d" % number * 1000)
+    async with connector(group, fetch_size=1500, budget=20_000, partition_budget=10_000) as made:
+        first, second = (await made.create_message_streams({"t": 2}))["t"]
+        assert await take(second, 50) == [b"1" * 1000] * 50
+        assert first.deserted
+        async with asyncio.timeout(0.5):
+            await made.shutdown()
+    assert group.offset(TopicPartition("t", 0, 0)) == 0
+
+
+# -- positions
+
+
+async def test_seek_forth_and_back_in_the_loop(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(6)]
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 1) == [b"0"]
+        assert await made.seek(TP, ends[2]) == ends[2]
+        assert made.position(TP) == ends[2]
+        assert await take(stream, 2) == [b"3", b"4"]
+        assert made.position(TP) == ends[3]
+        assert await made.seek(TP, EARLIEST) == 0
+        assert await take(stream, 6) == [b"%d" % number for number in range(6)]
+        group.broker.append("t", 0, b"6")
+        await made.seek(TP, -1)
+        group.broker.append("t", 0, b"7")
+        assert await take(stream, 1) == [b"7"]
+        with pytest.raises(NotAssignedError):
+            await made.seek(TopicPartition("t", 0, 1), 0)
+
+
+async def test_a_seek_at_any_moment_brings_exactly_what_stands_there(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [0, *(group.broker.append("t", 0, b"%d" % number) for number in range(40))]
+    rng = random.Random(5)
+    async with connector(group, fetch_size=60) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await take(stream, 1)
+        for _ in range(200):
+            at = rng.randrange(35)
+            await made.seek(TP, ends[at])
+            for _ in range(rng.randrange(6)):
+                await asyncio.sleep(0)
+            count = rng.randrange(5)
+            assert await take(stream, count) == [b"%d" % number for number in range(at, at + count)]
+
+
+async def test_pause_holds_back_what_is_fetched_already(group: Any) -> None:
+    group.topic("t", 2)
+    other = TopicPartition("t", 0, 1)
+    for number in range(2):
+        for _ in range(3):
+            group.broker.append("t", number, b"%d" % number)
+    async with connector(group, consumer_timeout=0.1) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        first = await anext(stream)
+        made.pause(first.partition)
+        rest = await take(stream, 3)
+        assert set(rest) == {b"%d" % (1 - first.partition.partition)}
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+        group.broker.append("t", first.partition.partition, b"late")
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+        made.resume(first.partition)
+        assert await take(stream, 3) == [first.payload] * 2 + [b"late"]
+        assert set(made.assignment()) == {TP, other}
+        with pytest.raises(NotAssignedError):
+            made.pause(TopicPartition("t", 0, 2))
+
+
+async def test_a_paused_partition_in_the_midst_of_a_compressed_message_is_released_at_once(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"1", b"2", b"3", codec=Codec.GZIP)
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await take(stream, 2)
+        made.pause(TP)
+        stream.ack()
+        async with asyncio.timeout(0.5):
+            await made.shutdown()
+    assert group.offset(TP) == 0
+
+
+async def test_ends_and_lag(group: Any) -> None:
+    group.topic("t", 2)
+    group.register_broker(1)
+    ends = [group.broker.append("t", number, *[b"x"] * (number + 2)) for number in range(2)]
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await group.until(lambda: len(made.assignment()) == 2)
+        tps = [TopicPartition("t", 0, number) for number in range(2)]
+        assert await made.end_offsets() == dict(zip(tps, ends, strict=True))
+        assert await made.lag() == dict(zip(tps, ends, strict=True))
+        await take(stream, 5)
+        stream.ack()
+        assert await made.lag(TP) == {TP: 0}
+        assert await made.committed() == {}
+        await made.commit_offsets()
+        assert await made.committed() == dict(zip(tps, ends, strict=True))
+        assert await made.get_offsets_before(TP, EARLIEST) == (0,)
+        assert made.stats.messages >= 2
+
+
+# -- commits
+
+
+async def test_automatic_commits_go_on_while_a_batch_is_worked_at(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
+    async with connector(group, commit_interval=0.02) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        for end in ends[:3]:
+            await take(stream, 1)
+            stream.ack()
+            await group.until(lambda: group.offset(TP) == end)  # noqa: B023
+
+
+async def test_without_automatic_commits_nothing_is_written_unasked(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
+    async with connector(group, commit_interval=0.02, auto_commit=False) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await take(stream, 3)
+        await made.commit_offsets()
+        await take(stream, 2)
+        await asyncio.sleep(0.06)
+        assert group.offset(TP) == ends[1]
+    assert group.offset(TP) == ends[1]
+
+
+# -- the end
+
+
+async def test_a_shutdown_waits_for_the_loop_of_another_task(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
+    busy, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(stream: MessageStream) -> list[bytes]:
+        got = []
+        async for message in stream:
+            busy.set()
+            await go_on.wait()
+            got.append(message.payload)
+        return got
+
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        worker = asyncio.create_task(work(stream))
+        await busy.wait()
+        stopping = asyncio.create_task(made.shutdown())
+        await asyncio.sleep(0.05)
+        assert group.owner(TP) == "g_a-0"
+        go_on.set()
+        await stopping
+        assert await worker == [b"0"]  # what it had begun, and nothing new
+    assert group.offset(TP) == ends[0]
+
+
+async def test_a_compressed_message_that_was_begun_is_handed_out_to_its_end(group: Any) -> None:
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, *(b"%d" % number for number in range(5)), codec=Codec.GZIP)
+    group.broker.append("t", 0, b"next")
+    stopping: list[asyncio.Task[None]] = []
+
+    async def work(made: Any) -> list[bytes]:
+        got = []
+        async for message in (await made.create_message_streams({"t": 1}))["t"][0]:
+            if not stopping:
+                stopping.append(asyncio.create_task(made.shutdown()))
+                await asyncio.sleep(0.02)
+            got.append(message.payload)
+        return got
+
+    async with connector(group) as made:
+        assert await asyncio.create_task(work(made)) == [b"0", b"1", b"2", b"3", b"4"]
+        await stopping[0]
+    assert group.offset(TP) == end
+
+
+async def test_a_loop_that_does_not_end_is_left_behind_at_the_deadline(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    end = group.broker.append("t", 0, b"two")
+    taken, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(stream: MessageStream) -> None:
+        async for message in stream:
+            if message.payload == b"two":
+                taken.set()
+                await go_on.wait()
+
+    async with connector(group, drain_timeout=0.05) as made:
+        worker = asyncio.create_task(work((await made.create_message_streams({"t": 1}))["t"][0]))
+        await taken.wait()
+        await made.shutdown()
+        assert group.owner(TP) is None
+        assert group.offset(TP) == end - 13
+        go_on.set()
+        await worker  # it ends, and what it did counts for nothing
+    assert group.offset(TP) == end - 13
+
+
+async def test_shutdown_within_the_loop_does_not_wait_for_itself(group: Any) -> None:
+    group.topic("t", 1)
+    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        got = []
+        async with asyncio.timeout(0.5):
+            async for message in stream:
+                got.append(message.payload)
+                if len(got) == 2:
+                    stream.ack()
+                    await made.shutdown()
+        assert got == [b"0", b"1"]
+    assert group.offset(TP) == ends[1]
+
+
+async def test_what_stops_the_member_comes_out_of_its_streams(group: Any) -> None:
+    group.topic("t", 2)
+    group.broker.append("t", 0, b"one")
+    group.broker.logs["t", 1] = bytearray(b"\0\0\0\x07\x01\0AAAAx")
+    async with connector(group) as made:
+        first, second = (await made.create_message_streams({"t": 2}))["t"]
+        for stream in (first, second):
+            with pytest.raises(CorruptPartitionError):
+                async for _ in stream:
+                    pass
+        with pytest.raises(CorruptPartitionError):
+            await anext(first)
+
+
+async def test_what_stops_the_member_comes_out_of_the_shutdown_if_nobody_iterates(group: Any) -> None:
+    group.topic("t", 1)
+    group.zookeeper.put("/consumers/g/offsets/t/0-0", b"999")
+
+    async def idle() -> None:
+        async with connector(group, out_of_range="fail") as made:
+            await made.create_message_streams({"t": 1})
+            await asyncio.wait([made._member])
+
+    with pytest.raises(OffsetRefusedError):
+        await idle()
+
+
+async def test_a_lost_session_in_the_loop(group: Any) -> None:
+    """What is in hand counts for nothing, and comes again on the new session."""
+    group.topic("t", 1)
+    for number in range(4):
+        group.broker.append("t", 0, b"%d" % number)
+    async with connector(group) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 2) == [b"0", b"1"]
+        group.zookeeper.expire(made._zk)
+        await group.until(lambda: not made.assignment())
+        stream.ack()
+        assert await take(stream, 4) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_nothing_is_handed_out_on_an_old_lease(group: Any) -> None:
+    group.topic("t", 1)
+    for number in range(4):
+        group.broker.append("t", 0, b"%d" % number)
+    async with connector(group, consumer_timeout=0.2) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await take(stream, 1)
+        made._consumer._fence.close()
+        await asyncio.sleep(0.011)  # as old as a look at the fence may be
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+        made._consumer._fence.open()
+        assert await take(stream, 3) == [b"1", b"2", b"3"]
