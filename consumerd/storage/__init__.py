@@ -2,22 +2,29 @@
 
 from consumerd.storage.errors import (
     CorruptLogError,
+    DamagedArchiveError,
     DirectoryInUseError,
     FlushFailedError,
     OffsetOutOfRangeError,
     StorageError,
 )
-from consumerd.storage.files import Entry, Files, OsFiles, OsSegmentFile, SegmentFile
+from consumerd.storage.files import Files, OsFiles, OsSegmentFile, SegmentFile
 from consumerd.storage.log import Log
-from consumerd.storage.manager import CLEAN_MARKER, LoadReport, LogManager, Truncation
-from consumerd.storage.recovery import Damage, Extent, recover, walk
+from consumerd.storage.manager import CLEAN_MARKER, Damaged, LoadReport, LogManager, Truncation
+from consumerd.storage.recovery import Cut, Damage, Extent, recover, walk
+from consumerd.storage.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
 from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
 from consumerd.storage.settings import LogSettings
+from consumerd.storage.system import Entry, System, SystemCalls
 
 __all__ = [
     "CLEAN_MARKER",
     "CorruptLogError",
+    "Cut",
     "Damage",
+    "Damaged",
+    "DamagedArchiveError",
+    "DeletePolicy",
     "DirectoryInUseError",
     "Entry",
     "Extent",
@@ -27,13 +34,18 @@ __all__ = [
     "Log",
     "LogManager",
     "LogSettings",
+    "MaxAge",
+    "MaxBytes",
     "OffsetOutOfRangeError",
     "OsFiles",
     "OsSegmentFile",
     "Segment",
+    "SegmentFacts",
     "SegmentFile",
     "Slice",
     "StorageError",
+    "System",
+    "SystemCalls",
     "Truncation",
     "parse_segment_name",
     "recover",

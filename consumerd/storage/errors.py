@@ -23,6 +23,10 @@ class CorruptLogError(CorruptDataError):
     """Segment files are damaged or do not fit together; nothing is served until a human has looked."""
 
 
+class DamagedArchiveError(CorruptDataError):
+    """A compressed file or a tar around segments is damaged, cut short, or grows past all measure."""
+
+
 class FlushFailedError(StorageError):
     """A sync failed: what the disk holds is unknown, so the log refuses all work until a restart has checked it."""
 

@@ -1,0 +1,309 @@
+"""Reading a segment front to back from a stream that cannot seek: a tar's member, an unpacked .gz file, a URL.
+
+Strategy: a window slides over the stream as in `consumerd.storage.dump`, but what comes out are *runs*: a row of plain
+messages of one magic, or the leaves of one compressed message, so that the cost per message is that of the decoder's
+hot loop. What holds no message that can be read comes out as a `Flaw`; runs and flaws tile the segment exactly. A
+message whose length can be followed is one flaw, and reading goes on after it; at a length that nothing can have it
+ends or, if asked to, goes on where a chain of intact messages begins (`consumerd.storage.archive_resync`).
+
+How the stream cuts its reads makes no difference: they are joined to whole windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, Search
+from consumerd.storage.errors import DamagedArchiveError
+from consumerd.wire.crc import crc32
+from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits, OuterMessage, Tail, read_outer
+from consumerd.wire.v07.outer import HEADER_SIZE
+from consumerd.wire.v07.unwrap import unwrap
+from consumerd.wire.v07.walk import LAYOUTS, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes asked of the stream at once.
+WINDOW = 1 << 20
+#: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
+MAX_SEGMENT_BYTES = 1 << 32
+#: Whatever is compressed may become this many times its own size ...
+DEFAULT_EXPANSION = 200
+#: ... once it has become so many bytes.
+FREE_EXPANSION = 1 << 30
+#: Messages with a wrong CRC in a row, after which the length of the first is believed.
+_BELIEVED_AFTER = 16
+
+
+class Stream(Protocol):
+    """Bytes in order. Raises DamagedArchiveError where they end before their time."""
+
+    def read(self, size: int, /) -> bytes:
+        """At least one and at most `size` bytes; b"" at the end."""
+        ...
+
+
+class Run(NamedTuple):
+    """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper."""
+
+    offset: int
+    next_offset: int
+    magic: int
+    codec: Codec
+    payloads: list[bytes]
+
+
+class FlawKind(StrEnum):
+    """What stands where a message should. The values are the names that `consumerd log verify` prints."""
+
+    CRC = "bad-crc"
+    MAGIC = "unknown-magic"
+    HEADER = "short-header"
+    CODEC = "unknown-codec"
+    #: A compressed message that is intact itself and cannot be opened: damaged, a bad inner CRC, or too large.
+    WRAPPER = "unreadable-wrapper"
+    #: Bytes that are no messages (spec 003, 5.5: a block that was added without having been written).
+    NONSENSE = "nonsense-block"
+    #: The segment ends inside a message (spec 003, 5.5: a block that was lost).
+    TORN = "torn-tail"
+    #: The compressed file or tar around the segment is damaged from here on.
+    ARCHIVE = "damaged-archive"
+    OVERSIZE = "oversize-segment"
+
+
+#: Flaws that have the extent of a message.
+MESSAGE_FLAWS = frozenset({FlawKind.CRC, FlawKind.MAGIC, FlawKind.HEADER, FlawKind.CODEC, FlawKind.WRAPPER})
+
+
+class Flaw(NamedTuple):
+    """A stretch of the segment without a message that can be read. `problem` is a sentence that names the offset.
+
+    `raw` is a message's payload as it stands; where its header is unreadable, what follows the length; empty for what
+    is no message. `crc_ok`: the payload's CRC was looked at and is right.
+    """
+
+    kind: FlawKind
+    offset: int
+    next_offset: int
+    problem: str
+    magic: int | None = None
+    codec: Codec | None = None
+    crc_ok: bool = False
+    raw: bytes = b""
+
+
+def read_runs(
+    stream: Stream,
+    start: int,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    window: int = WINDOW,
+    resync: bool = False,
+    expansion: int = DEFAULT_EXPANSION,
+    max_bytes: int = MAX_SEGMENT_BYTES,
+) -> Iterator[Run | Flaw]:
+    """Everything in the segment whose first byte has offset `start`, in order and without a gap.
+
+    Never raises for what it reads. What the stream raises comes through, but for DamagedArchiveError, which is a flaw.
+    What wrappers decompress to may be `expansion` times the bytes read so far, once it is more than FREE_EXPANSION.
+    """
+    return _Reader(stream, start, limits, window, resync, expansion, max_bytes).read()
+
+
+class _Reader:
+    """One pass over one segment. `data[at:]` is read and not yet used; `base` is the offset of `data[0]`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        start: int,
+        limits: Limits,
+        window: int,
+        resync: bool,
+        expansion: int,
+        max_bytes: int,
+    ) -> None:
+        self.stream = stream
+        self.start = start
+        self.limits = limits
+        self.most = limits.max_message_bytes
+        self.window = window
+        self.resync = resync
+        self.expansion = expansion
+        self.left = max_bytes
+        self.data = b""
+        self.at = 0
+        self.base = start
+        self.ended = False
+        self.damage: str | None = None
+        self.expanded = 0
+        self.magic = 1
+        self.search = Search(self.most)
+
+    @property
+    def offset(self) -> int:
+        return self.base + self.at
+
+    def read(self) -> Iterator[Run | Flaw]:
+        while self._fill(1):
+            if (run := self._plain_run()) is not None:
+                yield run
+            item = read_outer(self.data, self.at, self.offset, self.most)
+            if isinstance(item, OuterMessage):
+                yield self._opened(item) if item.valid else self._bad(item)
+            elif item.problem is not None or not self._fill(item.needed or 4):
+                yield self._no_message(item)
+        if self.damage is not None:
+            problem = f"the segment breaks off at offset {self.offset}: {self.damage}"
+            yield Flaw(FlawKind.ARCHIVE, self.offset, self.offset, problem)
+        elif not self.left and self.stream.read(1):
+            problem = f"the segment goes on at offset {self.offset}, which makes it larger than any segment can be"
+            yield Flaw(FlawKind.OVERSIZE, self.offset, self.offset, problem)
+
+    def _fill(self, needed: int) -> bool:
+        """Have `needed` unused bytes at hand, unless the stream ends before."""
+        have = len(self.data) - self.at
+        if have < needed and not self.ended:
+            fresh = self._fetch(max(self.window, needed - have))
+            self.data, self.base, self.at = self.data[self.at :] + fresh, self.offset, 0
+            have = len(self.data)
+        return have >= needed
+
+    def _fetch(self, wanted: int) -> bytes:
+        missing = min(wanted, self.left)
+        pieces: list[bytes] = []
+        try:
+            while missing and (piece := self.stream.read(missing)):
+                pieces.append(piece)
+                missing -= len(piece)
+                self.left -= len(piece)
+        except DamagedArchiveError as error:
+            self.damage = str(error)
+        self.ended = missing > 0 or not self.left
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _plain_run(self) -> Run | None:
+        payloads: list[bytes] = []
+        layout = LAYOUTS[self.magic]
+        end = walk(self.data, self.at, payloads.append, layout)
+        if end - self.at > self.most and (big := self._first_too_large(payloads)) is not None:
+            payloads = payloads[:big]
+            end = self.at + layout.overhead * big + sum(map(len, payloads))
+        if not payloads:
+            return None
+        run = Run(self.offset, self.base + end, self.magic, Codec.NONE, payloads)
+        self.at = end
+        return run
+
+    def _first_too_large(self, payloads: list[bytes]) -> int | None:
+        # A length field counts up to six bytes beside the payload, and its limit is that of the longer header.
+        most = self.most + HEADER_SIZE[1] - HEADER_SIZE[self.magic]
+        return next((number for number, payload in enumerate(payloads) if len(payload) > most), None)
+
+    def _opened(self, item: OuterMessage) -> Run | Flaw:
+        """A message that is valid in itself."""
+        assert item.codec is not None
+        self.at += 4 + item.size
+        if item.codec is Codec.NONE:
+            self.magic = item.magic
+            return Run(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
+        allowed = max(FREE_EXPANSION, self.expansion * (item.next_offset - self.start)) - self.expanded
+        limits = self.limits
+        if allowed < limits.max_decompressed_bytes:
+            limits = replace(limits, max_decompressed_bytes=max(0, allowed))
+        try:
+            leaves, expanded = unwrap(item.codec, item.payload, limits=limits)
+        except CorruptMessageError as error:
+            problem = f"the message at offset {item.offset} cannot be opened: {error}"
+            return Flaw(
+                FlawKind.WRAPPER, item.offset, item.next_offset, problem, item.magic, item.codec, True, item.payload
+            )
+        self.expanded += expanded
+        return Run(item.offset, item.next_offset, item.magic, item.codec, leaves)
+
+    def _bad(self, item: OuterMessage) -> Flaw:
+        """A message that is whole but bad."""
+        size = 4 + item.size
+        if self.resync:
+            self._fill(size + self.window)
+            if not self._believable(self.at + size):
+                # Its length is wrong, or part of it is missing: messages may begin before it ends.
+                found = self.search.find(self.data, self.at + 1, self.at + size, at_end=self.ended)
+                if found is not None:
+                    return self._skipped(self.offset, found)
+        kind, raw = FlawKind.CODEC, item.payload
+        if item.magic > 1 or item.size < HEADER_SIZE[item.magic]:
+            kind = FlawKind.MAGIC if item.magic > 1 else FlawKind.HEADER
+            raw = self.data[self.at + 4 : self.at + size]
+        elif crc32(item.payload) != item.crc:
+            kind = FlawKind.CRC
+        self.at += size
+        problem = f"the message at offset {item.offset} has {item.problem}"
+        crc_ok = kind is FlawKind.CODEC
+        return Flaw(kind, item.offset, item.next_offset, problem, item.magic, item.codec, crc_ok, raw)
+
+    def _believable(self, position: int) -> bool:
+        """Whether lengths can be followed from `position` to an intact message, as far as `data` shows."""
+        for _ in range(_BELIEVED_AFTER):
+            item = read_outer(self.data, position, position, self.most)
+            if isinstance(item, Tail):
+                return item.problem is None
+            if item.valid:
+                return True
+            if item.magic > 1 or item.size < HEADER_SIZE[item.magic]:
+                return False
+            position = item.next_offset
+        return True
+
+    def _no_message(self, tail: Tail) -> Flaw:
+        """What stands where neither a message nor anything of its length can stand."""
+        origin = self.offset
+        if self.resync and (found := self._next_chain()) is not None:
+            return self._skipped(origin, found)
+        rest = len(self.data) - self.at
+        if tail.problem is None and not (rest > 4 and self.data[self.at + 4] > 1):
+            self.at = len(self.data)  # the stream has ended, or the message would not be cut
+            return self._torn(tail, rest)
+        self._drain()
+        what = tail.problem or "the beginning of a message of unknown magic"
+        problem = f"at offset {origin} stands {what}; the last {self.offset - origin} bytes are unreadable"
+        return Flaw(FlawKind.NONSENSE, origin, self.offset, problem)
+
+    def _torn(self, tail: Tail, rest: int) -> Flaw:
+        kind = FlawKind.TORN
+        if self.damage is not None:
+            kind, problem = FlawKind.ARCHIVE, f"the message at offset {tail.offset} is cut off: {self.damage}"
+            self.damage = None
+        elif tail.needed is not None:
+            problem = f"the message at offset {tail.offset} is torn: it takes {tail.needed} bytes and {rest} are there"
+        else:
+            problem = f"the segment ends {rest} bytes into a length field, at offset {tail.offset}"
+        return Flaw(kind, tail.offset, self.offset, problem)
+
+    def _next_chain(self) -> int | None:
+        """Where in `data` messages go on after the present place; reads as far as it takes."""
+        low = 1
+        while True:
+            self._fill(RESYNC_WINDOW)
+            high = len(self.data) if self.ended else len(self.data) - CHAIN_ROOM
+            found = self.search.find(self.data, self.at + low, high, at_end=self.ended)
+            if found is not None or self.ended:
+                return found
+            self.at, low = high, 0
+
+    def _skipped(self, origin: int, found: int) -> Flaw:
+        self.at = found
+        size = self.offset - origin
+        problem = f"the {size} bytes from offset {origin} on are no messages; intact ones go on at {self.offset}"
+        return Flaw(FlawKind.NONSENSE, origin, self.offset, problem)
+
+    def _drain(self) -> None:
+        """Use up everything, without keeping it."""
+        self.at = len(self.data)
+        while not self.ended:
+            self.base, self.data, self.at = self.offset, b"", 0
+            self.base += len(self._fetch(self.window))

@@ -1,0 +1,108 @@
+"""Which segment a file is, by its path: a layout such as `broker-{broker}/{topic}-{partition}` of the folders above it.
+
+Strategy: a layout is matched against the last folders of the path only, so that it does not matter where the tree
+stands. Inside an archive the path goes on after `!/`, so the archive's own name is a folder that a layout can use, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from consumerd.errors import ConfigError
+from consumerd.storage.archive import MAX_SEGMENT_BYTES
+from consumerd.storage.segment import SUFFIX, parse_segment_name
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import validate_topic
+
+#: What separates an archive's name from that of a file in it.
+INSIDE = "!/"
+#: As brokers name the folders of partitions (golden notes, 3).
+DEFAULT_LAYOUT = "{topic}-{partition}"
+
+_FIELDS = {"topic": r"[^/]+", "partition": r"[0-9]{1,10}", "broker": r"[0-9]{1,10}"}
+_TOKEN = re.compile(r"\{([^{}]*)\}|(\*)|([^{}*]+)")
+_INT32 = 1 << 31
+
+
+class SegmentName(NamedTuple):
+    """The identity of a segment. `broker` is None where neither the path nor anybody says it."""
+
+    topic: str
+    broker: int | None
+    partition: int
+    start: int
+
+    @property
+    def folder(self) -> str:
+        """`topic/broker-partition`, or `topic/partition` without a broker."""
+        number = str(self.partition) if self.broker is None else f"{self.broker}-{self.partition}"
+        return f"{self.topic}/{number}"
+
+
+class MisnamedSegmentError(ConfigError):
+    """A file ends like a segment, but its path does not say which one it is."""
+
+
+class Layout:
+    """The pattern of the folders above segments: `{topic}`, `{partition}`, perhaps `{broker}`, `*` and plain text.
+
+    Raises ConfigError for a text that is none.
+    """
+
+    def __init__(self, text: str = DEFAULT_LAYOUT, broker: int | None = None) -> None:
+        self.text = text
+        self.broker = broker
+        self._depth = text.count("/") + 1
+        self._pattern = _compiled(text)
+        if broker is not None and "{broker}" in text:
+            raise ConfigError(f"the layout {text!r} names the broker already; leave out either that or the broker id")
+
+    def name(self, path: str) -> SegmentName:
+        """Which segment `path` is; `.gz` and `.zst` at the end are no part of its name. Raises MisnamedSegmentError."""
+        *folders, file = path.replace(INSIDE, "/").split("/")
+        start = segment_start(file)
+        if start is None:
+            raise MisnamedSegmentError(
+                f"{path} is not named by its first message's offset, as {0:020d}{SUFFIX} is: rename it"
+            )
+        match = self._pattern.fullmatch("/".join(folders[-self._depth :]))
+        if match is None:
+            raise MisnamedSegmentError(f"{path} is in no folder of the layout {self.text}: name another one")
+        found = match.groupdict()
+        numbers = {key: int(found[key]) for key in ("partition", "broker") if key in found}
+        try:
+            validate_topic(found["topic"])
+        except InvalidTopicError as error:
+            raise MisnamedSegmentError(f"{path} is of no topic: {error}") from error
+        if any(number >= _INT32 for number in numbers.values()):
+            raise MisnamedSegmentError(f"{path} has a number of a partition or broker that none can have")
+        return SegmentName(found["topic"], numbers.get("broker", self.broker), numbers["partition"], start)
+
+
+def segment_start(file: str) -> int | None:
+    """The start offset in the name of a segment file, packed or not; None where it is none."""
+    start = parse_segment_name(file.removesuffix(".gz").removesuffix(".zst"))
+    return None if start is None or start + MAX_SEGMENT_BYTES >= 1 << 63 else start
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    pattern, position = "", 0
+    seen: set[str] = set()
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise ConfigError(f"the layout {text!r} has a brace without its counterpart")
+        field, star, plain = token.groups()
+        if field is not None:
+            if field not in _FIELDS or field in seen:
+                what = "twice" if field in seen else "which does not exist"
+                raise ConfigError(f"the layout {text!r} names {{{field}}}, {what}; there is {', '.join(_FIELDS)}")
+            seen.add(field)
+            pattern += f"(?P<{field}>{_FIELDS[field]})"
+        else:
+            pattern += "[^/]*" if star else re.escape(plain)
+        position = token.end()
+    if not seen >= {"topic", "partition"}:
+        raise ConfigError(f"the layout {text!r} must name {{topic}} and {{partition}}, as {DEFAULT_LAYOUT} does")
+    return re.compile(pattern, re.DOTALL)

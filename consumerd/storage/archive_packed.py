@@ -1,0 +1,138 @@
+"""Unpacking a compressed file front to back, a piece at a time: .gz here, others by a decoder handed in.
+
+Strategy: the decoder gets pieces of the packed stream and a bound for what may come out of them; both sides are
+counted, and it ends where the one has grown past all measure. Members in a row are one file, as gzip and zstd have it.
+Zeros after a member are the padding of tapes and tars. Anything else there, and a member that is cut short, is damage,
+because something that was there is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from isal import isal_zlib
+
+from consumerd.storage.archive import DEFAULT_EXPANSION, FREE_EXPANSION
+from consumerd.storage.errors import DamagedArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.storage.archive import Stream
+
+#: Bytes of the packed stream read at once.
+_PACKED_WINDOW = 1 << 18
+#: Unpacked bytes asked of a decoder at once.
+_PIECE = 1 << 20
+
+#: Its stub calls the class an instance.
+_IsalError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
+
+
+class Decoder(Protocol):
+    """One member of a compressed file."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """After `eof`: what follows the member."""
+        ...
+
+    @property
+    def unconsumed_tail(self) -> bytes:
+        """What of the last input was not looked at; to be given again."""
+        ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """What comes out of `data`, about `max_length` bytes at most. Raises DamagedArchiveError."""
+        ...
+
+
+class GzipDecoder:
+    """One gzip member, its CRC and length checked."""
+
+    def __init__(self) -> None:
+        self._inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._inflater.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflater.unused_data
+
+    @property
+    def unconsumed_tail(self) -> bytes:
+        return self._inflater.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        try:
+            return self._inflater.decompress(data, max_length)
+        except _IsalError as error:
+            raise DamagedArchiveError(f"the gzip data is damaged: {error}") from error
+
+
+class UnpackedStream:
+    """What is in a compressed file, as a `Stream`. `what` names the compression in errors."""
+
+    def __init__(
+        self,
+        packed: Stream,
+        decoder: Callable[[], Decoder] = GzipDecoder,
+        *,
+        what: str = "gzip",
+        expansion: int = DEFAULT_EXPANSION,
+    ) -> None:
+        self._packed = packed
+        self._new_decoder = decoder
+        self._what = what
+        self._expansion = expansion
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._pieces = self._unpack()
+        self._piece = b""
+        self._at = 0
+
+    def read(self, size: int, /) -> bytes:
+        if self._at == len(self._piece):
+            self._piece, self._at = next(self._pieces, b""), 0
+        found = self._piece[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+    def _unpack(self) -> Iterator[bytes]:
+        """The unpacked bytes in pieces that are not empty."""
+        data = self._more()
+        if not data:
+            raise DamagedArchiveError(f"there is no {self._what} data at all, which not even an empty file becomes")
+        while data:
+            decoder = self._new_decoder()
+            while not decoder.eof:
+                piece = decoder.decompress(data, _PIECE)
+                data = decoder.unconsumed_tail
+                if piece:
+                    yield self._counted(piece)
+                elif not decoder.eof:
+                    more = self._more()
+                    if not more:
+                        raise DamagedArchiveError(f"the {self._what} data is cut short")
+                    data += more
+            data = decoder.unused_data.lstrip(b"\0")
+            while not data and (more := self._more()):
+                data = more.lstrip(b"\0")
+
+    def _more(self) -> bytes:
+        data = self._packed.read(_PACKED_WINDOW)
+        self._bytes_in += len(data)
+        return data
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._bytes_out += len(piece)
+        if self._bytes_out > max(FREE_EXPANSION, self._expansion * self._bytes_in):
+            raise DamagedArchiveError(
+                f"the {self._what} data grows to more than {self._expansion} times its size; if that is right, allow it"
+            )
+        return piece

@@ -1,0 +1,72 @@
+"""Finding where the messages of a damaged segment go on.
+
+Strategy: a compiled pattern proposes places where a length and a magic could stand, and a place counts when a *chain*
+begins there: an intact message, followed by another intact one or by the very end. The CRCs of two messages do not
+match by chance; the payload of one message may of course hold others (a recorded conversation, say), which is why a
+search is only made where following lengths has failed, and never taken for the truth without being asked for. The
+work is bounded whatever the bytes are: so many bytes of CRC per byte searched, beyond that nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from consumerd.wire.v07 import OuterMessage, Tail, read_outer
+from consumerd.wire.v07.outer import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes that a search wants to see at once.
+RESYNC_WINDOW = 8 << 20
+#: Of those, the last ones are searched in the next window, so that a chain of so many bytes is never cut.
+CHAIN_ROOM = 4 << 20
+#: Bytes of CRC per byte searched, and how many more in all.
+_WORK_PER_BYTE = 16
+_FREE_WORK = 64 << 20
+#: The length of a message (at least 5, at most 2 GiB), then magic 0 or 1, at any position.
+_CANDIDATE = re.compile(rb"(?=(?!\0\0\0[\0-\4])[\0-\x7f][\0-\xff]{3}[\0\1])")
+
+
+class Search:
+    """The searches in one segment."""
+
+    def __init__(self, max_payload: int) -> None:
+        self._max_payload = max_payload
+        self._work = _FREE_WORK
+
+    def find(self, data: bytes, low: int, high: int, *, at_end: bool) -> int | None:
+        """The first position of `data[low:high]` at which a chain begins; the chain may reach beyond `high`.
+
+        `at_end`: nothing follows `data`.
+        """
+        self._work += (high - low) * _WORK_PER_BYTE
+        for position in _candidates(data, low, high):
+            size = int.from_bytes(data[position : position + 4])
+            if size > min(self._work, self._max_payload + HEADER_SIZE[1]) or position + 4 + size > len(data):
+                continue
+            self._work -= size
+            if self._is_chain(data, position, at_end):
+                return position
+        return None
+
+    def _is_chain(self, data: bytes, position: int, at_end: bool) -> bool:
+        first = read_outer(data, position, position, self._max_payload)
+        if isinstance(first, Tail) or not first.valid:
+            return False
+        after = first.next_offset
+        if after == len(data):
+            return at_end and bool(first.payload)
+        second = read_outer(data, after, after, self._max_payload)
+        if isinstance(second, OuterMessage):
+            self._work -= second.size
+            return second.valid and bool(first.payload or second.payload)
+        return at_end and second.problem is None and bool(first.payload)
+
+
+def _candidates(data: bytes, low: int, high: int) -> Iterator[int]:
+    for match in _CANDIDATE.finditer(data, low, min(len(data), high + 4)):
+        if match.start() >= high:
+            break
+        yield match.start()
