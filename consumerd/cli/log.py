@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.cli import log_export, log_verify
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,6 +35,10 @@ Examples:
 @click.group("log")
 def command() -> None:
     """Read directories of .kafka segment files without a broker."""
+
+
+command.add_command(log_export.command)
+command.add_command(log_verify.command)
 
 
 @command.command("dump", epilog=EXAMPLES)

@@ -1,0 +1,117 @@
+"""How the segments of a partition fit together (spec 003, 5.5; golden notes, 3): where one ends, the next one begins.
+
+Strategy: pure, over the summaries of all segments. What only the neighbours can tell is decided here: a torn end is
+what a crash leaves of the *last* segment; in an older one it is a block that was lost from the midst of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from consumerd.archive.findings import Finding, FindingKind
+from consumerd.storage.archive import FlawKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.archive.findings import SegmentSummary
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """One partition: its segments by start offset, and everything that is wrong with it, in order of offsets."""
+
+    name: str
+    segments: list[SegmentSummary]
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def messages(self) -> int:
+        return sum(segment.messages for segment in self.segments)
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].start
+
+    @property
+    def end(self) -> int:
+        return max(segment.end for segment in self.segments)
+
+    def count(self, *kinds: FlawKind | FindingKind) -> int:
+        """How many findings are of these kinds."""
+        return sum(finding.count for finding in self.findings if finding.kind in kinds)
+
+
+def judge(summaries: Iterable[SegmentSummary]) -> list[PartitionReport]:
+    """The partitions of an archive, sorted by name."""
+    partitions: dict[str, list[SegmentSummary]] = {}
+    for summary in summaries:
+        partitions.setdefault(summary.folder, []).append(summary)
+    return [_judged(name, partitions[name]) for name in sorted(partitions)]
+
+
+def _judged(name: str, segments: list[SegmentSummary]) -> PartitionReport:
+    segments = sorted(segments, key=lambda segment: (segment.start, segment.end, segment.source))
+    report = PartitionReport(name, segments)
+    for segment, following in pairwise(segments):
+        report.findings += _told(segment, following)
+    report.findings += _told(segments[-1], None)
+    return report
+
+
+def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[Finding]:
+    """The findings inside a segment, then those between it and the one that follows."""
+    found = list(segment.findings)
+    if segment.untold:
+        found.append(
+            Finding(
+                FindingKind.MORE,
+                segment.source,
+                f"{segment.untold} more things are wrong with the segment than are told one by one",
+                segment.folder,
+                segment.start,
+                segment.end,
+                segment.untold,
+            )
+        )
+    if following is None:
+        return found
+    missing = following.start - segment.end
+    lost = missing > 0 and bool(found)
+    if segment.torn_at is not None:
+        short = f"; {missing} bytes are missing before the next segment" if missing > 0 else ""
+        found = [
+            replace(finding, kind=FindingKind.LOST, problem=finding.problem + short)
+            if finding.kind is FlawKind.TORN
+            else finding
+            for finding in found
+        ]
+        if missing > 0:
+            return found
+    if (between := _between(segment, following, missing, lost=lost)) is not None:
+        found.append(between)
+    return found
+
+
+def _between(segment: SegmentSummary, following: SegmentSummary, missing: int, *, lost: bool) -> Finding | None:
+    next_file = following.source.rpartition("/")[2]
+    if segment.start == following.start:
+        kind, problem = FindingKind.DUPLICATE, f"the same segment is in {following.source}, too"
+    elif not segment.size:
+        kind, problem = FindingKind.EMPTY, f"the segment is empty, and {next_file} begins {missing} bytes further on"
+    elif missing > 0:
+        kind = FindingKind.LOST if lost else FindingKind.GAP
+        problem = f"the segment ends at offset {segment.end}, {missing} bytes before {next_file} begins"
+    elif missing < 0:
+        kind = FindingKind.OVERLAP
+        problem = f"the segment ends at offset {segment.end}, {-missing} bytes behind the beginning of {next_file}"
+    else:
+        return None
+    low, high = sorted((segment.end, following.start))
+    return Finding(kind, segment.source, problem, segment.folder, low, high)

@@ -1,0 +1,243 @@
+"""Exporting an archive: what is left to do, the workers' results one by one, and the report.
+
+Strategy: the manifest is the truth about what is finished, and only this process writes it and gives names to files. A
+name is given before the manifest knows of it, and what a name replaced is removed after; a run that finds files of
+which its manifest does not know removes them. So a kill at any point costs the segments in the making and nothing else,
+and never leaves a message twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumerd.archive.contiguity import PartitionReport, judge
+from consumerd.archive.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
+from consumerd.archive.export_worker import ExportTask, Made, export_source, wanted
+from consumerd.archive.findings import Finding
+from consumerd.archive.manifest import Entry, Manifest, load
+from consumerd.archive.opening import stamp_of
+from consumerd.archive.options import ExportOptions, Format
+from consumerd.archive.outputs import MANIFEST, PARTIAL, Disk, OutputFolder
+from consumerd.archive.parquet import require_parquet
+from consumerd.archive.pool import run_tasks
+from consumerd.archive.progress import BytesRead
+from consumerd.archive.sources import Packing
+from consumerd.storage.archive import FlawKind
+from consumerd.storage.archive_names import INSIDE, Layout, MisnamedSegmentError, SegmentName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumerd.archive.pool import Stop
+    from consumerd.archive.progress import Progress
+    from consumerd.archive.sources import Source
+
+#: The manifest is written at most every so many seconds, and not more than a twentieth of the time.
+_SAVE_SECONDS = 1.0
+_SAVE_SHARE = 20
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What the folder holds now, and what this run did for it."""
+
+    partitions: list[PartitionReport]
+    rows: int
+    files: int
+    bytes: int
+    #: Segments exported by this run, those that were finished before, and those of the former that had changed.
+    made: int = 0
+    kept: int = 0
+    changed: int = 0
+    loose: list[Finding] = field(default_factory=list)
+
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, by partition and offset, then the rest by source."""
+        found = [finding for partition in self.partitions for finding in partition.findings]
+        return found + sorted(self.loose, key=lambda finding: (finding.source, finding.kind))
+
+    def is_sound(self, *, allow_torn_tail: bool) -> bool:
+        """Whether nothing is wrong, but for torn ends of logs perhaps."""
+        return all(allow_torn_tail and finding.kind is FlawKind.TORN for finding in self.findings())
+
+
+class Export:
+    """One run. Blocking; `run` once."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        folder: Path,
+        options: ExportOptions,
+        *,
+        workers: int,
+        progress: Progress,
+        stop: Stop,
+        monotonic: Callable[[], float],
+        disk: Disk | None = None,
+    ) -> None:
+        self._sources = sources
+        self._options = options
+        self._policy = f"{options.on_corrupt}, resync {options.resync}, expansion {options.expansion}"
+        self._layout = Layout(options.layout, options.broker)
+        self._workers = workers
+        self._progress = progress
+        self._stop = stop
+        self._monotonic = monotonic
+        self._disk = disk or Disk()
+        self._folder = OutputFolder(folder, self._disk)
+        self._manifest = Manifest(options.fixed())
+        #: Segment -> the source that it was exported from.
+        self._origins: dict[SegmentName, str] = {}
+        #: Finished file -> the source that it was made of.
+        self._outputs: dict[str, str] = {}
+        self._replaced: set[str] = set()
+        self._next_save = 0.0
+        self._made = self._kept = self._changed = 0
+        self._loose: list[Finding] = []
+
+    def run(self) -> ExportReport:
+        """Export what is not exported yet.
+
+        Raises OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError, CorruptSegmentError if the
+        policy says so, InterruptedWorkError, WorkerDiedError. After any of them the next run goes on.
+        """
+        if self._options.format is Format.PARQUET:
+            require_parquet()
+        with self._folder.held():
+            self._manifest = load(self._folder.read_manifest(), self._options)
+            self._outputs = self._manifest.outputs()
+            self._folder.clean(self._outputs.__contains__)
+            tasks = self._plan()
+            self._save()
+            try:
+                work = partial(export_source, self._options, str(self._folder.path), self._disk)
+                run_tasks(work, tasks, workers=self._workers, on_event=self._on_event, stop=self._stop)
+            except InterruptedWorkError as error:
+                done = self._made + self._kept
+                raise InterruptedWorkError(
+                    f"interrupted with {done} segments done; the same command goes on"
+                ) from error
+            finally:
+                self._save()
+            return self._report()
+
+    def _plan(self) -> list[ExportTask]:
+        """What is left to do, the largest first, and the entries that still hold."""
+        for entry in self._manifest.entries.values():
+            assert entry.summary.name is not None
+            self._claim(entry.summary.name, entry.key)
+        inside: dict[str, list[Entry]] = {}
+        for entry in self._manifest.entries.values():
+            inside.setdefault(entry.key.partition(INSIDE)[0], []).append(entry)
+        tasks = []
+        for source in self._sources:
+            if source.is_tar:
+                entries = inside.get(source.name, ())
+                done = frozenset(entry.key for entry in entries if self._holds(entry, source))
+                self._kept += len(done)
+                tasks.append(ExportTask(source, done))
+            elif (former := self._manifest.entries.get(source.name)) is not None and self._holds(former, source):
+                self._kept += 1
+            elif self._is_wanted(source):
+                tasks.append(ExportTask(source))
+        in_tars = any(task.source.is_tar for task in tasks)
+        self._progress.begin(sum(task.source.size or 0 for task in tasks), None if in_tars else len(tasks))
+        return sorted(tasks, key=lambda task: -(task.source.size or 0))
+
+    def _holds(self, entry: Entry, source: Source) -> bool:
+        """Whether an entry of the manifest saves us the work."""
+        if entry.summary.stamp != stamp_of(source):
+            self._changed += 1
+            return False
+        if entry.summary.flaws and entry.policy != self._policy:
+            return False
+        try:
+            if self._layout.name(entry.key) != entry.summary.name:
+                return False
+        except MisnamedSegmentError:
+            return False
+        return entry.output is None or self._folder.size(entry.output) == entry.size
+
+    def _is_wanted(self, source: Source) -> bool:
+        """Whether a worker has to look at a single segment; also takes note of whose it is."""
+        try:
+            name = self._layout.name(source.name)
+        except MisnamedSegmentError:
+            return True  # the worker says so
+        size = source.size if source.packing is Packing.NONE else None
+        if not wanted(name, size, self._options):
+            return False
+        self._claim(name, source.name)
+        return True
+
+    def _claim(self, name: SegmentName, source: str) -> None:
+        """No segment is exported from two places, because readers of the folder would see its messages twice."""
+        if name.topic in {MANIFEST, PARTIAL}:
+            raise OutputFolderError(f"a topic named {name.topic} cannot be exported: the folder uses that name itself")
+        other = self._origins.setdefault(name, source)
+        if other != source:
+            raise DuplicateSegmentError(
+                f"{other} and {source} are the same segment of {name.folder}; tell brokers apart by --layout or "
+                "--broker-id, or export only one of the two into this folder"
+            )
+
+    def _claim_output(self, output: str, source: str) -> None:
+        """Of two overlapping segments, cut to the same range, one would take the other's place."""
+        other = self._outputs.setdefault(output, source)
+        if other != source:
+            raise DuplicateSegmentError(f"{other} and {source} hold the same offsets; export only one of the two")
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, BytesRead):
+            self._progress.advance(event.size)
+        elif isinstance(event, Made):
+            self._commit(event)
+            self._progress.segment(event.rows)
+        elif isinstance(event, Finding):
+            self._loose.append(event)
+
+    def _commit(self, made: Made) -> None:
+        name = made.summary.name
+        assert name is not None
+        self._claim(name, made.summary.source)
+        output = None
+        if made.partial is not None:
+            output = f"{name.folder}/{made.start:020d}-{made.end:020d}{self._options.suffix}"
+            self._claim_output(output, made.summary.source)
+            self._folder.commit(Path(made.partial), output)
+        entry = Entry(made.summary, self._policy, output, made.start, made.end, made.rows, made.size, made.sha256)
+        former = self._manifest.entries.get(entry.key)
+        if former is not None and former.output is not None:
+            self._replaced.add(former.output)
+        if output is not None:
+            self._replaced.discard(output)  # perhaps its own name again
+        self._manifest.entries[entry.key] = entry
+        self._made += 1
+        if self._monotonic() >= self._next_save:
+            self._save()
+
+    def _save(self) -> None:
+        began = self._monotonic()
+        self._folder.write_manifest(self._manifest.dump())
+        for name in self._replaced:
+            self._folder.remove(name)
+        self._replaced.clear()
+        ended = self._monotonic()
+        self._next_save = ended + max(_SAVE_SECONDS, _SAVE_SHARE * (ended - began))
+
+    def _report(self) -> ExportReport:
+        entries = self._manifest.entries.values()
+        return ExportReport(
+            judge(entry.summary for entry in entries),
+            rows=sum(entry.rows for entry in entries),
+            files=sum(entry.output is not None for entry in entries),
+            bytes=sum(entry.size for entry in entries),
+            made=self._made,
+            kept=self._kept,
+            changed=self._changed,
+            loose=self._loose,
+        )

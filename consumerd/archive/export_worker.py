@@ -1,0 +1,171 @@
+"""The part of an export that workers do: a source in, files without a name out.
+
+Strategy: one segment is one file, whatever it takes; nothing of a segment is told before its file is sealed. Damaged
+messages are dealt with as asked; bytes that are no messages never become rows, they are only told of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.archive.errors import CorruptSegmentError, ReadFailedError
+from consumerd.archive.findings import Finding, FindingKind, SegmentSummary
+from consumerd.archive.ndjson import NdjsonWriter
+from consumerd.archive.opening import OpenSegment, open_segments
+from consumerd.archive.options import ExportOptions, Format, OnCorrupt
+from consumerd.archive.outputs import Disk, PartialFile
+from consumerd.archive.parquet import ParquetRows
+from consumerd.archive.progress import Meter
+from consumerd.archive.rows import Origin, within
+from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
+from consumerd.storage.archive_names import Layout, MisnamedSegmentError, SegmentName
+
+if TYPE_CHECKING:
+    from consumerd.archive.pool import Emit
+    from consumerd.archive.rows import RowWriter
+    from consumerd.archive.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """A source, and the names of the segments in it that a former run has finished."""
+
+    source: Source
+    done: frozenset[str] = frozenset()
+
+
+class Made(NamedTuple):
+    """Event: a segment is exported, and `partial` (None: without rows) waits for its name."""
+
+    summary: SegmentSummary
+    partial: str | None
+    start: int
+    end: int
+    rows: int
+    size: int
+    sha256: str | None
+
+
+def export_source(options: ExportOptions, folder: str, disk: Disk, task: ExportTask, emit: Emit) -> None:
+    """The work of one worker: emits Made, Finding and BytesRead.
+
+    Raises CorruptSegmentError if the policy says so, WriteFailedError, MissingExtraError.
+    """
+    layout = Layout(options.layout, options.broker)
+    meter = Meter(emit)
+    source = task.source
+    try:
+        for opened in open_segments(source, expansion=options.expansion, on_bytes=meter.add):
+            if isinstance(opened, Finding):
+                emit(opened)
+            elif opened.name not in task.done:
+                _export_one(opened, layout, options, Path(folder), disk, emit)
+    except ReadFailedError as error:
+        emit(Finding(FindingKind.UNREADABLE, source.name, str(error)))
+    meter.finish(source.size)
+
+
+def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
+    """Whether a segment can have rows that are asked for; `size` in bytes, None if unknown."""
+    if options.topics and name.topic not in options.topics:
+        return False
+    if options.last is not None and name.start >= options.last:
+        return False
+    return size is None or name.start + size > options.first or not options.first
+
+
+def _export_one(
+    opened: OpenSegment, layout: Layout, options: ExportOptions, folder: Path, disk: Disk, emit: Emit
+) -> None:
+    try:
+        name = layout.name(opened.name)
+    except MisnamedSegmentError as error:
+        emit(Finding(FindingKind.MISNAMED, opened.name, str(error)))
+        return
+    if not wanted(name, opened.size, options):
+        return
+    with _Segment(name, opened, options, folder, disk) as segment:
+        for item in read_runs(opened.stream, name.start, resync=options.resync, expansion=options.expansion):
+            segment.take(item)
+        made = segment.finish()
+        emit(made)
+
+
+class _Segment:
+    """The file of one segment, from its first row to its seal. Leaves nothing behind when it fails."""
+
+    def __init__(
+        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, disk: Disk
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._folder = folder
+        self._disk = disk
+        self._summary = SegmentSummary(opened.name, opened.stamp, name.folder, name.start, name)
+        self._file: PartialFile | None = None
+        self._writer: RowWriter | None = None
+        self._start: int | None = None
+        self._end = name.start
+        self._rows = 0
+
+    def __enter__(self) -> _Segment:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._file is not None:
+            self._file.discard()
+
+    def take(self, item: Run | Flaw) -> None:
+        """The next thing of the segment."""
+        options = self._options
+        self._summary.see(item)
+        if isinstance(item, Run):
+            run = within(item, options.first, options.last)
+            if run is not None:
+                self._covers(run)
+                if run.payloads:
+                    self._rows += len(run.payloads)
+                    self._into().add_run(run)
+            return
+        if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL:
+            raise CorruptSegmentError(
+                f"{self._summary.source}: {item.problem}; look at it with `consumerd log verify`, then export with "
+                "--on-corrupt skip or keep"
+            )
+        if item.kind in MESSAGE_FLAWS and self._is_wanted(item):
+            self._covers(item)
+            if options.on_corrupt is OnCorrupt.KEEP:
+                self._rows += 1
+                self._into().add_flaw(item)
+
+    def _is_wanted(self, flaw: Flaw) -> bool:
+        return flaw.offset >= self._options.first and (self._options.last is None or flaw.offset < self._options.last)
+
+    def _covers(self, item: Run | Flaw) -> None:
+        if self._start is None:
+            self._start = item.offset
+        self._end = item.next_offset
+
+    def _into(self) -> RowWriter:
+        """The writer, made with the first row."""
+        if self._writer is None:
+            self._file = PartialFile(self._folder, self._options, self._disk)
+            origin = Origin(self._name, self._summary.source)
+            if self._options.format is Format.PARQUET:
+                self._writer = ParquetRows(self._file, origin, self._options.compression)
+            else:
+                self._writer = NdjsonWriter(self._file, origin, base64=self._options.base64)
+        return self._writer
+
+    def finish(self) -> Made:
+        """Seal the file."""
+        start = self._name.start if self._start is None else self._start
+        if self._file is None or self._writer is None:
+            return Made(self._summary, None, start, self._end, 0, 0, None)
+        self._writer.finish()
+        self._file.seal()
+        return Made(
+            self._summary, str(self._file.path), start, self._end, self._rows, self._file.size, self._file.sha256
+        )

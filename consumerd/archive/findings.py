@@ -1,0 +1,122 @@
+"""What is wrong with an archive, one finding per thing, and what a segment was found to hold.
+
+Strategy: a worker looks at one segment and sums it up (`SegmentSummary`); only who has seen all segments of a partition
+can tell a torn end of the log from a block that is lost in its midst (`consumerd.archive.contiguity`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run
+from consumerd.wire.v07 import Codec
+
+if TYPE_CHECKING:
+    from consumerd.storage.archive_names import SegmentName
+
+#: Findings of one segment that are told one by one; beyond them they are counted.
+MAX_FINDINGS = 1000
+
+
+class FindingKind(StrEnum):
+    """What is wrong beside the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
+
+    #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
+    GAP = "gap"
+    #: A segment ends before the next one begins, and ends inside a message or in nonsense.
+    LOST = "lost-block"
+    #: A segment ends behind the beginning of the next one.
+    OVERLAP = "overlap"
+    DUPLICATE = "duplicate-segment"
+    #: A segment without a byte that is not the last one of its partition.
+    EMPTY = "empty-segment"
+    MISNAMED = "misnamed-segment"
+    #: A name in a tar that leads out of it.
+    UNSAFE = "unsafe-name"
+    #: A link, a sparse file or the like in a tar.
+    NO_FILE = "no-plain-file"
+    UNREADABLE = "unreadable-file"
+    #: More findings of a segment than are told one by one.
+    MORE = "more-findings"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `offset` and `end` are log offsets, where it has some; `problem` is a sentence."""
+
+    kind: FlawKind | FindingKind
+    source: str
+    problem: str
+    partition: str | None = None
+    offset: int | None = None
+    end: int | None = None
+    #: How many things it stands for.
+    count: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json` and manifests."""
+        return {
+            "finding": str(self.kind),
+            "source": self.source,
+            "partition": self.partition,
+            "offset": self.offset,
+            "end": self.end,
+            "problem": self.problem,
+        }
+
+
+@dataclass(slots=True)
+class SegmentSummary:
+    """One segment as it was found. Sizes in bytes of the segment itself, unpacked."""
+
+    source: str
+    stamp: str
+    #: What the partition is called in reports.
+    folder: str
+    start: int
+    name: SegmentName | None = None
+    size: int = 0
+    #: Messages that can be read: those inside of wrappers, and plain ones.
+    messages: int = 0
+    wrappers: int = 0
+    #: Messages that cannot.
+    corrupt: int = 0
+    #: Bytes that are no messages, and those of a torn end.
+    nonsense: int = 0
+    torn: int = 0
+    #: Where a torn end begins.
+    torn_at: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    untold: int = 0
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.start + self.size
+
+    @property
+    def flaws(self) -> int:
+        """How many things are wrong inside of it."""
+        return len(self.findings) + self.untold
+
+    def see(self, item: Run | Flaw) -> None:
+        """Take the next thing of the segment into account."""
+        self.size = item.next_offset - self.start
+        if isinstance(item, Run):
+            self.messages += len(item.payloads)
+            self.wrappers += item.codec is not Codec.NONE
+            return
+        if item.kind in MESSAGE_FLAWS:
+            self.corrupt += 1
+        elif item.kind is FlawKind.TORN:
+            self.torn, self.torn_at = item.next_offset - item.offset, item.offset
+        else:
+            self.nonsense += item.next_offset - item.offset
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(
+                Finding(item.kind, self.source, item.problem, self.folder, item.offset, item.next_offset)
+            )
+        else:
+            self.untold += 1

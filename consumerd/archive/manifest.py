@@ -1,0 +1,161 @@
+"""What an export has finished, so that the next run leaves it alone: `_manifest.json`.
+
+Strategy: one entry per source segment, on a line of its own, sorted, so that the same work gives the same text but for
+times of files. An entry counts only while its source still looks as it did, its output is there in full, and what is
+asked of damaged messages is the same as then; otherwise the segment is exported again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from consumerd.archive.errors import OutputFolderError
+from consumerd.archive.findings import Finding, FindingKind, SegmentSummary
+from consumerd.archive.outputs import MANIFEST
+from consumerd.storage.archive import FlawKind
+from consumerd.storage.archive_names import SegmentName
+
+if TYPE_CHECKING:
+    from consumerd.archive.options import ExportOptions
+
+_FORMAT = "consumerd export"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One finished segment. `output` is relative to the folder, None where there are no rows."""
+
+    summary: SegmentSummary
+    #: How damaged messages were dealt with; of no account where there are none.
+    policy: str
+    output: str | None = None
+    start: int = 0
+    end: int = 0
+    rows: int = 0
+    size: int = 0
+    sha256: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The source's name."""
+        return self.summary.source
+
+    def as_json(self) -> dict[str, Any]:
+        summary = self.summary
+        assert summary.name is not None
+        return {
+            "source": summary.source,
+            "stamp": summary.stamp,
+            "topic": summary.name.topic,
+            "broker": summary.name.broker,
+            "partition": summary.name.partition,
+            "segment_start": summary.start,
+            "segment_bytes": summary.size,
+            "messages": summary.messages,
+            "wrappers": summary.wrappers,
+            "corrupt": summary.corrupt,
+            "nonsense_bytes": summary.nonsense,
+            "torn_bytes": summary.torn,
+            "torn_at": summary.torn_at,
+            "findings": [
+                [str(finding.kind), finding.offset, finding.end, finding.problem] for finding in summary.findings
+            ],
+            "untold_findings": summary.untold,
+            "policy": self.policy,
+            "output": self.output,
+            "start": self.start,
+            "end": self.end,
+            "rows": self.rows,
+            "bytes": self.size,
+            "sha256": self.sha256,
+            "status": "done",
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Entry:
+        """The inverse of `as_json`. Raises KeyError, TypeError, ValueError for anything else."""
+        name = SegmentName(found["topic"], found["broker"], found["partition"], found["segment_start"])
+        summary = SegmentSummary(
+            found["source"],
+            found["stamp"],
+            name.folder,
+            name.start,
+            name,
+            found["segment_bytes"],
+            found["messages"],
+            found["wrappers"],
+            found["corrupt"],
+            found["nonsense_bytes"],
+            found["torn_bytes"],
+            found["torn_at"],
+            [
+                Finding(_kind(kind), found["source"], problem, name.folder, offset, end)
+                for kind, offset, end, problem in found["findings"]
+            ],
+            found["untold_findings"],
+        )
+        return cls(
+            summary,
+            found["policy"],
+            found["output"],
+            found["start"],
+            found["end"],
+            found["rows"],
+            found["bytes"],
+            found["sha256"],
+        )
+
+
+def _kind(text: str) -> FlawKind | FindingKind:
+    try:
+        return FlawKind(text)
+    except ValueError:
+        return FindingKind(text)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The entries of a folder, by the names of their sources."""
+
+    options: dict[str, Any]
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        """The text of the file."""
+        head = {"manifest": _FORMAT, "version": _VERSION, "options": self.options}
+        lines = [json.dumps(self.entries[key].as_json(), ensure_ascii=True) for key in sorted(self.entries)]
+        return (json.dumps(head)[:-1] + ', "segments": [\n' + ",\n".join(lines) + "\n]}\n").encode()
+
+    def outputs(self) -> dict[str, str]:
+        """Every finished file and the source that it was made of."""
+        return {entry.output: key for key, entry in self.entries.items() if entry.output is not None}
+
+
+def load(data: bytes | None, options: ExportOptions) -> Manifest:
+    """The manifest of a former run, or a new one.
+
+    Raises OutputFolderError where it is broken, or tells of another kind of files than `options`.
+    """
+    fixed = options.fixed()
+    if data is None:
+        return Manifest(fixed)
+    try:
+        found = json.loads(data)
+        if (found["manifest"], found["version"]) != (_FORMAT, _VERSION):
+            raise ValueError("of another kind")
+        entries = [Entry.from_json(entry) for entry in found["segments"]]
+        former: dict[str, Any] = dict(found["options"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OutputFolderError(
+            f"the {MANIFEST} of the output folder is not one of this version; export into an empty folder"
+        ) from error
+    for key, value in fixed.items():
+        if former.get(key) != value:
+            raise OutputFolderError(
+                f"the output folder holds an export with {key} = {former.get(key)!r}, not {value!r}; "
+                "use the same options, or an empty folder"
+            )
+    return Manifest(fixed, {entry.key: entry for entry in entries})

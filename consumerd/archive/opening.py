@@ -1,0 +1,145 @@
+"""From a source to the segments in it, as streams.
+
+Strategy: a source is read once, front to back. The innermost stream counts for the progress and turns whatever a file
+system says into `ReadFailedError`; around it come the unpacking, the tar, and the unpacking of its members. What is no
+segment that can be read comes out as a finding in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.archive.errors import ReadFailedError
+from consumerd.archive.extras import extra
+from consumerd.archive.findings import Finding, FindingKind
+from consumerd.archive.sources import Packing, is_segment, kind_of
+from consumerd.archive.zstd import ZstdDecoder
+from consumerd.errors import ConsumerdError
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archive import FlawKind
+from consumerd.storage.archive_names import INSIDE
+from consumerd.storage.archive_packed import UnpackedStream
+from consumerd.storage.archive_tar import TarKind, read_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.archive.sources import Source
+    from consumerd.storage.archive import Stream
+
+
+class OpenSegment(NamedTuple):
+    """A segment to be read now: the stream ends with the turn of the iterator it came from.
+
+    `size` counts the segment's own bytes, None where only reading tells.
+    """
+
+    name: str
+    stamp: str
+    size: int | None
+    stream: Stream
+
+
+def open_segments(
+    source: Source, *, expansion: int, on_bytes: Callable[[int], object]
+) -> Iterator[OpenSegment | Finding]:
+    """The segments in a source, in order. `on_bytes` hears how many bytes of the source were read, as it goes.
+
+    Raises MissingExtraError, and ReadFailedError where the file system gives up.
+    """
+    name, stamp = source.name, stamp_of(source)
+    with _raw(source, on_bytes) as raw:
+        stream = unpacked(raw, source.packing, expansion)
+        if not source.is_tar:
+            size = source.size if source.packing is Packing.NONE else None
+            yield OpenSegment(name, stamp, size, stream)
+            return
+        seen: set[str] = set()
+        try:
+            for member, data in read_members(stream):
+                if not is_segment(member.name):
+                    continue
+                inside = f"{name}{INSIDE}{member.name}"
+                if member.is_unsafe:
+                    problem = f"{inside} leads out of its archive; it was not read"
+                    yield Finding(FindingKind.UNSAFE, inside, problem)
+                elif member.kind is not TarKind.FILE:
+                    problem = f"{inside} is a {member.kind.value} in its archive; pack it again as a plain file"
+                    yield Finding(FindingKind.NO_FILE, inside, problem)
+                elif member.name in seen:
+                    problem = f"{inside} is in its archive more than once; only the first one was read"
+                    yield Finding(FindingKind.DUPLICATE, inside, problem)
+                else:
+                    seen.add(member.name)
+                    packing, _ = kind_of(member.name) or (Packing.NONE, False)
+                    size = member.size if packing is Packing.NONE else None
+                    yield OpenSegment(inside, stamp, size, unpacked(data, packing, expansion))
+        except DamagedArchiveError as error:
+            problem = f"{name} is damaged, and what follows is missing: {error}"
+            yield Finding(FlawKind.ARCHIVE, name, problem)
+
+
+def stamp_of(source: Source) -> str:
+    """What tells one state of a segment from another, as far as its source can tell."""
+    return f"{source.stamp}, {source.size} bytes"
+
+
+def unpacked(stream: Stream, packing: Packing, expansion: int) -> Stream:
+    """The stream itself, or what comes out of it."""
+    if packing is Packing.GZIP:
+        return UnpackedStream(stream, expansion=expansion)
+    if packing is Packing.ZSTD:
+        return UnpackedStream(stream, ZstdDecoder, what="zstd", expansion=expansion)
+    return stream
+
+
+@contextlib.contextmanager
+def _raw(source: Source, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(_opened(source))
+            if source.part is not None:
+                file.seek(source.part.position)
+        except ConsumerdError:
+            raise
+        except Exception as error:  # a remote file system has errors of its own
+            raise _failure(source, error) from error
+        yield _RawStream(file, source, on_bytes)
+
+
+def _opened(source: Source) -> contextlib.AbstractContextManager[Any]:
+    if not source.is_remote:
+        return Path(source.path).open("rb", buffering=0)
+    opened: contextlib.AbstractContextManager[Any] = extra("fsspec", f"reading {source.path}").open(source.path, "rb")
+    return opened
+
+
+def _failure(source: Source, error: Exception) -> ReadFailedError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    return ReadFailedError(f"{source.name} cannot be read: {reason}")
+
+
+class _RawStream:
+    """The bytes of the source as it was when it was found: what was appended since is left for the next time."""
+
+    def __init__(self, file: Any, source: Source, on_bytes: Callable[[int], object]) -> None:
+        self._file = file
+        self._source = source
+        self._on_bytes = on_bytes
+        self._left = source.size
+
+    def read(self, size: int, /) -> bytes:
+        if self._left is not None:
+            size = min(size, self._left)
+        try:
+            data: bytes = self._file.read(size)
+        except Exception as error:  # a remote file system has errors of its own
+            raise _failure(self._source, error) from error
+        if self._left is not None:
+            if size and not data:
+                raise DamagedArchiveError(f"the file has become {self._left} bytes shorter since it was found")
+            self._left -= len(data)
+        self._on_bytes(len(data))
+        return data

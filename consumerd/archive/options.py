@@ -1,0 +1,73 @@
+"""What an export is asked to make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from consumerd.storage.archive import DEFAULT_EXPANSION
+from consumerd.storage.archive_names import DEFAULT_LAYOUT
+
+
+class Format(StrEnum):
+    """The format of the files that are made."""
+
+    NDJSON = "ndjson"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    """How they are compressed: Parquet inside of the file, NDJSON as a whole."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    #: Parquet only.
+    SNAPPY = "snappy"
+
+
+class OnCorrupt(StrEnum):
+    """What to do about a message that cannot be read."""
+
+    #: End the export, with exit code 7; what is finished stays.
+    FAIL = "fail"
+    #: Leave it out.
+    SKIP = "skip"
+    #: Make a row of it, with what is there as its payload.
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How to export. Offsets: rows with `first` <= offset < `last`, of the outermost message."""
+
+    format: Format = Format.NDJSON
+    compression: Compression = Compression.NONE
+    #: NDJSON: every payload in base64, and not only those that are no UTF-8.
+    base64: bool = False
+    layout: str = DEFAULT_LAYOUT
+    broker: int | None = None
+    topics: frozenset[str] = frozenset()
+    first: int = 0
+    last: int | None = None
+    on_corrupt: OnCorrupt = OnCorrupt.FAIL
+    resync: bool = False
+    expansion: int = DEFAULT_EXPANSION
+
+    @property
+    def suffix(self) -> str:
+        """How the names of the files end."""
+        if self.format is Format.PARQUET:
+            return ".parquet"
+        return ".ndjson" + {Compression.GZIP: ".gz", Compression.ZSTD: ".zst"}.get(self.compression, "")
+
+    def fixed(self) -> dict[str, Any]:
+        """What all files of one folder must have in common."""
+        return {
+            "format": str(self.format),
+            "compression": str(self.compression),
+            "base64": self.base64,
+            "first": self.first,
+            "last": self.last,
+        }

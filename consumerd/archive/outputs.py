@@ -1,0 +1,234 @@
+"""The files of an export: written under a passing name, summed, synced, and only then given their own.
+
+    <folder>/_manifest.json                                        what is finished (consumerd.archive.manifest)
+    <folder>/.partial/                                             what is not
+    <folder>/<topic>/<broker>-<partition>/<start>-<end>.ndjson     20 digits each; [start, end) in log offsets
+
+Strategy: workers write into `.partial`; only the parent gives names, so that there is one place where two segments of
+the same name meet. Its own two names begin with characters that engines skip which read whole folders. The folder
+belongs to one export at a time, held by a lock that dies with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING, Any, Protocol
+
+from isal import isal_zlib
+
+from consumerd.archive.errors import OutputFolderError, WriteFailedError
+from consumerd.archive.extras import extra
+from consumerd.archive.options import Compression, Format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from consumerd.archive.options import ExportOptions
+
+MANIFEST = "_manifest.json"
+PARTIAL = ".partial"
+_RANGE = re.compile(r"[0-9]{20}-[0-9]{20}\.(ndjson|ndjson\.gz|ndjson\.zst|parquet)")
+
+#: Of isal's levels 0 to 3, as for messages.
+_GZIP_LEVEL = 2
+_ZSTD_LEVEL = 3
+
+
+class Disk:
+    """What an export asks of a file system; a seam at which tests let it die. All calls raise OSError."""
+
+    def open(self, path: Path) -> Any:
+        """A new file to write to."""
+        return path.open("xb", buffering=0)
+
+    def sync(self, file: Any) -> None:
+        """What was written survives a loss of power on return."""
+        os.fsync(file.fileno())
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        """The names in `path` survive, too."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Say which file it was when the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailedError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class _Packer(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def _packer(options: ExportOptions) -> _Packer | None:
+    if options.format is Format.PARQUET or options.compression is Compression.NONE:
+        return None
+    if options.compression is Compression.ZSTD:
+        library = extra("zstandard", "writing .zst files")
+        packer: _Packer = library.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+        return packer
+    return isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, 16 + isal_zlib.MAX_WBITS)
+
+
+class PartialFile:
+    """A file in the making, to be written to from its beginning to its end. pyarrow takes it for a file, too."""
+
+    closed = False
+
+    def __init__(self, folder: Path, options: ExportOptions, disk: Disk) -> None:
+        self.path = folder / PARTIAL / secrets.token_hex(8)
+        self.size = 0
+        self._sum = hashlib.sha256()
+        self._disk = disk
+        self._packer = _packer(options)
+        with refusals(self.path):
+            self._file = disk.open(self.path)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written so far, as it lies on the disk."""
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes, /) -> int:
+        self._put(data if self._packer is None else self._packer.compress(data))
+        return len(data)
+
+    def _put(self, data: bytes) -> None:
+        self._sum.update(data)
+        with refusals(self.path), memoryview(data) as rest:
+            at = 0
+            while at < len(rest):
+                at += self._file.write(rest[at:])
+        self.size += len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Asked for by pyarrow, which does not know when all is done; see `seal`."""
+
+    def seal(self) -> None:
+        """The file is whole and durable, and can be given its name."""
+        if self._packer is not None:
+            self._put(self._packer.flush())
+        with refusals(self.path):
+            self._disk.sync(self._file)
+            self._file.close()
+
+    def discard(self) -> None:
+        """Take it away again."""
+        self._file.close()
+        with refusals(self.path):
+            self._disk.remove(self.path)
+
+
+class OutputFolder:
+    """The folder of an export, as the parent sees it."""
+
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        self.path = path
+        self._disk = disk or Disk()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder and hold it. Raises OutputFolderError: taken, or full of other things; WriteFailedError."""
+        with refusals(self.path):
+            self._disk.make_directory(self.path)
+            names = {entry.name for entry in self.path.iterdir()} - {PARTIAL}
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if names and MANIFEST not in names:
+                raise OutputFolderError(f"{self.path} holds files but no {MANIFEST}; export into an empty folder")
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                    raise WriteFailedError(f"{self.path} cannot be locked: {error.strerror}") from error
+                raise OutputFolderError(f"another export is writing to {self.path}; wait for its end") from error
+            with refusals(self.path):
+                self._disk.make_directory(self.path / PARTIAL)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def clean(self, listed: Callable[[str], bool]) -> None:
+        """Remove what a former run left: unfinished files, and finished ones of which its manifest did not hear."""
+        with refusals(self.path):
+            for partial in (self.path / PARTIAL).iterdir():
+                self._disk.remove(partial)
+            for file in self.path.glob("*/*/*"):
+                if _RANGE.fullmatch(file.name) and not listed(str(file.relative_to(self.path))):
+                    self._disk.remove(file)
+
+    def commit(self, partial: Path, name: str) -> None:
+        """Give a sealed file its name, durably."""
+        target = self.path / name
+        with refusals(target):
+            if not target.parent.is_dir():
+                self._disk.make_directory(target.parent)
+                for parent in (self.path, target.parent.parent):
+                    self._disk.sync_directory(parent)
+            self._disk.rename(partial, target)
+            self._disk.sync_directory(target.parent)
+
+    def remove(self, name: str) -> None:
+        """Remove a file that another one has taken the place of."""
+        with refusals(self.path / name):
+            self._disk.remove(self.path / name)
+
+    def size(self, name: str) -> int | None:
+        """The size of a finished file; None where there is none."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise WriteFailedError(f"{self.path / name} cannot be looked at: {error.strerror}") from error
+
+    def read_manifest(self) -> bytes | None:
+        """What the last run wrote."""
+        with refusals(self.path / MANIFEST):
+            try:
+                return (self.path / MANIFEST).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write_manifest(self, data: bytes) -> None:
+        """Put a new manifest in the place of the old one, durably and at one stroke."""
+        passing = self.path / PARTIAL / secrets.token_hex(8)
+        with refusals(self.path / MANIFEST):
+            with self._disk.open(passing) as file:
+                at = 0
+                while at < len(data):
+                    at += file.write(data[at:])
+                self._disk.sync(file)
+            self._disk.rename(passing, self.path / MANIFEST)
+            self._disk.sync_directory(self.path)

@@ -1,0 +1,188 @@
+"""Tasks over worker processes, with events on the way.
+
+Strategy: `ProcessPoolExecutor` with fresh interpreters; the events of all workers come through one pipe, in the order
+in which each sent them, and all events of a task before its end. Nothing outlives its time: workers watch for the death
+of their parent, Ctrl-C reaches the parent alone, and whoever wants an end sets `Stop.requested`, upon which workers
+give up at their next event. With one worker everything runs right here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consumerd.archive.errors import InterruptedWorkError, WorkerDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+
+    Emit = Callable[[object], None]
+
+T = TypeVar("T")
+#: How long the parent waits for an event before it looks around, in seconds.
+_LOOK = 0.1
+
+
+class Stop:
+    """Somebody's wish to end early; set by signal handlers."""
+
+    requested = False
+
+
+def run_tasks(
+    work: Callable[[T, Emit], None],
+    tasks: Sequence[T],
+    *,
+    workers: int,
+    on_event: Callable[[object], None],
+    stop: Stop,
+) -> None:
+    """Do `work(task, emit)` for every task; what is emitted is handed to `on_event` here.
+
+    `work`, tasks and events must be picklable. The first error of either ends everything and is raised. Raises
+    InterruptedWorkError when asked to stop, WorkerDiedError.
+    """
+    workers = min(workers, len(tasks))
+    if workers > 1:
+        _Pool(on_event, stop).run(work, tasks, workers)
+    else:
+        _run_here(work, tasks, on_event, stop)
+    if stop.requested:
+        raise InterruptedWorkError("interrupted")
+
+
+def _run_here(
+    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: Stop
+) -> None:
+    def emit(event: object) -> None:
+        if stop.requested:
+            raise InterruptedWorkError("interrupted")
+        on_event(event)
+
+    for task in tasks:
+        if stop.requested:
+            return
+        work(task, emit)
+
+
+class _Pool:
+    """One run in processes."""
+
+    def __init__(self, on_event: Callable[[object], None], stop: Stop) -> None:
+        self._on_event = on_event
+        self._stop = stop
+        self._context = multiprocessing.get_context("spawn")
+        self._halt = self._context.Event()
+        self._ended: queue.SimpleQueue[Future[None]] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+
+    def run(self, work: Callable[[T, Emit], None], tasks: Sequence[T], workers: int) -> None:
+        reader, writer = self._context.Pipe(duplex=False)
+        executor = ProcessPoolExecutor(
+            workers, self._context, initializer=_begin, initargs=(writer, self._context.Lock(), self._halt)
+        )
+        try:
+            with _no_interrupts():
+                for task in tasks:
+                    executor.submit(_work_there, work, task).add_done_callback(self._ended.put)
+            writer.close()  # what a dying worker leaves half written then ends, and is not waited for
+            self._follow(reader, len(tasks), executor)
+        finally:
+            self._halt.set()
+            reader.close()  # a worker that still writes gets an error instead of waiting for us
+            executor.shutdown(cancel_futures=True)
+        if self._error is not None:
+            raise self._error
+
+    def _follow(self, reader: Connection[Any, Any], left: int, executor: ProcessPoolExecutor) -> None:
+        while left:
+            if (self._stop.requested or self._error is not None) and not self._halt.is_set():
+                self._halt.set()
+                executor.shutdown(wait=False, cancel_futures=True)
+            self._take_events(reader, _LOOK)
+            while not self._ended.empty():
+                self._note_end(self._ended.get())
+                left -= 1
+        self._take_events(reader, 0)
+
+    def _take_events(self, reader: Connection[Any, Any], patience: float) -> None:
+        while (event := _received(reader, patience)) is not None:
+            patience = 0
+            if self._error is None:
+                try:
+                    self._on_event(event)
+                except BaseException as error:  # kept until the workers have ended
+                    self._error = error
+
+    def _note_end(self, future: Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, BrokenProcessPool):
+            sentence = "a worker process died, perhaps for want of memory; run the same again, with fewer workers"
+            error = WorkerDiedError(sentence)
+        if not isinstance(error, InterruptedWorkError):
+            self._error = self._error or error
+
+
+def _received(reader: Connection[Any, Any], patience: float) -> object | None:
+    try:
+        return reader.recv() if reader.poll(patience) else None
+    except (EOFError, OSError):  # all workers are gone: their futures say why
+        threading.Event().wait(patience)
+        return None
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Processes that are started here never see Ctrl-C; ours waits until the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Channel:
+    """A worker's way to the parent."""
+
+    def __init__(self, writer: Connection[Any, Any], lock: Any, halt: Any) -> None:
+        self._writer = writer
+        self._lock = lock
+        self._halt = halt
+
+    def emit(self, event: object) -> None:
+        if self._halt.is_set():
+            raise InterruptedWorkError("interrupted")
+        with self._lock:
+            self._writer.send(event)
+
+
+#: Set once in each worker: a pool gives its initializer no other way to tell the tasks anything.
+_channel: _Channel | None = None
+
+
+def _begin(writer: Connection[Any, Any], lock: Any, halt: Any) -> None:
+    global _channel  # noqa: PLW0603
+    _channel = _Channel(writer, lock, halt)
+    threading.Thread(target=_die_with_parent, name="parent-watch", daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """A pool's workers would wait for tasks for ever after their parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _work_there(work: Callable[[Any, Emit], None], task: Any) -> None:
+    assert _channel is not None
+    work(task, _channel.emit)

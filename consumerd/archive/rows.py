@@ -1,0 +1,63 @@
+"""What a row of an export is, and which of a run's messages are wanted.
+
+A row: topic, broker, partition, offset, index, next_offset, codec, magic, crc_ok, payload, problem, source. The first
+five are a message's identity; `offset` is that of the outermost message, `next_offset` the position to commit after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+from consumerd.storage.archive import Flaw, Run
+from consumerd.wire.v07 import Codec
+from consumerd.wire.v07.walk import LAYOUTS
+
+if TYPE_CHECKING:
+    from consumerd.storage.archive_names import SegmentName
+
+
+class RowWriter(Protocol):
+    """Makes one file of one segment's rows, in the order in which they come."""
+
+    def add_run(self, run: Run) -> None: ...
+
+    def add_flaw(self, flaw: Flaw) -> None: ...
+
+    def finish(self) -> None:
+        """Write whatever belongs to the end."""
+        ...
+
+
+def boundaries(run: Run) -> list[int]:
+    """Of a run of plain messages: the offset of each, and the end of the last."""
+    overhead = LAYOUTS[run.magic].overhead
+    lengths = map(len, run.payloads)
+    return list(accumulate(map(overhead.__add__, lengths), initial=run.offset))
+
+
+def within(run: Run, first: int, last: int | None) -> Run | None:
+    """The messages of `run` whose outermost offset is at least `first` and below `last`."""
+    if run.offset >= first and (last is None or run.next_offset <= last):
+        return run
+    if run.codec is not Codec.NONE:
+        return run if first <= run.offset and (last is None or run.offset < last) else None
+    offsets = boundaries(run)
+    low = bisect_left(offsets, first, hi=len(offsets) - 1)
+    high = len(offsets) - 1 if last is None else bisect_left(offsets, last, hi=len(offsets) - 1)
+    if low >= high:
+        return None
+    return Run(offsets[low], offsets[high], run.magic, run.codec, run.payloads[low:high])
+
+
+class Origin:
+    """What all rows of a segment have in common."""
+
+    __slots__ = ("broker", "partition", "source", "topic")
+
+    def __init__(self, name: SegmentName, source: str) -> None:
+        self.topic = name.topic
+        self.broker = name.broker
+        self.partition = name.partition
+        self.source = source

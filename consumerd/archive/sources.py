@@ -1,0 +1,205 @@
+"""Where the segments are: files, folders, tars, compressed files and URLs, as a list of things to open.
+
+Strategy: one `Source` is one file that a worker reads from its beginning to its end: a segment, packed or not, or a tar
+with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows
+its size and a stamp, so that a changed file is told from the one that was exported. What a name does not tell (a tar's
+members, the size of what is packed) is found out by the worker.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.archive.errors import NoSourceError, ReadFailedError
+from consumerd.archive.extras import extra
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archive_names import INSIDE
+from consumerd.storage.archive_tar import TarKind, list_members
+from consumerd.storage.segment import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+class Packing(Enum):
+    """How a file is compressed."""
+
+    NONE = ""
+    GZIP = ".gz"
+    ZSTD = ".zst"
+
+
+#: Ends of names -> compression, and whether it is a tar.
+_KINDS: dict[str, tuple[Packing, bool]] = {
+    ".tar": (Packing.NONE, True),
+    ".tar.gz": (Packing.GZIP, True),
+    ".tgz": (Packing.GZIP, True),
+    ".tar.zst": (Packing.ZSTD, True),
+    ".tzst": (Packing.ZSTD, True),
+    SUFFIX: (Packing.NONE, False),
+    SUFFIX + ".gz": (Packing.GZIP, False),
+    SUFFIX + ".zst": (Packing.ZSTD, False),
+}
+
+
+class Part(NamedTuple):
+    """A member of a plain local tar: where its bytes are."""
+
+    name: str
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to open. `path` is absolute, or a URL; `size` counts the bytes as they lie there, None if unknown."""
+
+    path: str
+    size: int | None
+    #: What tells one state of the file from another: its modification time, or what its store says instead.
+    stamp: str
+    packing: Packing = Packing.NONE
+    is_tar: bool = False
+    is_remote: bool = False
+    part: Part | None = None
+
+    @property
+    def name(self) -> str:
+        """The path, printable in any encoding, with the member's name behind `!/`."""
+        path = self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return path if self.part is None else f"{path}{INSIDE}{self.part.name}"
+
+
+def kind_of(name: str) -> tuple[Packing, bool] | None:
+    """Compression and tarness by the end of a name; None for what is no source."""
+    found = [ending for ending in _KINDS if name.endswith(ending)]
+    return _KINDS[max(found, key=len)] if found else None
+
+
+def is_segment(name: str) -> bool:
+    """Whether a tar's member of this name claims to be a segment."""
+    kind = kind_of(name)
+    return kind is not None and not kind[1]
+
+
+def find_sources(paths: Sequence[str]) -> list[Source]:
+    """All sources that files, folders (with all below them) and URLs lead to, sorted by name, each once.
+
+    Raises NoSourceError where a path leads to nothing, ReadFailedError, MissingExtraError.
+    """
+    found: dict[str, Source] = {}
+    for path in paths:
+        sources = list(_remote(path) if "://" in path or "::" in path else _local(path))
+        if not sources:
+            raise NoSourceError(
+                f"{path} holds no segments; name {SUFFIX} files, tars, .gz or .zst of these, or a folder that has some"
+            )
+        found |= {source.name: source for source in sources}
+    return [found[name] for name in sorted(found)]
+
+
+def _local(path: str) -> Iterator[Source]:
+    root = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, and names are part of the output
+    try:
+        if Path(root).is_dir():
+            for folder, _, files in os.walk(root, onerror=_refuse):
+                for name in files:
+                    if (kind := kind_of(name)) is not None:
+                        yield from _local_file(f"{folder}/{name}", kind)
+        elif not Path(root).exists():
+            raise NoSourceError(f"{path} does not exist; name files, folders or URLs that hold segments")
+        elif (kind := kind_of(root)) is not None:
+            yield from _local_file(root, kind)
+    except OSError as error:
+        raise ReadFailedError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[Source]:
+    status = os.stat(path)  # noqa: PTH116 - one of a million
+    packing, is_tar = kind
+    source = Source(path, status.st_size, _mtime(status), packing, is_tar)
+    parts = _parts(source) if is_tar and packing is Packing.NONE else None
+    if parts is None:
+        yield source
+        return
+    for part in parts:
+        packing, is_tar = kind_of(part.name) or kind
+        yield replace(source, size=part.size, packing=packing, is_tar=is_tar, part=part)
+
+
+def _mtime(status: os.stat_result) -> str:
+    """The stamp of a local file."""
+    return f"mtime {status.st_mtime_ns}"
+
+
+def _parts(tar: Source) -> list[Part] | None:
+    """The segments in a plain tar; None where somebody has to read it to say what is wrong with it."""
+    try:
+        with Path(tar.path).open("rb", buffering=0) as file:
+            members = [member for member in list_members(file) if is_segment(member.name)]
+    except DamagedArchiveError:
+        return None
+    names = {member.name for member in members}
+    if len(names) < len(members) or any(member.kind is not TarKind.FILE or member.is_unsafe for member in members):
+        return None
+    return [Part(member.name, member.position, member.size) for member in members]
+
+
+def _remote(url: str) -> Iterator[Source]:
+    core = extra("fsspec.core", f"reading {url}")
+    try:
+        files, path = core.url_to_fs(url)
+        details: Mapping[str, Mapping[str, Any]]
+        if files.isdir(path):
+            details = files.find(path, detail=True)
+        elif files.exists(path):
+            details = {path: files.info(path)}
+        else:
+            raise NoSourceError(f"{url} does not exist")
+        found = list(_remote_files(files, details))
+    except (NoSourceError, MemoryError):
+        raise
+    except ImportError as error:
+        raise ReadFailedError(f"{url} cannot be read: {error}") from error
+    except Exception as error:  # each file system has errors of its own
+        raise ReadFailedError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+    yield from found
+
+
+def _remote_files(files: Any, details: Mapping[str, Mapping[str, Any]]) -> Iterable[Source]:
+    for path, info in details.items():
+        if (kind := kind_of(path)) is not None:
+            size = info.get("size")
+            yield Source(
+                str(files.unstrip_protocol(path)),
+                size if isinstance(size, int) else None,
+                _remote_stamp(info),
+                *kind,
+                is_remote=True,
+            )
+
+
+def _remote_stamp(info: Mapping[str, Any]) -> str:
+    """The first thing a store says that changes with the bytes; its size is looked at anyway."""
+    for key in (
+        "ETag",
+        "etag",
+        "md5Hash",
+        "content_md5",
+        "sha256",
+        "mtime",
+        "LastModified",
+        "last_modified",
+        "modified",
+    ):
+        if info.get(key):
+            return f"{key} {info[key]}"
+    return "unknown"

@@ -1,0 +1,170 @@
+"""What `log verify` and `log export` have in common: options, signals, progress, and how findings are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.tables import show_rows
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from consumerd.archive.contiguity import PartitionReport
+    from consumerd.archive.findings import Finding
+    from consumerd.archive.pool import Stop
+    from consumerd.archive.progress import Progress
+    from consumerd.archive.sources import Source
+
+#: A process of its own is not worth its start for less.
+BYTES_PER_WORKER = 16 << 20
+#: Where nobody watches a bar, a line every so many seconds.
+SECONDS_PER_LINE = 10.0
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where segments are and how to read them."""
+    for option in reversed(
+        (
+            click.option(
+                "--layout",
+                default="{topic}-{partition}",
+                show_default=True,
+                metavar="PATTERN",
+                help="The last folders above a segment: {topic}, {partition}, {broker}, * and text. A tar's own name "
+                "is a folder, too: 'broker-{broker}.tar.gz/{topic}-{partition}'.",
+            ),
+            click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose files they are."),
+            click.option("--workers", type=click.IntRange(1, 1024), help="Processes.  [default: by CPUs and work]"),
+            click.option(
+                "--max-expansion",
+                type=click.IntRange(1),
+                default=200,
+                show_default=True,
+                help="How many times its own size anything compressed may become, beyond 1 GiB.",
+            ),
+            click.option(
+                "--allow-torn-tail",
+                is_flag=True,
+                help="A last segment that ends inside a message, as a crash leaves it, does not change the exit code.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def worker_count(asked: int | None, sources: Iterable[Source]) -> int:
+    """How many processes to start: as asked, else as the CPUs and the work suggest."""
+    if asked is not None:
+        return asked
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cpus, 1 + sum(source.size or 0 for source in sources) // BYTES_PER_WORKER)
+
+
+@contextlib.contextmanager
+def stopping(stop: Stop) -> Iterator[None]:
+    """SIGINT and SIGTERM ask for an end; the second one forces it."""
+
+    def ask(*_: object) -> None:
+        if stop.requested:
+            os._exit(ExitCode.FORCED)
+        stop.requested = True
+
+    former = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Progress]:
+    """A bar where standard error is a terminal, now and then a line where it is not."""
+    if not sys.stderr.isatty():
+        from consumerd.clock import SystemClock  # noqa: PLC0415 - only where lines are wanted
+
+        yield Lines(what, SystemClock().monotonic)
+        return
+    from consumerd.cli.progress_bar import bar  # noqa: PLC0415 - only where a bar is wanted
+
+    with bar(what) as shown:
+        yield shown
+
+
+class Lines:
+    """Progress for a log."""
+
+    def __init__(self, what: str, monotonic: Callable[[], float]) -> None:
+        self._what = what
+        self._monotonic = monotonic
+        self._next = monotonic() + SECONDS_PER_LINE
+        self._total = self._read = self._segments = self._messages = 0
+        self._of = ""
+
+    def begin(self, total_bytes: int, segments: int | None) -> None:
+        self._total = total_bytes
+        self._of = "" if segments is None else f" of {segments}"
+
+    def advance(self, count: int) -> None:
+        self._read += count
+        self._tell()
+
+    def segment(self, rows: int) -> None:
+        self._segments += 1
+        self._messages += rows
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._monotonic() < self._next:
+            return
+        self._next = self._monotonic() + SECONDS_PER_LINE
+        click.echo(
+            f"consumerd: {self._what}: {self._segments}{self._of} segments, {self._read} of {self._total} bytes, "
+            f"{self._messages} messages",
+            err=True,
+        )
+
+
+def partition_json(partition: PartitionReport) -> dict[str, Any]:
+    """One partition in the summary object."""
+    return {
+        "partition": partition.name,
+        "segments": len(partition.segments),
+        "bytes": partition.size,
+        "messages": partition.messages,
+        "start": partition.start,
+        "end": partition.end,
+        "corrupt": sum(segment.corrupt for segment in partition.segments),
+        "torn": sum(segment.torn_at is not None for segment in partition.segments),
+        "gaps": _gaps(partition),
+        "findings": sum(finding.count for finding in partition.findings),
+    }
+
+
+def _gaps(partition: PartitionReport) -> int:
+    from consumerd.archive import FindingKind  # noqa: PLC0415 - `--help` needs no archive
+
+    return partition.count(FindingKind.GAP, FindingKind.LOST)
+
+
+def show_partitions(partitions: Iterable[PartitionReport]) -> None:
+    """A row per partition."""
+    columns = [">segments", ">bytes", ">messages", ">start", ">end", ">corrupt", ">torn", ">gaps", ">findings"]
+    rows = [list(partition_json(partition).values()) for partition in partitions]
+    show_rows(["partition", *columns], rows, kind="partition")
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """A row per finding."""
+    show_rows(
+        ["finding", "source", ">offset", ">end", "problem"],
+        ((str(found.kind), found.source, found.offset, found.end, found.problem) for found in findings),
+        kind="finding",
+    )

@@ -1,0 +1,173 @@
+"""`consumerd log export`: segments to NDJSON or Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.archive_work import (
+    partition_json,
+    progress,
+    show_findings,
+    show_partitions,
+    source_options,
+    stopping,
+    worker_count,
+)
+from consumerd.cli.tables import show_rows
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from consumerd.archive import ExportOptions, ExportReport
+
+EXAMPLES = """\b
+Examples:
+  consumerd log export -o out /var/lib/kafka --broker-id 0
+  consumerd log export -o out --format parquet --layout 'broker-{broker}/{topic}-{partition}' /archive
+  consumerd log export -o out --compress zstd --topic events --on-corrupt skip s3://archive/2012.tar.gz
+"""
+
+
+@click.command("export", epilog=EXAMPLES)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the files and the manifest; made when missing. The same command goes on where it was stopped.",
+)
+@click.option("--format", "file_format", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
+@click.option(
+    "--compress",
+    type=click.Choice(["none", "gzip", "zstd", "snappy"]),
+    help="NDJSON: none (default), gzip, zstd. Parquet: zstd (default), snappy, gzip, none.",
+)
+@click.option(
+    "--payload",
+    type=click.Choice(["text", "base64"]),
+    default="text",
+    show_default=True,
+    help="NDJSON: payloads as text where they are UTF-8 (base64 where not), or all in base64.",
+)
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
+@click.option("--from-offset", type=click.IntRange(0), default=0, help="Only messages at or after this offset.")
+@click.option("--to-offset", type=click.IntRange(0), help="Only messages before this offset.")
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["fail", "skip", "keep"]),
+    default="fail",
+    show_default=True,
+    help="Messages that cannot be read: end with exit code 7, leave them out, or make rows of them with the raw bytes "
+    "as payload, the problem, and what is known of the CRC.",
+)
+@click.option(
+    "--resync",
+    is_flag=True,
+    help="After bytes that are no messages, go on where intact ones follow (with skip or keep).",
+)
+@click.option("--json", "as_json", is_flag=True, help="The report as one object.")
+@source_options
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def command(
+    output: Path,
+    as_json: bool,
+    workers: int | None,
+    allow_torn_tail: bool,
+    paths: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Write every message of an archive to NDJSON or Parquet, with its identity and where it came from.
+
+    PATH: as for `log verify`. Every segment becomes a file OUTPUT/TOPIC/[BROKER-]PARTITION/START-END.ndjson (or
+    another ending), named by its offsets. OUTPUT/_manifest.json lists what is finished; a second run leaves that alone
+    and exports what is new or has changed. The exit code is 11 when all is done but something was wrong, 7 when a
+    corrupt message ended it.
+    """
+    from consumerd.archive import Export, Stop, find_sources  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.clock import SystemClock  # noqa: PLC0415
+
+    export_options = _options(**options)
+    stop = Stop()
+    with stopping(stop), progress("exporting") as shown:
+        sources = find_sources(paths)
+        report = Export(
+            sources,
+            output,
+            export_options,
+            workers=worker_count(workers, sources),
+            progress=shown,
+            stop=stop,
+            monotonic=SystemClock().monotonic,
+        ).run()
+    if as_json:
+        _show_json(report)
+    else:
+        _show_rows(report)
+    return ExitCode.OK if report.is_sound(allow_torn_tail=allow_torn_tail) else ExitCode.CHECK_FAILED
+
+
+def _options(
+    *,
+    file_format: str,
+    compress: str | None,
+    payload: str,
+    topics: tuple[str, ...],
+    from_offset: int,
+    to_offset: int | None,
+    on_corrupt: str,
+    resync: bool,
+    layout: str,
+    broker_id: int | None,
+    max_expansion: int,
+) -> ExportOptions:
+    from consumerd.archive import Compression, ExportOptions, Format, OnCorrupt  # noqa: PLC0415
+
+    chosen = compress or ("zstd" if file_format == "parquet" else "none")
+    if file_format == "ndjson" and chosen == "snappy":
+        raise click.UsageError("NDJSON is compressed by gzip or zstd; snappy is for Parquet.")
+    return ExportOptions(
+        format=Format(file_format),
+        compression=Compression(chosen),
+        base64=payload == "base64",
+        layout=layout,
+        broker=broker_id,
+        topics=frozenset(topics),
+        first=from_offset,
+        last=to_offset,
+        on_corrupt=OnCorrupt(on_corrupt),
+        resync=resync,
+        expansion=max_expansion,
+    )
+
+
+def _totals(report: ExportReport) -> dict[str, int]:
+    partitions = [partition_json(partition) for partition in report.partitions]
+    return {
+        "segments": sum(row["segments"] for row in partitions),
+        "exported": report.made,
+        "kept": report.kept,
+        "changed": report.changed,
+        "files": report.files,
+        "rows": report.rows,
+        "bytes": report.bytes,
+        "corrupt": sum(row["corrupt"] for row in partitions),
+        "torn": sum(row["torn"] for row in partitions),
+        "gaps": sum(row["gaps"] for row in partitions),
+        "findings": sum(finding.count for finding in report.findings()),
+    }
+
+
+def _show_json(report: ExportReport) -> None:
+    partitions = [partition_json(partition) for partition in report.partitions]
+    findings = [finding.as_json() for finding in report.findings()]
+    click.echo(json.dumps({**_totals(report), "partitions": partitions, "problems": findings}))
+
+
+def _show_rows(report: ExportReport) -> None:
+    show_partitions(report.partitions)
+    show_findings(report.findings())
+    totals = _totals(report)
+    show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")

@@ -1,0 +1,90 @@
+"""`consumerd log verify`: is an archive of segments sound?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from consumerd.cli.archive_work import (
+    partition_json,
+    progress,
+    show_findings,
+    show_partitions,
+    source_options,
+    stopping,
+    worker_count,
+)
+from consumerd.cli.tables import show_rows
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from consumerd.archive import VerifyReport
+
+EXAMPLES = """\b
+Examples:
+  consumerd log verify /var/lib/kafka
+  consumerd log verify --layout 'broker-{broker}.tar.gz/{topic}-{partition}' /backup/broker-*.tar.gz
+  consumerd log verify --json s3://archive/kafka | jq -r 'select(.finding == "gap") | .problem'
+"""
+
+
+@click.command("verify", epilog=EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="An object per finding and line, then one with the summary.")
+@source_options
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def command(
+    as_json: bool,
+    layout: str,
+    broker_id: int | None,
+    workers: int | None,
+    max_expansion: int,
+    allow_torn_tail: bool,
+    paths: tuple[str, ...],
+) -> int:
+    """Check every message of an archive, and how its segments fit together.
+
+    PATH: segment files, folders with all below them, .tar, .tar.gz, .tar.zst, single .kafka.gz and .kafka.zst files,
+    and URLs of any of these. The exit code is 11 when something is wrong. Findings: bad-crc, unknown-magic, short-header,
+    unknown-codec, unreadable-wrapper (messages); nonsense-block, torn-tail, lost-block (bytes that are none); gap,
+    overlap, duplicate-segment, empty-segment (between segments); misnamed-segment, unreadable-file, damaged-archive,
+    oversize-segment, unsafe-name, no-plain-file (files).
+    """
+    from consumerd.archive import Stop, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
+
+    stop = Stop()
+    options = VerifyOptions(layout, broker_id, max_expansion)
+    with stopping(stop), progress("verifying") as shown:
+        sources = find_sources(paths)
+        report = verify(sources, options, workers=worker_count(workers, sources), progress=shown, stop=stop)
+    if as_json:
+        _show_json(report)
+    else:
+        _show_rows(report)
+    return ExitCode.OK if report.is_sound(allow_torn_tail=allow_torn_tail) else ExitCode.CHECK_FAILED
+
+
+def _show_json(report: VerifyReport) -> None:
+    for finding in report.findings():
+        click.echo(json.dumps(finding.as_json()))
+    partitions = [partition_json(partition) for partition in report.partitions]
+    totals = {
+        key: sum(partition[key] for partition in partitions)
+        for key in ("segments", "bytes", "messages", "corrupt", "torn", "gaps")
+    }
+    findings = sum(finding.count for finding in report.findings())
+    click.echo(json.dumps({"summary": {**totals, "findings": findings, "partitions": partitions}}))
+
+
+def _show_rows(report: VerifyReport) -> None:
+    show_partitions(report.partitions)
+    show_findings(report.findings())
+    rows = [partition_json(partition) for partition in report.partitions]
+    numbers = [sum(row[key] for row in rows) for key in ("segments", "bytes", "messages")]
+    findings = sum(finding.count for finding in report.findings())
+    show_rows(
+        [">partitions", ">segments", ">bytes", ">messages", ">findings"],
+        [[len(rows), *numbers, findings]],
+        kind="total",
+    )
