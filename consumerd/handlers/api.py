@@ -72,6 +72,10 @@ class Message(NamedTuple):
         return Identity(*self.partition, self.offset, self.index)
 
 
+#: As `Message`, from a tuple of its fields; saves a call for each message.
+_message = functools.partial(tuple.__new__, Message)
+
+
 class Content(Protocol):
     """What a batch is made of: `consumerd.wire.v07.MessageBatch`, or the like of another protocol."""
 
@@ -163,10 +167,8 @@ class Batch(Sequence[bytes]):
         return Batch(self.partition, self._content, first=self._first + count) if count else self
 
     def messages(self) -> Iterator[Message]:
-        """The messages with their identities, made one by one."""
-        partition = self.partition
-        for offset, index, next_offset, payload in islice(self._content.messages(), self._first, None):
-            yield Message(partition, offset, index, next_offset, payload)
+        """The messages with their identities, made as they are asked for."""
+        return map(_message, map((self.partition,).__add__, islice(self._content.messages(), self._first, None)))
 
     def __len__(self) -> int:
         return self._length

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import Enum
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, chain, count, islice, pairwise, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +55,9 @@ class Run(NamedTuple):
 
 
 _FIRST = attrgetter("first")
+_message = partial(tuple.__new__, Message)
+#: For how many leaves at a time identities are prepared.
+PIECE = 1024
 
 
 class MessageBatch:
@@ -116,21 +120,29 @@ class MessageBatch:
         )
 
     def messages(self) -> Iterator[Message]:
-        """The leaves with their identities, made one by one."""
+        """The leaves with their identities, made as they are asked for."""
+        return chain.from_iterable(self._pieces())
+
+    def _pieces(self) -> Iterator[Iterator[Message]]:
+        """`messages`, in pieces whose identities are made without a line of Python for each."""
         payloads = self.payloads
         last = Run(len(payloads), self.next_offset, 0)
         for run, following in pairwise((*self._runs, last)):
-            offset = run.offset
-            if run.overhead:
-                for payload in payloads[run.first : following.first]:
-                    after = offset + run.overhead + len(payload)
-                    yield Message(offset, 0, after, payload)
-                    offset = after
-            else:
-                inside = payloads[run.first : following.first]
-                final = len(inside) - 1
-                for index, payload in enumerate(inside):
-                    yield Message(offset, index, following.offset if index == final else offset, payload)
+            start = run.offset
+            for first in range(run.first, following.first, PIECE):
+                inside = payloads[first : min(first + PIECE, following.first)]
+                if run.overhead:
+                    sizes = map(run.overhead.__add__, map(len, inside))
+                    bounds = list(accumulate(sizes, initial=start))
+                    start = bounds[-1]
+                    fields = zip(bounds, repeat(0), islice(bounds, 1, None), inside, strict=False)
+                else:
+                    # Of a wrapper's leaves only the last moves the position.
+                    after = [start] * len(inside)
+                    if first + len(inside) == following.first:
+                        after[-1] = following.offset
+                    fields = zip(repeat(start), count(first - run.first), after, inside, strict=False)
+                yield map(_message, fields)
 
     def prefix(self, count: int) -> int:
         """The position to commit when the first `count` leaves are handled: a boundary of the outer set.

@@ -44,3 +44,22 @@ def test_prefix_inside_a_wrapper_is_its_start() -> None:
 def test_prefix_of_what_is_not_there(count: int) -> None:
     with pytest.raises(ValueError, match=f"a prefix of {count} messages of a batch of 4"):
         decode_batch(PLAIN, 0).prefix(count)
+
+
+@pytest.mark.parametrize("leaves", [1, 1023, 1024, 1025, 2048, 3000])
+def test_identities_of_long_runs_and_long_wrappers(leaves: int) -> None:
+    payloads = [b"." * (number % 7) for number in range(leaves)]
+    plain, packed = encode_message_set(payloads), encode_message_set(payloads, codec=Codec.GZIP)
+    messages = list(decode_batch(plain + packed + plain, 50).messages())
+    offset, expected = 50, []
+    for turn in range(3):
+        for number, payload in enumerate(payloads):
+            if turn == 1:
+                after = offset + len(packed) if number == leaves - 1 else offset
+                expected.append((offset, number, after, payload))
+            else:
+                after = offset + 10 + len(payload)
+                expected.append((offset, 0, after, payload))
+            offset = after
+    assert messages == expected
+    assert messages[-1].next_offset == 50 + 2 * len(plain) + len(packed)
