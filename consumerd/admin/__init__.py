@@ -4,8 +4,15 @@ from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
 from consumerd.admin.diagnosis import diagnose, lasting
 from consumerd.admin.diagnosis_offsets import Look, progress_findings
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
-from consumerd.admin.errors import BrokerAnswerError, ChangedMeanwhileError, OffsetFileError, RefusedError
+from consumerd.admin.errors import (
+    BrokerAnswerError,
+    ChangedMeanwhileError,
+    CheckFailedError,
+    OffsetFileError,
+    RefusedError,
+)
 from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
+from consumerd.admin.lag import PartitionLag, lag_of, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
@@ -19,6 +26,7 @@ __all__ = [
     "Change",
     "ChangePlanner",
     "ChangedMeanwhileError",
+    "CheckFailedError",
     "Difference",
     "Finding",
     "Fix",
@@ -30,6 +38,7 @@ __all__ = [
     "Nudge",
     "OffsetFileError",
     "OffsetsQuestion",
+    "PartitionLag",
     "RefusedError",
     "Removal",
     "Survey",
@@ -45,6 +54,7 @@ __all__ = [
     "format_json",
     "format_text",
     "in_the_way",
+    "lag_of",
     "lasting",
     "parse_offsets",
     "progress_findings",
@@ -53,6 +63,7 @@ __all__ = [
     "steps_for",
     "survey_group",
     "take_step",
+    "total_lag",
     "withheld",
     "write_changes",
     "write_durably",

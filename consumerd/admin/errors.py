@@ -13,6 +13,12 @@ class RefusedError(ConsumerdError):
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
 
+class CheckFailedError(ConsumerdError):
+    """A check that was asked for found something wrong."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
+
+
 class ChangedMeanwhileError(ZooKeeperError):
     """Somebody changed the group while it was being changed."""
 

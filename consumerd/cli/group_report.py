@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.admin import CheckFailedError, Difference, Topics, differences, survey_group
 from consumerd.cli.tables import show_rows
-from consumerd.cluster import ClusterView, GroupView
 from consumerd.errors import NotFoundError
 from consumerd.group import partitions_of
-from consumerd.registry import RegistryError, StaticSubscription, Subscription
+from consumerd.registry import RegistryError, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from consumerd.cluster import GroupView
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
-Topics = dict[str, dict[int, int]]
+#: Seconds between looks of `group verify --wait`.
+_LOOK_AGAIN = 0.25
 
 
 async def read_group(zk: ZooKeeper, group: str) -> tuple[GroupView, Topics]:
     """The group, and the topics that its members want. Raises NotFoundError for a group that never was."""
-    cluster = ClusterView(zk)
-    view = await cluster.read_group(group)
-    wanted: set[str] | None = set()
-    for member in view.members.values():
-        if isinstance(member.subscription, StaticSubscription):
-            wanted = None if wanted is None else wanted | member.subscription.streams.keys()
-        elif member.subscription is not None:
-            wanted = None  # a filter: all topics have to be looked at
-    topics = await cluster.read_topics(None if wanted is None else sorted(wanted))
-    return view, {topic: topics[topic] for topic in view.subscribed(topics)}
+    survey = await survey_group(zk, group, brokers=False)
+    return survey.view, survey.subscribed
 
 
 async def read_plan(zk: ZooKeeper, group: str) -> tuple[Topics, dict[str, Subscription]]:
@@ -121,3 +117,31 @@ def _as_json(view: GroupView, rows: Iterable[_Row]) -> dict[str, Any]:
         "orphaned": [str(row.partition) for row in rows if row.orphan],
         "problems": view.problems,
     }
+
+
+async def verify_group(zk: ZooKeeper, group: str, wait: float) -> list[Difference]:
+    """The differences at the last look; looks again for up to `wait` seconds while there are any.
+
+    Raises NotFoundError for a group without members.
+    """
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        survey = await survey_group(zk, group)
+        if not survey.view.members:
+            raise NotFoundError(f"group {group!r} has no members now, so there is nothing to verify")
+        found = differences(survey)
+        if not found or asyncio.get_running_loop().time() >= deadline:
+            return found
+        await asyncio.sleep(min(_LOOK_AGAIN, wait))
+
+
+def show_verification(group: str, found: Sequence[Difference], *, as_json: bool) -> None:
+    """Print the differences. Raises CheckFailedError if there are any."""
+    if as_json:
+        click.echo(json.dumps({"group": group, "differences": [each._asdict() for each in found]}, indent=2))
+    else:
+        show_rows(["partition or member", "difference"], found)
+    if found:
+        raise CheckFailedError(f"group {group!r} is not as its members' rule says: {len(found)} differences")
+    if sys.stdout.isatty() and not as_json:
+        click.echo(f"group {group}: every partition has the owner that the members' rule names")

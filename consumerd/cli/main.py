@@ -29,7 +29,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "produce": ("consumerd.cli.produce", "Send the lines of standard input to a topic."),
     "consume": ("consumerd.cli.consume", "Print the messages of a topic as a member of a group."),
     "topics": ("consumerd.cli.topics", "See the topics that brokers registered."),
-    "group": ("consumerd.cli.group", "See a consumer group and plan its assignment."),
+    "group": ("consumerd.cli.group", "See a consumer group, plan its assignment, find what is wrong and mend it."),
+    "offsets": ("consumerd.cli.offsets", "See, change, save and restore the committed offsets of groups."),
+    "config": ("consumerd.cli.config", "Convert 0.7 property files, and show where each value comes from."),
     "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
 }
 

@@ -1,19 +1,36 @@
-"""`consumerd topics`: what brokers registered."""
+"""`consumerd topics`: what brokers registered, and what they hold."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.session import with_session, zookeeper_options
+from consumerd.cli.session import broker_timeout_option, connector, json_option, place_options
 from consumerd.cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.admin import LogRange, NoAnswer
+    from consumerd.cli.session import Place
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
+    from consumerd.registry import Broker
 
 EXAMPLES = """\b
 Examples:
   consumerd topics list --zookeeper 127.0.0.1:2181/kafka
   consumerd topics list --zookeeper zk1:2181,zk2:2181 | cut -f1
   consumerd topics list --zookeeper zk1:2181 --json | jq .topics
+"""
+
+DESCRIBE_EXAMPLES = """\b
+Examples:
+  consumerd topics describe --zookeeper 127.0.0.1:2181/kafka --topic events
+  consumerd topics describe --zookeeper 127.0.0.1:2181/kafka --json | jq '.topics.events.bytes'
 """
 
 
@@ -23,9 +40,9 @@ def command() -> None:
 
 
 @command.command("list", epilog=EXAMPLES)
-@zookeeper_options()
-@click.option("--json", "as_json", is_flag=True, help='One object: {"topics": {topic: {broker: partitions}}}.')
-def list_topics(zookeeper: str, timeout: float, as_json: bool) -> None:
+@place_options()
+@json_option('One object: {"topics": {topic: {broker: partitions}}}.')
+def list_topics(place: Place, as_json: bool) -> None:
     """List topics with the numbers of partitions that their live brokers have.
 
     In a pipe: topic, partitions of all brokers together, broker:partitions,... with tabs in between. A topic without a
@@ -33,7 +50,7 @@ def list_topics(zookeeper: str, timeout: float, as_json: bool) -> None:
     """
     from consumerd.cluster import ClusterView  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    topics = with_session(zookeeper, timeout, lambda session: ClusterView(session).read_topics())
+    topics = place.run(lambda session: ClusterView(session).read_topics())
     if as_json:
         click.echo(json.dumps({"topics": topics}, indent=2))
         return
@@ -44,3 +61,91 @@ def list_topics(zookeeper: str, timeout: float, as_json: bool) -> None:
             for topic, brokers in topics.items()
         ),
     )
+
+
+@command.command("describe", epilog=DESCRIBE_EXAMPLES)
+@place_options()
+@click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+@broker_timeout_option
+@json_option('One object: {"brokers": ..., "topics": {topic: {"bytes": ..., "partitions": ...}}}.')
+def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_json: bool) -> None:
+    """Show every partition with its broker, its earliest and latest offset, and the bytes in between.
+
+    The latest offset is where the next message will be written; unflushed messages do not count. A broker that does not
+    answer is a remark, not an error. In a pipe: topic/broker-partition, address, earliest, latest, bytes, remark.
+    """
+    sight = place.run(lambda session: _look(session, topics, connector(broker_timeout)))
+    if as_json:
+        click.echo(json.dumps(_as_json(sight), indent=2))
+        return
+    known = sum(_size(found) or 0 for found in sight.ranges.values())
+    show_rows(
+        ["partition", "broker", ">earliest", ">latest", ">bytes", "remark"],
+        (
+            (partition, _address(sight.brokers.get(partition.broker)), *_cells(found))
+            for partition, found in sight.ranges.items()
+        ),
+        title=f"{len(sight.topics)} topics, {len(sight.ranges)} partitions, {known:,} bytes",
+    )
+
+
+class _Sight(NamedTuple):
+    brokers: dict[int, Broker]
+    topics: dict[str, dict[int, int]]
+    ranges: dict[TopicPartition, LogRange | NoAnswer]
+
+
+async def _look(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _Sight:
+    """The topics, or those named. Raises NotFoundError for one that is not registered."""
+    from consumerd.admin import BrokerLogs  # noqa: PLC0415
+    from consumerd.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.group import partitions_of  # noqa: PLC0415
+
+    cluster = ClusterView(zk)
+    found = await cluster.read_topics(topics or None)
+    for topic in topics:
+        if topic not in found:
+            raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`")
+    brokers = await cluster.read_brokers()
+    partitions = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
+    return _Sight(brokers, found, await BrokerLogs(brokers, connect).ranges(partitions))
+
+
+def _address(broker: Broker | None) -> str:
+    return "" if broker is None else f"{broker.host}:{broker.port}"
+
+
+def _size(found: LogRange | NoAnswer) -> int | None:
+    from consumerd.admin import LogRange  # noqa: PLC0415
+
+    return found.size if isinstance(found, LogRange) else None
+
+
+def _cells(found: LogRange | NoAnswer) -> tuple[object, ...]:
+    from consumerd.admin import LogRange  # noqa: PLC0415
+
+    return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
+
+
+def _as_json(sight: _Sight) -> dict[str, object]:
+    topics: dict[str, dict[str, object]] = {}
+    for topic in sight.topics:
+        of_topic = {partition: found for partition, found in sight.ranges.items() if partition.topic == topic}
+        partitions = {}
+        for partition, found in of_topic.items():
+            earliest, latest, size, remark = _cells(found)
+            partitions[partition.name] = {
+                "earliest": earliest,
+                "latest": latest,
+                "bytes": size,
+                "remark": remark or None,
+            }
+        topics[topic] = {
+            "bytes": sum(_size(found) or 0 for found in of_topic.values()),
+            "partitions": partitions,
+        }
+    return {
+        "brokers": {str(number): _address(broker) for number, broker in sight.brokers.items()},
+        "topics": topics,
+    }

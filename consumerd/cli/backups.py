@@ -1,0 +1,44 @@
+"""The file that every tool writes before it changes offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from consumerd.partition import TopicPartition
+
+Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+
+def backup_option(function: Decorated) -> Decorated:
+    """`--backup` (parameter `backup`, a path or None)."""
+    return click.option(
+        "--backup",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Where to write what was before; it must not exist. [default: offsets-GROUP-TIME.json in this directory]",
+    )(function)
+
+
+def backup_path(groups: Sequence[str]) -> Path:
+    """A name for a backup of these groups, made now."""
+    name = groups[0] if len(groups) == 1 else f"{len(groups)}-groups"
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    return Path(f"offsets-{safe}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}Z.json")
+
+
+async def write_backup(path: Path, offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> None:
+    """Write and sync the file, and say where it is. Raises OffsetFileError; nothing may be changed then."""
+    from consumerd.admin import format_json, write_durably  # noqa: PLC0415
+
+    text = format_json(offsets, made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **more)
+    await asyncio.to_thread(write_durably, path, text)
+    click.echo(f"consumerd: what was before is in {path}; `consumerd offsets import` brings it back", err=True)

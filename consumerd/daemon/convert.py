@@ -1,0 +1,329 @@
+"""From the property files of Kafka 0.7 to our configuration.
+
+Strategy: one table per kind of file says for every key of 0.7.2 (golden notes, 8) what it becomes here, or why it
+becomes nothing; whatever stands in the file and in no table is unknown, and said to be. Only a member's file becomes
+TOML: a broker here takes the very properties of 0.7, and a producer is a Python object or a command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import random
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.broker import BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.daemon.build import build_session, build_settings
+from consumerd.daemon.config import parse
+from consumerd.errors import ConfigError
+from consumerd.zk import parse_connect_string
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: A topic that no broker has: the converted file is valid, and does no harm until somebody completes it.
+PLACEHOLDER = "CHANGE-ME"
+
+
+class Becomes(NamedTuple):
+    """A key with a counterpart: `[table] key`, and how its text is read (raises ValueError with what is expected)."""
+
+    table: str
+    key: str
+    read: Callable[[str], Any]
+
+
+class Gone(NamedTuple):
+    """A key without one, and why."""
+
+    why: str
+    #: With this value it says what is so here anyway.
+    same: str | None = None
+
+
+class Remark(NamedTuple):
+    """What happened to one key that did not become anything."""
+
+    key: str
+    value: str
+    says: str
+
+
+@dataclass(slots=True)
+class Conversion:
+    """What became of a file. `values` are by table and key, each with the property that it comes from."""
+
+    values: dict[tuple[str, str], tuple[Any, str]] = field(default_factory=dict)
+    #: Lines for people who read the result: what a producer or broker is told instead.
+    lines: list[str] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("a text")
+    return text
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _number(text)
+    if number <= 0:
+        raise ValueError("a number above 0")
+    return number
+
+
+def _seconds(text: str) -> float | int:
+    """Milliseconds as seconds."""
+    milliseconds = _positive(text)
+    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+
+def _address(text: str) -> str:
+    parse_connect_string(text)
+    return text
+
+
+_CONSUMER: dict[str, Becomes | Gone] = {
+    "groupid": Becomes("group", "id", _text),
+    "consumerid": Becomes("group", "consumer_id", _text),
+    "zk.connect": Becomes("zookeeper", "connect", _address),
+    "zk.sessiontimeout.ms": Becomes("zookeeper", "session_timeout", _seconds),
+    "zk.connectiontimeout.ms": Becomes("zookeeper", "connection_timeout", _seconds),
+    "zk.synctime.ms": Gone("0.7 waits so long between tries of a rebalance; see rebalance.retry_interval"),
+    "fetch.size": Becomes("fetch", "size", _positive),
+    "fetcher.backoff.ms": Becomes("fetch", "idle_backoff", _seconds),
+    "socket.timeout.ms": Becomes("fetch", "socket_timeout", _seconds),
+    "socket.buffersize": Gone("the operating system sizes socket buffers by itself"),
+    "autocommit.interval.ms": Becomes("commit", "interval", _seconds),
+    "autocommit.enable": Gone(
+        "what a handler has finished is always committed; a handler with `position` decides where to go on", "true"
+    ),
+    "queuedchunks.max": Gone("what waits in memory is bounded in bytes: fetch.budget and fetch.partition_budget"),
+    "rebalance.retries.max": Gone("a claim is tried again for as long as the session lives"),
+    "rebalance.backoff.ms": Gone("a blocked claim is tried again every rebalance.retry_interval, 0.2 s"),
+    "consumer.timeout.ms": Gone(
+        "the daemon waits for messages without end; `consumerd consume --exit-at-end` stops", "-1"
+    ),
+    "shallowiterator.enable": Gone("compressed messages are always opened before a handler sees them", "false"),
+    "mirror.topics.whitelist": Gone("0.7.2 does not read it any more; see group.whitelist"),
+    "mirror.topics.blacklist": Gone("0.7.2 does not read it any more; see group.blacklist"),
+    "mirror.consumer.numthreads": Gone("0.7.2 does not read it any more; see group.streams"),
+}
+_AUTOOFFSET = "autooffset.reset"
+
+_PRODUCER: dict[str, str | Gone] = {
+    "broker.list": "StaticRouter, or `consumerd produce --broker HOST:PORT` for each",
+    "zk.connect": "ZooKeeperRouter, or `consumerd produce --zookeeper`",
+    "compression.codec": "ProducerSettings(codec=...), or `consumerd produce --codec`: 0 none, 1 gzip, 2 snappy",
+    "compressed.topics": "ProducerSettings(compressed_topics=...); 0.7.2 heeds it only when asynchronous",
+    "max.message.size": "ProducerSettings(max_message_bytes=...), or `consumerd produce --max-message-bytes`",
+    "num.retries": "ProducerSettings(retries=...)",
+    "connect.timeout.ms": "ConnectionSettings(connect_timeout=...), in seconds",
+    "socket.timeout.ms": "ConnectionSettings(request_timeout=...), in seconds",
+    "batch.size": "QueueSettings(batch_size=...), or `consumerd produce --batch-size`",
+    "queue.time": "QueueSettings(queue_time=...), in seconds",
+    "queue.size": "QueueSettings(queue_size=...)",
+    "queue.enqueueTimeout.ms": "QueueSettings(when_full=..., enqueue_timeout=...): -1 blocks, 0 and more time out",
+    "producer.type": "Producer (sync) or an asynchronous one with QueueSettings",
+    "partitioner.class": "a Python partitioner; the default one hashes string keys as Java does",
+    "serializer.class": "an encoder in Python; messages are bytes",
+    "event.handler": "a handler in Python",
+    "event.handler.props": "arguments of a handler in Python",
+    "callback.handler": "a callback in Python",
+    "callback.handler.props": "arguments of a callback in Python",
+    "buffer.size": Gone("the operating system sizes socket buffers by itself"),
+    "reconnect.interval": Gone("connections stay until one side ends them"),
+    "reconnect.time.interval.ms": Gone("connections stay until one side ends them"),
+    "zk.read.num.retries": Gone("the view of the brokers is kept fresh by watches"),
+    "zk.sessiontimeout.ms": "Session(session_timeout=...), in seconds",
+    "zk.connectiontimeout.ms": "Session(connect_timeout=...), in seconds",
+    "zk.synctime.ms": Gone("nothing waits for ZooKeeper's followers here"),
+}
+
+#: Keys that only one kind of file has.
+_MARKS = {
+    "consumer": _CONSUMER.keys() - _PRODUCER.keys() | {_AUTOOFFSET},
+    "producer": _PRODUCER.keys() - _CONSUMER.keys(),
+    "server": {"brokerid", "log.dir", "port", "hostname", "num.partitions", "enable.zookeeper", "log.flush.interval"},
+}
+
+
+def kind_of(properties: Mapping[str, str], source: str) -> str:
+    """`consumer`, `producer` or `server`. Raises ConfigError if the keys do not tell and the file's name neither."""
+    counts = {kind: len(marks & properties.keys()) for kind, marks in _MARKS.items()}
+    best = max(counts, key=lambda kind: counts[kind])
+    if counts[best]:
+        return best
+    named = next((kind for kind in _MARKS if kind in source.lower()), None)
+    if named is None:
+        raise ConfigError(f"{source} has no key that tells a consumer's, producer's or server's file: say --kind")
+    return named
+
+
+def convert(properties: Mapping[str, str], kind: str, source: str) -> Conversion:
+    """What becomes of a file of this kind. Raises ConfigError for a value that 0.7 could not have meant."""
+    if kind == "consumer":
+        return _consumer(properties, source)
+    return _producer(properties) if kind == "producer" else _server(properties)
+
+
+def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
+    result = Conversion()
+    for key, text in properties.items():
+        text = text.strip()
+        rule = _CONSUMER.get(key)
+        if key == _AUTOOFFSET:
+            _autooffset(result, text)
+        elif rule is None:
+            result.remarks.append(_unknown(key, text, [*_CONSUMER, _AUTOOFFSET]))
+        elif isinstance(rule, Gone):
+            result.remarks.append(_gone(key, text, rule))
+        else:
+            try:
+                value = rule.read(text)
+            except ValueError as error:
+                raise ConfigError(f"{source}: {key} is {text!r}, and not {error}") from None
+            except ConfigError as error:
+                raise ConfigError(f"{source}: {key}: {error}") from None
+            result.values[rule.table, rule.key] = value, f"{key}={text}"
+    return result
+
+
+def _autooffset(result: Conversion, text: str) -> None:
+    """One key of 0.7 for two questions: where to start, and where to go on when the offset is gone."""
+    origin = f"{_AUTOOFFSET}={text}"
+    place = {"smallest": "earliest", "largest": "latest"}.get(text)
+    if place is None:
+        says = "0.7 fails for lack of an offset then; fetch.initial has no such value, a new partition starts earliest"
+        result.remarks.append(Remark(_AUTOOFFSET, text, says))
+        result.values["fetch", "out_of_range"] = "fail", origin
+    else:
+        result.values["fetch", "initial"] = place, origin
+        result.values["fetch", "out_of_range"] = place, origin
+
+
+def _producer(properties: Mapping[str, str]) -> Conversion:
+    result = Conversion()
+    for key, text in properties.items():
+        rule = _PRODUCER.get(key)
+        if rule is None:
+            result.remarks.append(_unknown(key, text, [*_PRODUCER]))
+        elif isinstance(rule, Gone):
+            result.remarks.append(_gone(key, text, rule))
+        else:
+            result.lines.append(f"{key}={text}: {rule}")
+    return result
+
+
+def _server(properties: Mapping[str, str]) -> Conversion:
+    result = Conversion()
+    for key, text in properties.items():
+        needed = {"log.dir": "/tmp", "enable.zookeeper": "false"}  # noqa: S108 - nothing is opened
+        if key == "enable.zookeeper":
+            needed["zk.connect"] = "localhost"
+        try:
+            config = BrokerConfig.from_properties({**needed, key: text})
+        except ConfigError as error:
+            result.remarks.append(Remark(key, text, str(error)))
+        else:
+            if config.ignored:
+                result.remarks.append(Remark(key, text, "our broker knows it, and it has no effect"))
+            else:
+                result.lines.append(f"--set {_shell(f'{key}={text}')}")
+    return result
+
+
+def _gone(key: str, text: str, rule: Gone) -> Remark:
+    return Remark(key, text, "the same here, without a key" if text == rule.same else rule.why)
+
+
+def _unknown(key: str, text: str, known: Sequence[str]) -> Remark:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return Remark(key, text, f"0.7.2 knows no such key{hint}")
+
+
+def _shell(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_./:,=@%+-]+", text) else "'" + text.replace("'", "'\\''") + "'"
+
+
+# -- the result as text
+
+
+def to_toml(conversions: Sequence[tuple[str, str, Conversion]], given: Mapping[tuple[str, str], Any]) -> str:
+    """The TOML for (source, kind, conversion) of each file; `given` are values from the command line, and win.
+
+    Valid for `consumerd check` where a consumer's file is among them, else only comments. Raises ConfigError if it is
+    not valid: a group is missing, or a value is out of bounds here.
+    """
+    lines = [f"# Made by `consumerd config convert` from {', '.join(source for source, _, _ in conversions)}."]
+    members = [conversion for _, kind, conversion in conversions if kind == "consumer"]
+    if members:
+        values: dict[tuple[str, str], tuple[Any, str]] = {}
+        for conversion in members:
+            values |= conversion.values
+        values |= {place: (value, "the command line") for place, value in given.items()}
+        lines += _tables(values)
+    for source, kind, conversion in conversions:
+        if conversion.lines:
+            lines += ["", f"# {source}: {_NOT_HERE[kind]}"]
+            lines += [f"#   {_one_line(line)}" for line in conversion.lines]
+        if conversion.remarks:
+            lines += ["", f"# Without a counterpart, from {source}:"]
+            lines += [f"#   {_one_line(f'{key}={value}: {says}')}" for key, value, says in conversion.remarks]
+    text = "\n".join(lines) + "\n"
+    if members:
+        _check(text)
+    return text
+
+
+def _check(text: str) -> None:
+    """What `consumerd check` checks, but for the handler, which may not be installed here. Raises ConfigError."""
+    config = parse(tomllib.loads(text), "the result")
+    clock, rng = SystemClock(), random.Random()
+    build_settings(config, clock=clock, rng=rng)
+    build_session(config.zookeeper, clock=clock, rng=rng)
+
+
+_NOT_HERE = {
+    "producer": "a producer has no file here; its keys are arguments in Python (docs/producer.md) or of a command:",
+    "server": "`consumerd broker` takes the properties of 0.7 as they are:",
+    "consumer": "",
+}
+
+
+def _tables(values: dict[tuple[str, str], tuple[Any, str]]) -> list[str]:
+    if ("group", "id") not in values:
+        raise ConfigError("no file has a groupid, without which there is no member: say --group")
+    if not any(("group", key) in values for key in ("topics", "whitelist", "blacklist")):
+        note = "nothing in 0.7: name what to consume, or a whitelist or blacklist"
+        values["group", "topics"] = {PLACEHOLDER: 1}, note
+    values.setdefault(("handler", "name"), ("print", "nothing in 0.7: name what to do with the messages"))
+    lines = []
+    for table in dict.fromkeys(("group", "zookeeper", *(table for table, _ in values))):
+        entries = [(key, value, origin) for (of, key), (value, origin) in values.items() if of == table]
+        if entries:
+            lines += ["", f"[{table}]"]
+            lines += [f"{key} = {_toml(value)}  # {_one_line(origin)}" for key, value, origin in entries]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _one_line(text: str) -> str:
+    """Text for a comment: TOML allows no control characters there."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,78 @@
+r"""Reading Java property files, as `java.util.Properties.load` does.
+
+Strategy: bytes are Latin-1, whatever the editor thought; `\u00e9` spells everything else. A logical line goes on where
+an odd number of backslashes ends a natural one. The key ends at the first `=`, `:` or blank that is not escaped. Of a
+key that comes twice the last value counts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from consumerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(u([0-9a-fA-F]{4})|u|(.))", re.DOTALL)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The keys and values of a file, in its order. Raises ConfigError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    return parse_properties(data, str(path))
+
+
+def parse_properties(data: bytes, source: str) -> dict[str, str]:
+    r"""Keys and values. `source` names the text in errors. Raises ConfigError for a `\u` without four hex digits."""
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(data.decode("latin-1")):
+        match = _KEY.fullmatch(line)
+        assert match is not None  # every text matches
+        try:
+            key, value = map(_unescape, match.groups())
+        except ValueError:
+            raise ConfigError(rf"{source}, line {number}: \u needs four hexadecimal digits") from None
+        properties.pop(key, None)
+        properties[key] = value
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, blank lines and continuations, with the numbers of their first natural lines."""
+    whole: list[str] = []
+    first = 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = natural.lstrip(_BLANKS)
+        if not whole and (not line or line[0] in "#!"):
+            continue
+        first = first or number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        whole.append(line[:-1] if backslashes % 2 else line)
+        if not backslashes % 2:
+            yield first, "".join(whole)
+            whole, first = [], 0
+    if whole:
+        yield first, "".join(whole)
+
+
+def _unescape(text: str) -> str:
+    """Raises ValueError for a broken escape. Surrogate pairs become the character they stand for."""
+
+    def one(match: re.Match[str]) -> str:
+        if match[2] is not None:
+            return chr(int(match[2], 16))
+        if match[3] is None:
+            raise ValueError
+        return _ESCAPES.get(match[3], match[3])
+
+    plain = _ESCAPED.sub(one, text)
+    return plain.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")

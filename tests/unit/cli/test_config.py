@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.daemon.config import load
+from consumerd.daemon.convert import _CONSUMER, _PRODUCER
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Every key that 0.7.2 reads in a consumer's file, with a value that is not its default.
+CONSUMER = """\
+groupid=g
+consumerid=c-1
+socket.timeout.ms=1500
+socket.buffersize=1024
+fetch.size=2048
+fetcher.backoff.ms=250
+autocommit.enable=false
+autocommit.interval.ms=60000
+queuedchunks.max=5
+rebalance.retries.max=9
+rebalance.backoff.ms=3000
+autooffset.reset=largest
+consumer.timeout.ms=100
+shallowiterator.enable=true
+mirror.topics.whitelist=a
+mirror.topics.blacklist=b
+mirror.consumer.numthreads=3
+zk.connect=zk1:2181,zk2:2181/kafka
+zk.sessiontimeout.ms=10000
+zk.connectiontimeout.ms=20500
+zk.synctime.ms=1000
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "consumer.properties"
+    path.write_text(CONSUMER)
+    return path
+
+
+def test_every_key_of_a_consumer(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "convert", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out) == {
+        "group": {"id": "g", "consumer_id": "c-1", "topics": {"CHANGE-ME": 1}},
+        "zookeeper": {"connect": "zk1:2181,zk2:2181/kafka", "session_timeout": 10, "connection_timeout": 20.5},
+        "fetch": {
+            "socket_timeout": 1.5,
+            "size": 2048,
+            "idle_backoff": 0.25,
+            "initial": "latest",
+            "out_of_range": "latest",
+        },
+        "commit": {"interval": 60},
+        "handler": {"name": "print"},
+    }
+    gone = [
+        "socket.buffersize", "autocommit.enable", "queuedchunks.max", "rebalance.retries.max", "rebalance.backoff.ms",
+        "consumer.timeout.ms", "shallowiterator.enable", "mirror.topics.whitelist", "mirror.topics.blacklist",
+        "mirror.consumer.numthreads", "zk.synctime.ms",
+    ]  # fmt: skip
+    for key in gone:
+        assert f"consumer.properties: {key} has no counterpart: " in err
+        assert f"#   {key}=" in out
+    assert err.count("has no counterpart") == len(gone)
+    assert "topics = { CHANGE-ME = 1 } consumes nothing" in err
+    path = tmp_path / "converted.toml"
+    path.write_text(out)
+    assert run(["check", "-c", str(path)]) == 0
+    assert set(_CONSUMER) | {"autooffset.reset"} == {line.partition("=")[0] for line in CONSUMER.splitlines()}
+
+
+def test_what_to_consume_and_what_to_do(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--topic", "a", "--topic", "b=3", "--handler", "null", "--group", "other"]
+    assert run(["config", "convert", str(file), *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert "CHANGE-ME" not in out + err
+    path = tmp_path / "converted.toml"
+    path.write_text(out)
+    config = load(path)
+    assert (config.group.id, config.group.topics, config.handler.name) == ("other", {"a": 1, "b": 3}, "null")
+    assert run(["config", "convert", str(file), "--whitelist", "x.*"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["group"]["whitelist"] == "x.*"
+    assert run(["config", "convert", str(file), "--whitelist", "x", "--blacklist", "y"]) == ExitCode.CONFIG
+    assert "exactly one of" in capsys.readouterr().err
+    assert run(["config", "convert", str(file), "--topic", "a=b"]) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("reset", "fetch"),
+    [
+        ("smallest", {"initial": "earliest", "out_of_range": "earliest"}),
+        ("largest", {"initial": "latest", "out_of_range": "latest"}),
+        ("fail", {"out_of_range": "fail"}),
+    ],
+)
+def test_one_key_for_two_questions(
+    reset: str, fetch: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text(f"groupid=g\nautooffset.reset={reset}")
+    assert run(["config", "convert", str(path)]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["fetch"] == fetch
+
+
+def test_what_is_so_anyway_and_what_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text("groupid=g\\u00e9\nconsumer.timeout.ms=-1\nfetch.sise=5\nmy\\tkey=a\\nb\n")
+    assert run(["config", "convert", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out)["group"]["id"] == "g\u00e9"
+    assert "consumer.timeout.ms has no counterpart: the same here" in err
+    assert "fetch.sise has no counterpart: 0.7.2 knows no such key; did you mean fetch.size?" in err
+    assert "#   my\\tkey=a\\nb: 0.7.2 knows no such key" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("groupid=g\nfetch.size=big", "fetch.size is 'big', and not a whole number"),
+        ("groupid=g\nfetch.size=0", "fetch.size is '0', and not a number above 0"),
+        ("groupid=", "groupid is '', and not a text"),
+        ("groupid=g\nzk.connect=host:port", "zk.connect: "),
+        ("groupid=a/b", "cannot be the name of a znode"),
+        ("consumerid=x", "no file has a groupid"),
+        ("zk.connect=h:1", "say --kind"),
+        ("groupid=\\u1", "four hexadecimal"),
+        ("groupid=g\nzk.sessiontimeout.ms=99999999999", "session_timeout"),
+    ],
+)
+def test_values_that_cannot_be_meant(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text(text)
+    assert run(["config", "convert", str(path)]) == ExitCode.CONFIG
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_producers_and_servers_are_explained(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    producer, server = tmp_path / "p.properties", tmp_path / "s.properties"
+    producer.write_text("".join(f"{key}=1\n" for key in _PRODUCER) + "quue.time=5")
+    server.write_text("brokerid=3\nlog.dir=/var/lib/it's\nnum.threads=8\nbrokerids=1\nzk.connect=h:1\nlog.roll.hours=x")
+    assert run(["config", "convert", str(file), str(producer), str(server)]) == 0
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out)["group"]["id"] == "g"
+    for key in _PRODUCER:
+        assert f"#   {key}=1: " in out
+    assert "quue.time has no counterpart: 0.7.2 knows no such key; did you mean queue.time?" in err
+    assert "#   --set brokerid=3\n#   --set 'log.dir=/var/lib/it'\\''s'\n" in out
+    assert "num.threads has no counterpart: our broker knows it, and it has no effect" in err
+    assert (
+        "brokerids has no counterpart: brokerids is not a broker property of Kafka 0.7; did you mean brokerid?" in err
+    )
+    assert "log.roll.hours must be a whole number" in err
+    assert run(["config", "convert", "--kind", "server", str(server)]) == 0
+    assert tomllib.loads(capsys.readouterr().out) == {}
+
+
+def test_the_file_name_tells_where_the_keys_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my-producer.properties"
+    path.write_text("zk.connect=h:1")
+    assert run(["config", "convert", str(path)]) == 0
+    assert "ZooKeeperRouter" in capsys.readouterr().out
+
+
+def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[zookeeper]\nauth = ["digest:u:secret"]\n')
+    monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "77")
+    monkeypatch.setenv("consumerd_log", '{"level": "debug"}')
+    assert run(["config", "show", "-c", str(path), "--origin"]) == 0
+    out = capsys.readouterr().out
+    assert 'group.topics\t{"t": 1}\tfile\n' in out
+    assert "fetch.size\t77\tenvironment\n" in out
+    assert 'log.level\t"debug"\tenvironment\n' in out
+    assert "fetch.max_size\t67108864\tdefault\n" in out
+    assert "group.whitelist\t\tdefault\n" in out
+    assert "secret" not in out
+    assert run(["config", "show", "-c", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["fetch"]["size"], shown["zookeeper"]["auth"]) == (77, "(not shown)")
+    assert run(["config", "show", "-c", str(path), "--json", "--origin"]) == 0
+    assert json.loads(capsys.readouterr().out)["fetch"]["size"] == {"value": 77, "origin": "environment"}
+    assert run(["config", "show", "-c", str(tmp_path / "none")]) == ExitCode.CONFIG
