@@ -147,9 +147,12 @@ class SimpleConsumer:
         """
         request = OffsetsRequest(topic, partition, time, max_number)
         body = await self._ask(request, OFFSETS_HEADER + OFFSET_SIZE * min(max(max_number, 1), LARGEST // 16))
-        offsets = (await self._read(decode_offsets_response, body)).offsets
+        return await self._read(self._offsets, body)
+
+    def _offsets(self, body: bytes) -> tuple[int, ...]:
+        offsets = decode_offsets_response(body).offsets
         if any(offset < 0 for offset in offsets):
-            raise FrameError(f"broker {self._host}:{self._port} answered with offset {min(offsets)} of {topic!r}")
+            raise FrameError(f"broker {self._host}:{self._port} answered with the offset {min(offsets)}")
         return offsets
 
     def _result(self, request: FetchRequest, answer: FetchResponse) -> FetchResult:
