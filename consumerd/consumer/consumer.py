@@ -130,6 +130,11 @@ class GroupConsumer:
         return self._failure
 
     @property
+    def assigned(self) -> list[TopicPartition]:
+        """The partitions that are to be ours, as far as decided; those that are still claimed or searched too."""
+        return sorted(self._member.target)
+
+    @property
     def owned(self) -> dict[TopicPartition, int | None]:
         """The partitions that flow now, with their handled positions (None until the start is found)."""
         return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}

@@ -167,13 +167,16 @@ class OwnedPartitions:
             self._failed(error)
 
     async def _start_offset(self, owned: _Owned) -> int:
+        troubled = False
         while True:
             try:
                 start = await self._find_offset(owned)
                 if self._settings.stop_at_end:
                     owned.end = (await self._pool.list_offsets(owned.partition, LATEST))[0]
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
-                log.warning("position_not_found_yet", partition=str(owned.partition), error=str(error))
+                if not troubled:  # told once: a broker may be away for hours
+                    log.warning("position_not_found_yet", partition=str(owned.partition), error=str(error))
+                troubled = True
                 await self._clock.sleep(RETRY_PAUSE)
             else:
                 return start

@@ -143,8 +143,8 @@ class _Service:
 
     async def _announce(self) -> None:
         await self._consumer.ready.wait()
-        notify(READY, status(f"member of the group, {len(self._consumer.owned)} partitions"))
-        log.info("ready", partitions=[str(partition) for partition in self._consumer.owned])
+        notify(READY, status("member of the group"))
+        log.info("ready", partitions=[str(partition) for partition in self._consumer.assigned])
 
     async def _guard_session(self) -> None:
         """A session that ended for good (refused credentials) takes the daemon with it."""

@@ -22,7 +22,7 @@ class Member:
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
         self.failure: ConsumerdError | None = None
-        self.owned: dict[Any, Any] = {}
+        self.assigned: list[Any] = []
         self.cancelled = False
         self._stubborn = stubborn
 
