@@ -1,0 +1,268 @@
+"""Daemons as whole processes beside a broker in this loop, and what they said when they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+
+from consumerd.broker import Broker, BrokerConfig
+from consumerd.clock import SystemClock
+from consumerd.embedded.processes import (
+    DaemonProcess,
+    clean_environment,
+    consumerd_command,
+    format_toml,
+    parse_event,
+)
+from consumerd.net import connect
+from consumerd.registry import offset_path
+from consumerd.wire.v07 import (
+    LATEST,
+    OffsetsRequest,
+    ProduceRequest,
+    decode_offsets_response,
+    encode_message_set,
+)
+from consumerd.zk import NoNode, Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from consumerd.partition import TopicPartition
+
+GROUP = "g"
+#: Of the daemons, in seconds; the shared server grants no less than one.
+SESSION_TIMEOUT = 2.0
+
+HANDLERS = '''
+import asyncio
+
+
+class Failing:
+    """Fails at every message that holds `text`."""
+
+    def __init__(self, text):
+        self.text = text.encode()
+
+    async def handle(self, batch):
+        for count, payload in enumerate(batch, 1):
+            if self.text in payload:
+                raise ValueError("cannot digest " + self.text.decode())
+            batch.mark(count)
+
+
+class Stubborn:
+    """Obeys no cancellation."""
+
+    async def handle(self, batch):
+        print("in hand", flush=True)
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+
+class Slow:
+    """Says when it has a batch, and finishes it after `seconds`."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    async def handle(self, batch):
+        print("in hand", flush=True)
+        await asyncio.sleep(self.seconds)
+        print("finished", flush=True)
+
+
+class Stalled:
+    """Takes the first batch of each partition, and never ends."""
+
+    async def handle(self, batch):
+        print("in hand", flush=True)
+        await asyncio.Event().wait()
+'''
+
+
+@dataclass
+class Outcome:
+    """How a process ended, and what it left on its streams."""
+
+    code: int
+    stdout: str
+    stderr: str
+    #: The lines on standard error that are not the daemon's own log.
+    sentences: list[str] = field(init=False)
+    events: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        lines = self.stderr.splitlines()
+        self.events = [event for line in lines if (event := parse_event(line)) is not None]
+        self.sentences = [line for line in lines if parse_event(line) is None]
+
+    def said(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == name]
+
+
+async def consumerd(*arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Outcome:
+    """Run a command to its end."""
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command(*arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            stdout, stderr = await process.communicate(stdin)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return Outcome(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+
+
+class World:
+    """A chroot, a session that looks at it, brokers in this loop, daemons as processes."""
+
+    def __init__(self, directory: Path, chroot: str, zk: Session, stack: AsyncExitStack) -> None:
+        self.directory = directory
+        self.chroot = chroot
+        self.zk = zk
+        self.brokers: dict[int, Broker] = {}
+        self._stack = stack
+        self._files = 0
+        modules = directory / "modules"
+        modules.mkdir()
+        (modules / "bad_handlers.py").write_text(HANDLERS)
+        (modules / "bad_module.py").write_text("import consumerd\nraise OSError('no such device')\n")
+        self.module_path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    # -- brokers
+
+    async def broker(self, broker_id: int = 0, *, partitions: int = 1, **settings: Any) -> Broker:
+        """Start a broker; messages are visible at once."""
+        config = BrokerConfig(
+            log_dir=self.log_dir(broker_id),
+            broker_id=broker_id,
+            port=0,
+            partitions=partitions,
+            flush_messages=1,
+            **settings,
+        )
+        made = Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=self.zk)
+        self.brokers[broker_id] = await self._stack.enter_async_context(made)
+        return made
+
+    def log_dir(self, broker_id: int = 0) -> Path:
+        return self.directory / f"broker-{broker_id}"
+
+    def segment(self, partition: TopicPartition) -> Path:
+        (path,) = (self.log_dir(partition.broker) / f"{partition.topic}-{partition.partition}").glob("*.kafka")
+        return path
+
+    async def append(self, partition: TopicPartition, *payloads: bytes, **encoding: Any) -> int:
+        """Produce one set and return where the log ends then."""
+        connection = await connect("127.0.0.1", self.brokers[partition.broker].port)
+        try:
+            data = encode_message_set(payloads, **encoding)
+            await connection.send(ProduceRequest(partition.topic, partition.partition, data).encode())
+            request = OffsetsRequest(partition.topic, partition.partition, LATEST, 1)
+            answer = decode_offsets_response(await connection.request(request.encode()))
+        finally:
+            await connection.close()
+        await self.until_registered(partition)
+        return answer.offsets[0]
+
+    async def until_registered(self, partition: TopicPartition) -> None:
+        """Brokers register topics in the background."""
+        path = f"/brokers/topics/{partition.topic}/{partition.broker}"
+        await self.until(lambda: self.zk.exists(path))
+
+    # -- daemons
+
+    def config(self, **tables: Any) -> dict[str, dict[str, Any]]:
+        """A configuration of the group; `tables` are merged in."""
+        made: dict[str, dict[str, Any]] = {
+            "group": {"id": GROUP},
+            "zookeeper": {"connect": self.chroot, "session_timeout": SESSION_TIMEOUT},
+            "fetch": {"idle_backoff": 0.05},
+            "handler": {"name": "print"},
+            "log": {"format": "json"},
+        }
+        for table, keys in tables.items():
+            made[table] = {**made.get(table, {}), **keys}
+        if not made["group"].keys() & {"topics", "whitelist", "blacklist"}:
+            made["group"]["topics"] = {"t": 1}
+        return made
+
+    def write(self, text: str) -> str:
+        self._files += 1
+        path = self.directory / f"config-{self._files}.toml"
+        path.write_text(text)
+        return str(path)
+
+    async def run(self, *options: str, command: str = "run", seconds: float = 30.0, **tables: Any) -> Outcome:
+        """`consumerd run` to its end, which it has to find by itself."""
+        path = self.write(format_toml(self.config(**tables)))
+        return await consumerd(*options, command, "-c", path, seconds=seconds)
+
+    async def daemon(self, name: str = "daemon", **tables: Any) -> DaemonProcess:
+        """Start a daemon that goes on; it is stopped at the end of the test."""
+        made = DaemonProcess(self.directory, self.config(**tables), name=name)
+        return await self._stack.enter_async_context(made)
+
+    def printed(self, daemon: DaemonProcess) -> list[str]:
+        """The payloads that a daemon with the `print` handler printed."""
+        whole, _, _ = daemon.stdout_path.read_text().rpartition("\n")
+        return [json.loads(line).get("payload") for line in whole.splitlines()]
+
+    async def until_printed(self, daemon: DaemonProcess, *payloads: str, seconds: float = 15.0) -> None:
+        """Wait until a daemon has printed these, in any order, and nothing else."""
+        await self.until(lambda: sorted(self.printed(daemon)) == sorted(payloads), seconds)
+
+    # -- what is so now
+
+    async def offset(self, partition: TopicPartition) -> int | None:
+        try:
+            data, _ = await self.zk.get(offset_path(GROUP, partition))
+        except NoNode:
+            return None
+        return int(data or b"")
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 15.0) -> None:
+        """Look again and again: other processes and their files tell nobody."""
+        async with asyncio.timeout(seconds):
+            while True:
+                holds = condition()
+                if await holds if asyncio.iscoroutine(holds) else holds:
+                    return
+                await asyncio.sleep(0.03)
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, zk_root: str, monkeypatch: Any) -> AsyncIterator[World]:
+    """Everything ends with the test."""
+    async with AsyncExitStack() as stack:
+        zk = Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=10.0)
+        await stack.enter_async_context(zk)
+        made = World(tmp_path, zk_root, zk, stack)
+        monkeypatch.setenv("PYTHONPATH", made.module_path)
+        yield made
+
+
+@pytest_asyncio.fixture
+async def cli() -> Callable[..., Any]:
+    """`await cli("topics", "list", ...)` runs a command to its end."""
+    return consumerd

@@ -1,0 +1,426 @@
+"""Bad input to whole processes: one sentence that names the thing, the documented exit code, and nothing lost.
+
+The daemon's own log lines may surround the sentence; a traceback may not, unless `--debug` asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import struct
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import free_port
+from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
+from consumerd.errors import ExitCode
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import Codec
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+TP = TopicPartition("t", 0, 0)
+
+
+def assert_one_sentence(outcome: Any, code: ExitCode, *words: str) -> None:
+    """The promise about all bad input."""
+    assert outcome.code == code, outcome.stderr
+    assert len(outcome.sentences) == 1, outcome.stderr
+    assert outcome.sentences[0].startswith("consumerd: "), outcome.stderr
+    for word in words:
+        assert word in outcome.sentences[0], outcome.sentences[0]
+    assert "Traceback" not in outcome.stderr
+    assert not [event for event in outcome.events if "exception" in event]
+
+
+# -- the configuration and the handler
+
+
+async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
+    # The many ways to be wrong are in tests/unit/daemon; here it is what a process makes of them.
+    good = format_toml(world.config())
+    cases = [
+        (
+            "run",
+            world.write(good + "[commit]\nintervall = 1\n"),
+            "unknown key 'commit.intervall', did you mean 'interval'?",
+        ),
+        ("check", world.write(good + "[commit\n"), "is not TOML"),
+        ("check", world.write('[group]\nid = "g"\nwhitelist = "a(b"\n'), "group: "),
+        ("run", world.write(good.replace(world.chroot, "host:port")), "host:port"),
+        ("run", "/no/such/file.toml", "cannot read the configuration /no/such/file.toml"),
+    ]
+    outcomes = await asyncio.gather(*(cli(command, "-c", path) for command, path, _ in cases))
+    for outcome, (_, _, words) in zip(outcomes, cases, strict=True):
+        assert_one_sentence(outcome, ExitCode.CONFIG, words)
+
+
+async def test_handlers_that_cannot_be_had(world: Any) -> None:
+    cases = [
+        ({"name": "prnt"}, "there is no handler 'prnt', did you mean 'print'?"),
+        ({"name": "no_such_module:Handler"}, "there is no module 'no_such_module'"),
+        ({"name": "bad_module:Handler"}, "importing 'bad_module' failed: OSError: no such device"),
+        ({"name": "bad_handlers:Failing", "options": {"txt": "x"}}, "has no option 'txt', did you mean 'text'?"),
+    ]
+    outcomes = await asyncio.gather(*(world.run(handler=handler) for handler, _ in cases))
+    for outcome, (_, words) in zip(outcomes, cases, strict=True):
+        assert_one_sentence(outcome, ExitCode.HANDLER, words)
+    assert await world.zk.exists("/consumers") is None  # nothing was joined
+
+
+async def test_a_traceback_comes_with_debug_only(world: Any, cli: Any) -> None:
+    outcome = await cli("--debug", "run", "-c", "/no/such/file.toml")
+    assert outcome.code == ExitCode.CONFIG
+    assert "Traceback" in outcome.stderr
+    assert outcome.sentences[-1].startswith("consumerd: cannot read the configuration /no/such/file.toml")
+
+
+# -- ZooKeeper
+
+
+async def test_a_zookeeper_that_cannot_be_reached_or_refuses_us(world: Any) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    secret = Session(
+        world.chroot,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        auth=[("digest", "owner:secret")],
+        acl="creator-all",
+    )
+    async with secret:
+        await secret.create("/private", None)
+        unreachable, refused, forbidden = await asyncio.gather(
+            world.run(zookeeper={"connect": f"{dead}/kafka", "connection_timeout": 0.5}),
+            world.run(zookeeper={"auth": ["plain:user:password"]}),
+            world.run(zookeeper={"connect": f"{world.chroot}/private/kafka"}),
+        )
+    assert_one_sentence(
+        unreachable, ExitCode.ZOOKEEPER, f"{dead}/kafka did not answer within 0.5 s", "zookeeper.connect"
+    )
+    assert_one_sentence(refused, ExitCode.ZOOKEEPER, "refused our 'plain' credentials")
+    assert_one_sentence(forbidden, ExitCode.ZOOKEEPER, "denies access", "/private/kafka")
+
+
+# -- topics
+
+
+async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
+    outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "look", "--topic", "nope", "--exit-at-end")
+    assert_one_sentence(outcome, ExitCode.NOT_FOUND, "'nope'")
+    daemon = await world.daemon()
+    assert (await daemon.wait_for_event("topics_awaited", 5))["topics"] == ["t"]
+    await world.broker()
+    await world.append(TP, b"here")
+    await world.until_printed(daemon, "here")
+    assert len([event for event in daemon.events() if event["event"] == "topics_awaited"]) == 1
+    assert await daemon.stop() == ExitCode.OK
+
+
+# -- members
+
+
+async def test_a_consumer_id_that_a_live_member_holds(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    first = await world.daemon("first", group={"consumer_id": "pod-0"})
+    await world.until_printed(first, "one")
+    stat = await world.zk.exists("/consumers/g/ids/g_pod-0")
+    outcome = await world.run(group={"consumer_id": "pod-0"})
+    assert_one_sentence(outcome, ExitCode.ID_TAKEN, "g_pod-0", "give each member its own consumer_id")
+    await world.append(TP, b"two")
+    await world.until_printed(first, "one", "two")
+    assert await world.zk.exists("/consumers/g/ids/g_pod-0") == stat  # the live one was not disturbed
+    assert [event["event"] for event in first.events()].count("rebalanced") == 1
+    assert await first.stop() == ExitCode.OK
+
+
+async def test_groups_and_brokers_of_another_dialect(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    await world.zk.ensure("/consumers/g/ids")
+    member = b'{"version":1,"subscription":{"t":1},"pattern":"white_list","timestamp":"1416000000000"}'
+    await world.zk.create("/consumers/g/ids/g_host-1-abcdef01", member)
+    assert_one_sentence(await world.run(), ExitCode.ZOOKEEPER, "0.8", "'g'")
+    assert await world.zk.children("/consumers/g/ids") == ["g_host-1-abcdef01"]
+    await world.zk.delete("/consumers/g/ids/g_host-1-abcdef01")
+    broker = b'{"jmx_port":-1,"timestamp":"1416000000000","host":"localhost","version":1,"port":9092}'
+    await world.zk.create("/brokers/ids/7", broker)
+    assert_one_sentence(await world.run(), ExitCode.ZOOKEEPER, "broker 7", "0.8")
+
+
+async def test_znodes_of_others_that_hold_garbage_do_not_stop_us(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    for path, data in {
+        "/brokers/ids/1": b"\xff\xfe",
+        "/brokers/ids/2": b"creator:host:99999999",
+        "/brokers/ids/minus": b"c:h:1",
+        "/brokers/topics/t/1": b"-4",
+        "/brokers/topics/t/2": b"1e9",
+        "/brokers/topics/t/x": b"1",
+        "/brokers/topics/u/3": b"",
+        "/consumers/g/ids/aaa": b"{",
+        "/consumers/g/ids/bbb": b'{ "t": 0 }',
+        "/consumers/g/ids/ccc": b"\xff",
+        "/consumers/g/owners/t/nonsense": b"g_a-0",
+        "/consumers/g/offsets/t/9-9": b"garbage",
+    }.items():
+        await world.zk.ensure(path.rpartition("/")[0])
+        await world.zk.create(path, data)
+    daemon = await world.daemon()
+    await world.until_printed(daemon, "one")
+    warned = {event["event"] for event in daemon.events() if event["level"] == "warning"}
+    assert {"broker_unreadable", "foreign_node", "topic_node_unreadable", "group_warning"} <= warned
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def test_a_committed_offset_that_is_no_number(world: Any) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    await world.zk.ensure("/consumers/g/offsets/t")
+    await world.zk.create("/consumers/g/offsets/t/0-0", b"0x10")
+    outcome = await world.run()
+    assert_one_sentence(outcome, ExitCode.ZOOKEEPER, "'0x10'", "/consumers/g/offsets/t/0-0")
+    assert (await world.zk.get("/consumers/g/offsets/t/0-0"))[0] == b"0x10"
+    await world.zk.set("/consumers/g/offsets/t/0-0", b"0")
+    daemon = await world.daemon()
+    await world.until_printed(daemon, "one")
+    assert await daemon.stop() == ExitCode.OK
+    assert await world.offset(TP) == end
+
+
+# -- data
+
+
+async def test_a_corrupt_segment_by_policy(world: Any) -> None:
+    other = TopicPartition("t", 0, 1)
+    await world.broker(partitions=2)
+    sound = await world.append(TP, b"one", b"two")
+    broken_end = await world.append(TP, b"broken")
+    end = await world.append(TP, b"three", codec=Codec.GZIP)
+    other_end = await world.append(other, b"other")
+    with world.segment(TP).open("r+b") as segment:
+        segment.seek(sound + 12)
+        segment.write(b"\xff")
+    outcome = await world.run()
+    assert_one_sentence(outcome, ExitCode.CORRUPT, f"t/0-0 is corrupt at offset {sound} ", "fetch.corrupt")
+    assert outcome.stdout.count('"payload":"one"') == outcome.stdout.count('"payload":"two"') == 1
+    assert await world.offset(TP) == sound  # what came before it is committed
+    parking = await world.daemon("parking", fetch={"corrupt": "park"})
+    await parking.wait_for_event("partition_parked", 10, partition="t/0-0")
+    other_end = await world.append(other, b"more")
+    await world.until(lambda: "more" in world.printed(parking))
+    assert await parking.stop() == ExitCode.OK
+    assert (await world.offset(TP), await world.offset(other)) == (sound, other_end)
+    skipping = await world.daemon("skipping", fetch={"corrupt": "skip"})
+    await world.until_printed(skipping, "three")
+    skipped = await skipping.wait_for_event("message_skipped", 1, partition="t/0-0")
+    assert (skipped["offset"], skipped["next_offset"]) == (sound, broken_end)
+    assert await skipping.stop() == ExitCode.OK
+    assert await world.offset(TP) == end
+
+
+async def test_an_oversize_message_by_policy(world: Any) -> None:
+    await world.broker()
+    sound = await world.append(TP, b"one")
+    await world.append(TP, b"x" * 50_000)
+    end = await world.append(TP, b"two")
+    small = {"size": 1000, "max_size": 20_000}
+    outcome = await world.run(fetch=small)
+    needs = f"the message at offset {sound} of t/0-0 needs 50010 bytes, and fetch.max_size is 20000"
+    assert_one_sentence(outcome, ExitCode.CORRUPT, needs, "fetch.oversize")
+    assert await world.offset(TP) == sound
+    parking = await world.daemon("parking", fetch={**small, "oversize": "park"})
+    await parking.wait_for_event("partition_parked", 10, partition="t/0-0")
+    assert await parking.stop() == ExitCode.OK
+    assert await world.offset(TP) == sound
+    skipping = await world.daemon("skipping", fetch={**small, "oversize": "skip"})
+    await world.until_printed(skipping, "two")
+    assert await skipping.stop() == ExitCode.OK
+    assert await world.offset(TP) == end
+    await world.zk.set("/consumers/g/offsets/t/0-0", b"%d" % sound)
+    growing = await world.daemon("growing", fetch={**small, "max_size": 60_000})
+    await world.until_printed(growing, "x" * 50_000, "two")
+
+
+async def test_an_offset_that_the_broker_does_not_have(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    await world.zk.ensure("/consumers/g/offsets/t")
+    await world.zk.create("/consumers/g/offsets/t/0-0", b"4711")
+    outcome = await world.run(fetch={"out_of_range": "fail"})
+    assert_one_sentence(outcome, ExitCode.BROKER, "t/0-0 has no offset 4711", "fetch.out_of_range")
+    assert await world.offset(TP) == 4711
+    daemon = await world.daemon(fetch={"out_of_range": "earliest"})
+    await world.until_printed(daemon, "one")
+
+
+# -- brokers that speak nonsense
+
+
+class EvilBroker:
+    """Answers every request with `answer(request)`, or with an endless stream of bytes when that is None."""
+
+    def __init__(self, answer: Callable[[bytes], bytes | None]) -> None:
+        self._answer = answer
+        self.asked = 0
+
+    async def __aenter__(self) -> EvilBroker:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                self.asked += 1
+                answer = self._answer(request)
+                if answer is None:
+                    writer.write(struct.pack(">ih", 100 << 20, 0))
+                    while True:
+                        writer.write(bytes(100_000))
+                        await writer.drain()
+                writer.write(answer)
+                await writer.drain()
+        self._tasks.discard(task)
+        writer.transport.abort()
+
+
+TROUBLES = {"fetch_failed", "broker_lost", "poll_failed", "fetch_refused", "position_not_found_yet"}
+
+
+def hang_up(request: bytes) -> bytes:
+    raise ConnectionAbortedError
+
+
+ANSWERS: dict[str, Callable[[bytes], bytes | None]] = {
+    "garbage": lambda _: os.urandom(200),
+    "http": lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "negative length": lambda _: struct.pack(">ih", -5, 0),
+    "no room for the error code": lambda _: struct.pack(">ib", 1, 0),
+    "2 GiB announced": lambda _: struct.pack(">ih", 2**31 - 1, 0) + bytes(1000),
+    "an endless frame": lambda _: None,
+    "zeros": lambda _: bytes(4096),
+    "ones": lambda _: b"\xff" * 4096,
+    "unknown errors": lambda _: struct.pack(">ih", 2, 77),
+    "silence": lambda _: b"",
+    "hangs up": hang_up,
+}
+
+
+@pytest.mark.parametrize("answers", [list(ANSWERS)[:5], list(ANSWERS)[5:]])
+async def test_brokers_that_answer_garbage_cost_only_their_own_partitions(world: Any, answers: list[str]) -> None:
+    await world.broker()
+    async with contextlib.AsyncExitStack() as stack:
+        evil = [await stack.enter_async_context(EvilBroker(ANSWERS[name])) for name in answers]
+        for number, broker in enumerate(evil, 1):
+            await world.zk.create_ephemeral(f"/brokers/ids/{number}", b"evil:127.0.0.1:%d" % broker.port, wait=0)
+            await world.zk.ensure("/brokers/topics/t")
+            await world.zk.create_ephemeral(f"/brokers/topics/t/{number}", b"1", wait=0)
+            # An offset, so that the evil is met in fetches; without one it is met in the search for the start.
+            if number % 2:
+                await world.zk.ensure("/consumers/g/offsets/t")
+                await world.zk.create(f"/consumers/g/offsets/t/{number}-0", b"0")
+        await world.append(TP, b"one")
+        daemon = await world.daemon(fetch={"corrupt": "park"})
+        enough = [1 if name == "silence" else 4 for name in answers]
+        await world.until(lambda: all(broker.asked >= often for broker, often in zip(evil, enough, strict=True)))
+        await world.until_printed(daemon, "one")
+        await world.append(TP, b"two")
+        await world.until_printed(daemon, "one", "two")
+        assert daemon.running
+        lines = [event for event in daemon.events() if event["event"] in TROUBLES]
+        assert len(lines) <= 2 * len(evil), lines  # one line for each trouble, not one for each attempt
+        assert await daemon.stop() == ExitCode.OK
+        text = daemon.log_path.read_text()
+        assert "Traceback" not in text
+        assert "exception" not in text
+
+
+async def test_producing_to_a_dead_broker(cli: Any) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    outcome = await cli("produce", "--broker", dead, "--topic", "t", stdin=b"line\n")
+    assert_one_sentence(outcome, ExitCode.BROKER, dead)
+
+
+# -- handlers that misbehave
+
+
+async def test_a_handler_that_always_fails(world: Any) -> None:
+    await world.broker()
+    sound = await world.append(TP, b"good", b"good")
+    await world.append(TP, b"bad")
+    policy = {"name": "bad_handlers:Failing", "options": {"text": "bad"}, "max_attempts": 2, "initial_backoff": 0.01}
+    outcome = await world.run(handler=policy)
+    assert_one_sentence(
+        outcome,
+        ExitCode.HANDLER_FAILED,
+        f"failed 2 times at offset {sound} of t/0-0 (ValueError: cannot digest bad)",
+        "on_failure",
+    )
+    assert await world.offset(TP) == sound  # what was handled before it is committed
+    daemon = await world.daemon()  # and mended, it goes on there
+    await world.until_printed(daemon, "bad")
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_a_handler_that_obeys_no_cancellation_is_left_behind(world: Any, loop: str) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(handler={"name": "bad_handlers:Stubborn"}, daemon={"loop": loop})
+    await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
+    daemon.terminate()
+    await daemon.wait_for_event("stopping", 5)
+    daemon.terminate()
+    assert await daemon.wait(10) == ExitCode.FORCED
+    lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
+    assert lines == ["consumerd: the stop was forced (second signal, SIGTERM); unfinished work is handed over again."]
+    assert await world.offset(TP) is None
+    # Its nodes stood as long as it worked; now they expire.
+    second = await world.daemon("second")
+    await world.until_printed(second, "one")
+
+
+async def test_a_reader_of_the_output_that_went_away(world: Any, cli: Any) -> None:
+    await world.broker()
+    end = await world.append(TP, *(b"%d" % number for number in range(20_000)))
+    path = world.write(format_toml(world.config()))
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command("run", "-c", path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await process.stdout.readline()
+    process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # as `| head -1` does
+    errors = (await asyncio.wait_for(process.stderr.read(), 20)).decode()
+    assert await process.wait() == ExitCode.PIPE
+    sentences = [line for line in errors.splitlines() if not line.startswith("{")]
+    assert sentences == ["consumerd: the reader of the output went away."]
+    committed = await world.offset(TP)
+    assert committed is not None
+    assert committed < end
