@@ -14,7 +14,7 @@ from consumerd.wire.v07 import Codec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.unit.admin.conftest import Cluster
+    from tests.unit.conftest import Cluster
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from consumerd.registry import Broker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 
 if TYPE_CHECKING:
-    from tests.unit.admin.conftest import Cluster
+    from tests.unit.conftest import Cluster
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from consumerd.admin import BrokerLogs
-from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.net import ConnectionSettings, connect
 from consumerd.registry import Broker as Registered
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from consumerd.broker import Broker
     from consumerd.net import Connection
     from consumerd.partition import TopicPartition
 
@@ -49,6 +49,8 @@ class Cluster:
         return BrokerLogs(self.brokers, quick)
 
     async def start(self, broker_id: int = 0, **settings: Any) -> Broker:
+        from consumerd.broker import Broker, BrokerConfig  # only tests with brokers need it
+
         config = BrokerConfig(
             log_dir=self.folder / str(broker_id),
             port=0,

@@ -1,0 +1,74 @@
+"""Commands against a ZooKeeper in memory: each runs in a thread, on a loop of its own, as it does in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pytest
+import structlog
+
+from consumerd.cli import session as session_module
+from consumerd.cli.main import run
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from consumerd.ports import ZooKeeper
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Lines of a pipe, split at tabs."""
+        return [line.split("\t") for line in self.out.splitlines()]
+
+
+class Command(Protocol):
+    """Runs a command line; `--zookeeper` goes without saying."""
+
+    async def __call__(self, *arguments: str) -> Done: ...
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No log among what commands print."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def memory(quiet: None, monkeypatch: pytest.MonkeyPatch) -> MemoryZooKeeper:
+    """The ZooKeeper that commands find, whatever address they are given."""
+    memory = MemoryZooKeeper()
+
+    def with_session(
+        zookeeper: str, timeout: float, work: Callable[[ZooKeeper], Awaitable[Any]], **options: Any
+    ) -> Any:
+        async def main() -> Any:
+            async with memory.session() as session:
+                return await work(session)
+
+        return asyncio.run(main())
+
+    monkeypatch.setattr(session_module, "with_session", with_session)
+    return memory
+
+
+@pytest.fixture
+def consumerd(memory: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> Command:
+    async def invoke(*arguments: str) -> Done:
+        capsys.readouterr()
+        code = await asyncio.to_thread(run, [*arguments[:2], "--zookeeper", "memory", *arguments[2:]])
+        return Done(code, *capsys.readouterr())
+
+    return invoke

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from consumerd.embedded import free_port
+from consumerd.errors import ExitCode
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import Codec
+
+if TYPE_CHECKING:
+    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from tests.unit.cli.conftest import Command
+    from tests.unit.conftest import Cluster
+
+pytestmark = pytest.mark.asyncio
+
+T0, T1 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def group(memory: MemoryZooKeeper, cluster: Cluster) -> None:
+    """Broker 0 with 90 and 30 bytes of t, broker 1 registered but dead; one member, offsets here and there."""
+    broker = await cluster.start(0)
+    await cluster.fill(T0, ([b"x" * 20] * 3, Codec.NONE))
+    await cluster.fill(T1, ([b"x" * 20], Codec.NONE))
+    memory.put("/brokers/ids/0", f"vm-1:127.0.0.1:{broker.port}".encode())
+    memory.put("/brokers/ids/1", f"vm-1:127.0.0.1:{free_port()}".encode())
+    memory.put("/brokers/topics/t/0", b"2")
+    memory.put("/brokers/topics/t/1", b"1")
+    memory.put("/brokers/topics/unread/0", b"1")
+    memory.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    memory.put("/consumers/g/owners/t/0-0", b"g_a-0")
+    memory.put("/consumers/g/offsets/t/0-0", b"30")
+    memory.put("/consumers/g/offsets/t/1-0", b"5")
+    memory.put("/consumers/g/offsets/old/0-0", b"7")
+
+
+async def test_lag_in_a_pipe(consumerd: Command) -> None:
+    done = await consumerd("group", "lag", "--group", "g")
+    assert (done.code, done.err) == (0, "")
+    *partitions, total = done.rows
+    unreachable = partitions.pop()
+    assert partitions == [
+        ["partition", "old/0-0", "", "7", "", "", "not registered by broker 0"],
+        ["partition", "t/0-0", "g_a-0", "30", "90", "60", ""],
+        ["partition", "t/0-1", "", "", "30", "30", "nothing committed: all of the log"],
+    ]
+    assert unreachable[:6] == ["partition", "t/1-0", "", "5", "", ""]
+    assert "cannot connect to broker 127.0.0.1" in unreachable[6]
+    assert total == ["total", "90", "2"]
+
+
+async def test_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    memory.put("/consumers/g/offsets/t/0-1", b"31")
+    done = await consumerd("group", "lag", "--group", "g", "--topic", "t", "--json")
+    document = json.loads(done.out)
+    assert (document["unit"], document["total"], document["unknown"]) == ("bytes", 60, ["t/1-0"])
+    assert document["partitions"]["t/0-0"] == {
+        "owner": "g_a-0", "committed": 30, "earliest": 0, "end": 90, "lag": 60, "remark": None,
+    }  # fmt: skip
+    assert document["partitions"]["t/0-1"]["remark"] == "committed 1 bytes beyond the end"
+    assert set(document["partitions"]) == {"t/0-0", "t/0-1", "t/1-0"}
+
+
+async def test_watch(consumerd: Command, memory: MemoryZooKeeper) -> None:
+    done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "3", "--topic", "t")
+    speeds = [row[6:8] for row in done.rows if row[:2] == ["partition", "t/0-0"]]
+    assert speeds == [["", ""], ["0", "0"], ["0", "0"]]
+    assert [row[0] for row in done.rows].count("total") == 3
+    done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "2", "--json")
+    assert [json.loads(line)["total"] for line in done.out.splitlines()] == [90, 90]
+
+
+async def test_a_table(consumerd: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "200")
+    done = await consumerd("group", "lag", "--group", "g")
+    assert "group g: 90 bytes of lag in 2 partitions, without 2 that could not be asked for" in done.out
+    assert "lag (bytes)" in done.out
+
+
+async def test_a_group_that_never_was(consumerd: Command) -> None:
+    done = await consumerd("group", "lag", "--group", "nobody")
+    assert (done.code, done.out) == (ExitCode.NOT_FOUND, "")
+    done = await consumerd("group", "lag")
+    assert done.code == ExitCode.USAGE
+    assert "give --group" in done.err
+
+
+async def test_topics_describe(consumerd: Command) -> None:
+    done = await consumerd("topics", "describe", "--topic", "t")
+    assert (done.code, done.err) == (0, "")
+    assert [[row[0], *row[2:5]] for row in done.rows] == [
+        ["t/0-0", "0", "90", "90"],
+        ["t/0-1", "0", "30", "30"],
+        ["t/1-0", "", "", ""],
+    ]
+    assert "cannot connect" in done.rows[2][5]
+    document = json.loads((await consumerd("topics", "describe", "--json")).out)
+    assert set(document["topics"]) == {"t", "unread"}
+    assert document["topics"]["t"]["bytes"] == 120
+    assert document["topics"]["t"]["partitions"]["0-1"] == {"earliest": 0, "latest": 30, "bytes": 30, "remark": None}
+    assert set(document["brokers"]) == {"0", "1"}
+    done = await consumerd("topics", "describe", "--topic", "nope")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "no broker has registered the topic 'nope'" in done.err
+
+
+async def test_the_configuration_names_zookeeper_and_group(
+    memory: MemoryZooKeeper, consumerd: Command, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+    from pathlib import Path
+
+    from consumerd.cli import session as session_module
+    from consumerd.cli.main import run
+
+    path = Path(str(tmp_path)) / "c.toml"
+    path.write_text(
+        '[group]\nid = "g"\ntopics = { t = 1 }\n[zookeeper]\nconnect = "zk1:2181/k"\nauth = ["digest:u:p"]\n'
+    )
+    asked: list[tuple[str, object]] = []
+    real = session_module.with_session
+
+    def spy(zookeeper: str, timeout: float, work: object, *, section: object = None) -> object:
+        asked.append((zookeeper, section))
+        return real(zookeeper, timeout, work, section=section)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session_module, "with_session", spy)
+    assert await asyncio.to_thread(run, ["group", "lag", "-c", str(path)]) == 0
+    assert await asyncio.to_thread(run, ["group", "lag"]) == ExitCode.USAGE
+    ((address, section),) = asked
+    assert address == "zk1:2181/k"
+    assert section.auth == ("digest:u:p",)  # type: ignore[attr-defined]
