@@ -1,0 +1,86 @@
+"""For tests of handlers, consumers and producers: a pytest plugin, and what its fixtures give. See docs/testing.md.
+
+Importing the package imports none of it: pytest loads the plugin in every project that has consumerd.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consumerd.embedded import Direction
+    from consumerd.testing.brokers import LoopbackBroker
+    from consumerd.testing.clock import FakeClock
+    from consumerd.testing.errors import ContractError, HarnessError
+    from consumerd.testing.group import MemoryGroup
+    from consumerd.testing.handover import Handover
+    from consumerd.testing.harness import HandlerHarness
+    from consumerd.testing.loop import LoopThread
+    from consumerd.testing.member import Member
+    from consumerd.testing.plugin import BrokerFactory, HandlerFactory, ProxyFactory, Run
+    from consumerd.testing.proxy import LoopbackProxy
+    from consumerd.testing.records import Attempt, Delivery, Revocation
+    from consumerd.wire.compression import Codec
+
+__all__ = [
+    "Attempt",
+    "BrokerFactory",
+    "Codec",
+    "ContractError",
+    "Delivery",
+    "Direction",
+    "FakeClock",
+    "HandlerFactory",
+    "HandlerHarness",
+    "Handover",
+    "HarnessError",
+    "LoopThread",
+    "LoopbackBroker",
+    "LoopbackProxy",
+    "Member",
+    "MemoryGroup",
+    "ProxyFactory",
+    "Revocation",
+    "Run",
+]
+
+_ROOMS = {
+    "consumerd.embedded": ("Direction",),
+    "consumerd.testing.brokers": ("LoopbackBroker",),
+    "consumerd.testing.clock": ("FakeClock",),
+    "consumerd.testing.errors": (
+        "ContractError",
+        "HarnessError",
+    ),
+    "consumerd.testing.group": ("MemoryGroup",),
+    "consumerd.testing.handover": ("Handover",),
+    "consumerd.testing.harness": ("HandlerHarness",),
+    "consumerd.testing.loop": ("LoopThread",),
+    "consumerd.testing.member": ("Member",),
+    "consumerd.testing.plugin": (
+        "BrokerFactory",
+        "HandlerFactory",
+        "ProxyFactory",
+        "Run",
+    ),
+    "consumerd.testing.proxy": ("LoopbackProxy",),
+    "consumerd.testing.records": (
+        "Attempt",
+        "Delivery",
+        "Revocation",
+    ),
+    "consumerd.wire.compression": ("Codec",),
+}
+
+
+if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
+
+    def __getattr__(name: str) -> object:
+        for room, names in _ROOMS.items():
+            if name in names:
+                return getattr(import_module(room), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

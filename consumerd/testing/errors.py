@@ -1,0 +1,15 @@
+"""What goes wrong between a test and the tools of this room."""
+
+from __future__ import annotations
+
+from consumerd.errors import ConsumerdError, ExitCode
+
+
+class HarnessError(ConsumerdError):
+    """The test asks for what cannot be done now, such as a delivery before the start."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ContractError(AssertionError):
+    """The handler under test broke the contract of handlers, so it would not do in a daemon (docs/handlers.md)."""

@@ -1,0 +1,196 @@
+"""A whole group without sockets and processes: ZooKeeper in memory, a broker in memory, members in the test's loop.
+
+Strategy: only the two servers are replaced (by `consumerd.embedded.memory_zookeeper` and `.memory_broker`); membership,
+fetching, handing over and commits are those of the daemon. Intervals are short, so a rebalance takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from consumerd.clock import SystemClock
+from consumerd.consumer import ConsumerSettings, GroupConsumer
+from consumerd.embedded.memory_broker import MemoryBroker
+from consumerd.fetch import FetchSettings
+from consumerd.group import MembershipSettings
+from consumerd.handlers import RetryPolicy, load_handler, make_handler, plain_handler, retrying
+from consumerd.partition import TopicPartition
+from consumerd.registry import (
+    FilterKind,
+    FilterSubscription,
+    StaticSubscription,
+    TopicFilter,
+    offset_path,
+    owner_path,
+    parse_owner,
+    topic_broker_path,
+)
+from consumerd.testing.errors import HarnessError
+from consumerd.testing.journal import Journal, JournalingZooKeeper
+from consumerd.testing.member import Member
+from consumerd.testing.records import MemoryDeadLetters
+from consumerd.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from consumerd.embedded.memory_zookeeper import MemorySession
+    from consumerd.handlers import Letter
+
+#: Seconds: everything that waits does so shortly.
+FETCH = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)
+MEMBERSHIP = MembershipSettings(drain_timeout=2.0, retry_interval=0.02)
+POLICY = RetryPolicy(initial_backoff=0.001, max_backoff=0.01)
+
+
+class MemoryGroup:
+    """One group on one broker, whose id is 0. Use as `async with`: at the end all members are ended.
+
+    What stopped a member comes out of `Member.ended` and `Member.stop`, or else out of the block at its end.
+    `zookeeper` and `broker` are the servers: to look into, and to make fail.
+    """
+
+    def __init__(self, name: str = "group", *, settings: ConsumerSettings | None = None) -> None:
+        self.name = name
+        self.journal = Journal()
+        self.zookeeper = JournalingZooKeeper(self.journal)
+        self.broker = MemoryBroker()
+        self.members: list[Member] = []
+        self.dead_letters: list[Letter] = []
+        self._stack: AsyncExitStack | None = None
+        self._settings = settings or ConsumerSettings(
+            group=name,
+            consumer_id=f"{name}_",
+            subscription=FilterSubscription(TopicFilter(FilterKind.WHITELIST, ".*"), 1),
+            membership=MEMBERSHIP,
+            fetch=FETCH,
+            commit_interval=0.02,
+        )
+        self.register_broker(0)
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            async with stack:
+                for member in self.members:
+                    await member.cancel()
+        failures = [failure for member in self.members if (failure := member.unseen_failure())]
+        if failures and error is None:
+            raise failures[0]
+
+    # -- the cluster
+
+    def register_broker(self, broker: int) -> None:
+        """Make a broker id known. All ids are answered by the one broker in memory."""
+        self.zookeeper.put(f"/brokers/ids/{broker}", b"creator:memory:%d" % (9000 + broker))
+
+    def topic(self, topic: str, partitions: int = 1, *, broker: int = 0) -> None:
+        """Make a topic known, or change how many partitions it has."""
+        self.zookeeper.put(topic_broker_path(topic, broker), b"%d" % partitions)
+
+    def produce(
+        self, topic: str, payloads: Iterable[bytes], *, partition: int = 0, codec: Codec = Codec.NONE, magic: int = 1
+    ) -> int:
+        """Append one message set; where the partition's log ends now. An unknown topic is made known first."""
+        if not self.zookeeper.tree.has(topic_broker_path(topic, 0)):
+            self.topic(topic, partition + 1)
+        end = self.broker.append(topic, partition, *payloads, codec=codec, magic=magic)
+        self.journal.tell()
+        return end
+
+    def committed(self, topic: str, partition: int = 0, *, broker: int = 0) -> int | None:
+        """The group's offset in ZooKeeper; None before the first commit."""
+        data = self._data(offset_path(self.name, TopicPartition(topic, broker, partition)))
+        return None if data is None else int(data)
+
+    def owner(self, topic: str, partition: int = 0, *, broker: int = 0) -> str | None:
+        """The name of the member that owns the partition in ZooKeeper; None for nobody."""
+        data = self._data(owner_path(self.name, TopicPartition(topic, broker, partition)))
+        return None if data is None else parse_owner(data)[0].removeprefix(f"{self.name}_")
+
+    def _data(self, path: str) -> bytes | None:
+        return self.zookeeper.dump().get(path)
+
+    # -- members
+
+    async def member(
+        self,
+        handler: object,
+        options: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        topics: Mapping[str, int] | None = None,
+        policy: RetryPolicy = POLICY,
+        **settings: Any,
+    ) -> Member:
+        """Start one more member; returns when it is in the group.
+
+        `handler` and `options` as for `HandlerHarness`; `topics` are streams by topic, by default one of every topic;
+        `settings` are fields of `consumerd.consumer.ConsumerSettings`. Raises HandlerLoadError and what ends it at
+        the start. Dead letters go to `MemoryGroup.dead_letters`.
+        """
+        made = load_handler(handler, options) if isinstance(handler, str) else make_handler(handler, options)
+        number = len(self.members)
+        name = name or (chr(ord("a") + number) if number < 26 else f"m{number}")
+        if topics is not None:
+            settings["subscription"] = StaticSubscription(dict(topics))
+        wrapped = retrying(
+            made,
+            policy,
+            clock=SystemClock(),
+            rng=random.Random(number),
+            dead_letters=MemoryDeadLetters(self.dead_letters) if policy.on_failure == "dead_letter" else None,
+        )
+        member = await self.join(name, wrapped, seen=plain_handler(made), **settings)
+        await self.until(lambda: member.task.done() or member.consumer.ready.is_set())
+        if member.task.done():
+            await member.ended()
+        return member
+
+    async def join(self, name: str, handler: Any, *, seen: object = None, **settings: Any) -> Member:
+        """Start a member whose handler is taken as it is; returns at once. `seen` is what `Member.handler` shows."""
+        if self._stack is None:
+            raise HarnessError("a group is used as `async with group:`, so that its members end with the test")
+        zk: MemorySession = await self._stack.enter_async_context(self.zookeeper.session(session_timeout=6.0))
+        settings = {"consumer_id": f"{self.name}_{name}", **settings}
+        consumer = GroupConsumer(
+            replace(self._settings, **settings),
+            zk=zk,
+            connect=self.broker.connect,
+            handler=handler,
+            clock=SystemClock(),
+            rng=random.Random(1),
+        )
+        member = Member(name, consumer, zk, handler if seen is None else seen)
+        self.members.append(member)
+        return member
+
+    def expire(self, member: Member) -> None:
+        """Have ZooKeeper expire the member's session: all it owned is free; the member joins anew by itself."""
+        self.zookeeper.expire(member.zk)
+
+    # -- waiting
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Return when `condition()` holds. Raises TimeoutError, which tells how the members are."""
+        try:
+            await self.journal.until(condition, seconds)
+        except TimeoutError:
+            raise TimeoutError(f"not so within {seconds:g} s; members: {self.members or 'none'}") from None
+
+    async def until_committed(self, seconds: float = 5.0) -> None:
+        """Return when everything that was produced is handled and committed. Raises as `until`."""
+        await self.until(self._all_committed, seconds)
+
+    def _all_committed(self) -> bool:
+        return all(self.committed(topic, partition) == len(log) for (topic, partition), log in self.broker.logs.items())

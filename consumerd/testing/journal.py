@@ -1,0 +1,67 @@
+"""What happens in a group under test, in order, and waiting until it has happened.
+
+Strategy: one list of short entries that everybody writes to, and one event that is set with each; whoever waits for a
+condition looks again after every entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from consumerd.embedded.memory_tree import Kind
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Between looks at what is not noted in the journal, in seconds.
+_TICK = 0.01
+
+
+class Journal:
+    """Entries of (what, about): `created`, `set` and `deleted` nodes by path, and whatever else is noted."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str]] = []
+        self._news = asyncio.Event()
+
+    def note(self, what: str, about: str) -> None:
+        """Add an entry."""
+        self.entries.append((what, about))
+        self.tell()
+
+    def tell(self) -> None:
+        """Something changed that somebody may wait for."""
+        self._news.set()
+
+    def of(self, *about: str) -> list[tuple[str, str]]:
+        """The entries about one of these."""
+        return [entry for entry in self.entries if entry[1] in about]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Return when `condition()` holds; raises TimeoutError. Every entry leads to a look; so does a tick."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._news.clear()
+                try:
+                    async with asyncio.timeout(_TICK):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+
+
+class JournalingZooKeeper(MemoryZooKeeper):
+    """A ZooKeeper in memory that notes every change of a node."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._there: set[str] = set()
+        super().__init__()
+
+    def _changed(self, kind: Kind, path: str) -> None:
+        if kind is Kind.DATA:
+            there = self.tree.has(path)
+            self._journal.note("deleted" if not there else "set" if path in self._there else "created", path)
+            (self._there.add if there else self._there.discard)(path)
+        super()._changed(kind, path)

@@ -1,0 +1,172 @@
+"""One life of a handler under test: what a process would be, from its start to its stop or crash.
+
+Strategy: as in `consumerd.consumer.work`, batches of one partition are handed over in turn, and a `HandledPrefix` says
+what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers import Batch, PartitionTakenError
+from consumerd.offsets import HandledPrefix
+from consumerd.testing.errors import ContractError
+from consumerd.testing.handover import Handover, cancel
+from consumerd.testing.records import Attempt, Delivery, ObservedHandler, Revocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from consumerd.handlers import Handler
+    from consumerd.offsets import Range
+    from consumerd.partition import TopicPartition
+    from consumerd.testing.partition_log import PartitionLog
+
+#: Turns of the loop that cancelled tasks of a handler get to end in.
+_TURNS = 5
+
+
+class Life:
+    """Hands over from `logs` to `handler`, commits to `committed`. `patience` in seconds of real time."""
+
+    def __init__(
+        self,
+        observed: ObservedHandler,
+        wrap: Callable[[Handler], Handler],
+        logs: Mapping[TopicPartition, PartitionLog],
+        committed: dict[TopicPartition, int],
+        *,
+        patience: float,
+        why_waiting: Callable[[], str],
+    ) -> None:
+        observed.entered = self._entered
+        self.handler = wrap(observed)
+        self.failure: HandlerFailedError | None = None
+        self._attempts = observed.attempts
+        self._logs = logs
+        self._committed = committed
+        self._patience = patience
+        self._why_waiting = why_waiting
+        self._trackers: dict[TopicPartition, HandledPrefix] = {}
+        self._in_hand: dict[TopicPartition, tuple[Handover, Range, Batch]] = {}
+        self._turns: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._handovers: list[Handover] = []
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """What is claimed, or about to be."""
+        return sorted({*self._trackers, *(each.partition for each in self._running())})
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Everything before it counts as handled; None while the partition is not claimed."""
+        if (tracker := self._trackers.get(partition)) is None:
+            return None
+        if partition in self._in_hand:
+            _, token, batch = self._in_hand[partition]
+            tracker.done(token, batch.prefix(batch.handled))
+        return tracker.position
+
+    async def claim(self, partition: TopicPartition) -> int:
+        """Where to go on with a partition, which is claimed if it was not. Raises ContractError."""
+        async with self._turns[partition]:
+            return (await self._claimed(partition)).position
+
+    def hand_over(self, partition: TopicPartition, start: int, end: int) -> Handover:
+        """Begin to hand over the messages from `start` to `end`, after those before `start`."""
+        work = Handover(partition, start, end, self._work, patience=self._patience, why_waiting=self._why_waiting)
+        self._handovers = [*self._running(), work]
+        return work
+
+    def commit(self, partition: TopicPartition) -> None:
+        """Commit what is handled of a claimed partition."""
+        if (position := self.position(partition)) is not None:
+            self._committed[partition] = position
+
+    async def revoke(self, partition: TopicPartition, grace: float, *, commit: bool) -> Revocation:
+        """Take a partition away. Raises ContractError for a handler that does not obey."""
+        running = self._running(partition)
+        await cancel([each for each in running if each is not self._held(partition)], self._patience)
+        if grace > 0 and (held := self._held(partition)):
+            await asyncio.wait([held.task], timeout=grace)
+        late = self._running(partition)
+        await cancel(late, self._patience)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        left: set[asyncio.Task[object]] = set()
+        if running:
+            known = running[0].tasks_before.union(each.task for each in (*running, *self._handovers))
+            left = asyncio.all_tasks() - known - {asyncio.current_task()}
+        if commit:
+            self.commit(partition)
+        position = self.position(partition)
+        self._trackers.pop(partition, None)
+        return Revocation(partition, bool(late), position, tuple(left))
+
+    async def cancel(self) -> None:
+        """Take everything out of the handler's hands at once."""
+        await cancel(self._running(), self._patience)
+
+    def _running(self, partition: TopicPartition | None = None) -> list[Handover]:
+        return [each for each in self._handovers if not each.done and partition in (None, each.partition)]
+
+    def _held(self, partition: TopicPartition) -> Handover | None:
+        """What the handler has in its hands."""
+        return self._in_hand[partition][0] if partition in self._in_hand else None
+
+    def _entered(self, partition: TopicPartition) -> None:
+        if held := self._held(partition):
+            held.note_entered()
+
+    async def _claimed(self, partition: TopicPartition) -> HandledPrefix:
+        if (tracker := self._trackers.get(partition)) is not None:
+            return tracker
+        own = await self.handler.position(partition)
+        log = self._logs[partition]
+        if own is not None and not log.is_boundary(own):
+            raise ContractError(
+                f"the handler's position of {partition} is {own}, where no batch ended (its log goes to {log.end}): "
+                "it must be the `next_offset` of a batch that was handled"
+            )
+        start = self._committed.get(partition, 0) if own is None else own
+        tracker = self._trackers[partition] = HandledPrefix(start)
+        return tracker
+
+    async def _work(self, handover: Handover) -> Delivery:
+        partition, start = handover.partition, handover.start_offset
+        async with self._turns[partition]:
+            tracker = await self._claimed(partition)
+            if tracker.position < start:
+                await self._hand_over(handover, tracker, start)
+            before = len(self._attempts)
+            if tracker.position < handover.next_offset:
+                await self._hand_over(handover, tracker, handover.next_offset)
+            batch = self._logs[partition].read(start, handover.next_offset)
+            return Delivery(
+                partition, start, handover.next_offset, tuple(batch.payloads), self._attempts_of(partition, before)
+            )
+
+    async def _hand_over(self, handover: Handover, tracker: HandledPrefix, end: int) -> None:
+        partition = handover.partition
+        batch = Batch(partition, self._logs[partition].read(tracker.position, end))
+        token = tracker.begin(batch.start_offset, batch.next_offset)
+        self._in_hand[partition] = handover, token, batch
+        try:
+            if len(batch):
+                await self.handler.handle(batch)
+        except BaseException as error:
+            tracker.done(token, batch.prefix(batch.handled))
+            tracker.reset(tracker.position)  # what was not handled may come again
+            if isinstance(error, PartitionTakenError):
+                self._trackers.pop(partition)
+            elif isinstance(error, HandlerFailedError):
+                self.failure = error
+            raise
+        finally:
+            del self._in_hand[partition]
+        tracker.done(token)
+
+    def _attempts_of(self, partition: TopicPartition, first: int) -> tuple[Attempt, ...]:
+        return tuple(attempt for attempt in self._attempts[first:] if attempt.partition == partition)

@@ -1,0 +1,107 @@
+"""What the harness notes of a handler's work, and the layer that notes it.
+
+Strategy: the layer sits between the retry policy and the handler, where every single attempt passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from consumerd.handlers import DeadLetters, Handler
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from consumerd.handlers import Batch, HandlerContext, Letter
+    from consumerd.partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call of the handler. `error` is what it raised; a cancellation counts, too."""
+
+    partition: TopicPartition
+    #: Where the batch begins, as the handler saw it.
+    start_offset: int
+    payloads: tuple[bytes, ...]
+    #: How many of `payloads` count as handled: all after a return, else those that the handler marked.
+    handled: int
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch that was handed over until it was taken, or given up as the policy says."""
+
+    partition: TopicPartition
+    start_offset: int
+    #: The position to commit.
+    next_offset: int
+    payloads: tuple[bytes, ...]
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """How the handler gave a partition back."""
+
+    partition: TopicPartition
+    #: Whether it was still at work at the deadline and had to be cancelled.
+    cancelled: bool
+    #: Everything before this offset counts as handled.
+    position: int | None
+    #: Tasks that began during the hand-over and outlived it: they would work beside the partition's next owner.
+    left_running: tuple[asyncio.Task[Any], ...]
+
+
+class MemoryDeadLetters(DeadLetters):
+    """Keeps letters in a list."""
+
+    def __init__(self, letters: list[Letter]) -> None:
+        self._letters = letters
+
+    async def start(self) -> None:
+        return
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        self._letters += letters
+
+    async def stop(self) -> None:
+        return
+
+
+class ObservedHandler(Handler):
+    """Passes everything on to `inner`, notes each attempt in `attempts`, and raises what stands in `failures` first."""
+
+    def __init__(self, inner: Handler, attempts: list[Attempt], failures: deque[Exception]) -> None:
+        self._inner = inner
+        self.attempts = attempts
+        #: Told of every attempt when it begins.
+        self.entered: Callable[[TopicPartition], None] = lambda _: None
+        self._failures = failures
+
+    async def start(self, context: HandlerContext) -> None:
+        await self._inner.start(context)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._inner.position(partition)
+
+    async def handle(self, batch: Batch) -> None:
+        self.entered(batch.partition)
+        try:
+            if self._failures:
+                raise self._failures.popleft()
+            await self._inner.handle(batch)
+        except BaseException as error:
+            self._note(batch, batch.handled, error)
+            raise
+        self._note(batch, len(batch), None)
+
+    def _note(self, batch: Batch, handled: int, error: BaseException | None) -> None:
+        self.attempts.append(Attempt(batch.partition, batch.start_offset, tuple(batch), handled, error))
