@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage import archive as reading
+from consumerd.storage.archive import Flaw, FlawKind, Run, read_runs
+from consumerd.wire.v07 import Codec, Limits, Message, decode_batch, encode_message, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
+BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"
+OLD = bytes.fromhex("0000000a 00 3610a686") + b"hello"
+MAGIC = bytes.fromhex("0000000b 05 00 3610a686") + b"hello"
+CODEC = bytes.fromhex("0000000b 01 03 3610a686") + b"hello"
+HEADER = bytes.fromhex("00000005 01 00 3610a6")
+GZIPPED = encode_message_set([b"one", b"two"], codec=Codec.GZIP)
+BOTCHED = encode_message(b"no gzip", codec=Codec.GZIP)
+
+
+class Dribble:
+    """Gives a byte at a time, and perhaps breaks in the end."""
+
+    def __init__(self, data: bytes, breaks: bool = False) -> None:
+        self.file = io.BytesIO(data)
+        self.breaks = breaks
+
+    def read(self, size: int, /) -> bytes:
+        data = self.file.read(min(size, 1))
+        if size and not data and self.breaks:
+            raise DamagedArchiveError("the rest is gone")
+        return data
+
+
+def read(
+    data: bytes,
+    start: int = 0,
+    *,
+    window: int = 1 << 20,
+    resync: bool = False,
+    limits: Limits | None = None,
+    max_bytes: int = 1 << 32,
+) -> list[Run | Flaw]:
+    found = list(
+        read_runs(io.BytesIO(data), start, limits=limits or Limits(), window=window, resync=resync, max_bytes=max_bytes)
+    )
+    ends = [start, *(item.next_offset for item in found)]
+    assert [item.offset for item in found] == ends[:-1], "no tiling"
+    return found
+
+
+def messages(found: Iterable[Run | Flaw]) -> list[Message | Flaw]:
+    """Runs taken apart, so that it does not show how they were cut."""
+    result: list[Message | Flaw] = []
+    for item in found:
+        if isinstance(item, Flaw):
+            result.append(item)
+            continue
+        offset = item.offset
+        final = len(item.payloads) - 1
+        for index, payload in enumerate(item.payloads):
+            if item.codec is Codec.NONE:
+                after = offset + 9 + item.magic + len(payload)
+                result.append(Message(offset, 0, after, payload))
+                offset = after
+            else:
+                result.append(Message(offset, index, item.next_offset if index == final else offset, payload))
+    return result
+
+
+def test_runs_of_plain_messages_and_wrappers() -> None:
+    data = HELLO * 3 + GZIPPED + OLD * 2 + HELLO
+    runs = read(data, 1000)
+    assert all(isinstance(run, Run) for run in runs)
+    assert messages(runs) == list(decode_batch(data, 1000).messages())
+    first = runs[0]
+    assert isinstance(first, Run)
+    assert (first.offset, first.magic, first.codec) == (1000, 1, Codec.NONE)
+    assert [run.magic for run in runs if isinstance(run, Run)].count(0) > 0
+
+
+@pytest.mark.parametrize("window", [1, 3, 4, 7, 15, 16, 100])
+@pytest.mark.parametrize("resync", [False, True])
+def test_neither_windows_nor_cut_reads_make_a_difference(window: int, resync: bool) -> None:
+    data = HELLO + GZIPPED + BAD + encode_message(b"x" * 500) + OLD + BOTCHED + HELLO[:9]
+    expected = messages(read(data, 5, resync=resync))
+    assert messages(read(data, 5, window=window, resync=resync)) == expected
+    assert messages(read_runs(Dribble(data), 5, window=window, resync=resync)) == expected
+
+
+def test_an_empty_segment_has_nothing() -> None:
+    assert read(b"", 5) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "magic", "codec", "crc_ok", "raw"),
+    [
+        (BAD, FlawKind.CRC, 1, Codec.NONE, False, b"hello"),
+        (MAGIC, FlawKind.MAGIC, 5, None, False, MAGIC[4:]),
+        (CODEC, FlawKind.CODEC, 1, None, True, b"hello"),
+        (HEADER, FlawKind.HEADER, 1, None, False, HEADER[4:]),
+        (BOTCHED, FlawKind.WRAPPER, 1, Codec.GZIP, True, b"no gzip"),
+    ],
+)
+@pytest.mark.parametrize("resync", [False, True])
+def test_a_bad_message_is_a_flaw_and_the_next_one_is_read(
+    message: bytes, kind: FlawKind, magic: int, codec: Codec | None, crc_ok: bool, raw: bytes, resync: bool
+) -> None:
+    first, flaw, last, final = messages(read(HELLO + message + HELLO * 2, 100, resync=resync))
+    assert isinstance(flaw, Flaw)
+    assert flaw[:3] == (kind, 115, 115 + len(message))
+    assert flaw[4:] == (magic, codec, crc_ok, raw)
+    assert "115" in flaw.problem
+    assert first[3] == last[3] == final[3] == b"hello"
+
+
+def test_an_inner_crc_makes_a_wrapper_unreadable() -> None:
+    data = encode_message(gzip.compress(HELLO + BAD), codec=Codec.GZIP)
+    (flaw,) = read(data)
+    assert isinstance(flaw, Flaw)
+    assert flaw.kind is FlawKind.WRAPPER
+    assert "inside a compressed message" in flaw.problem
+
+
+@pytest.mark.parametrize(
+    ("tail", "kind", "problem"),
+    [
+        (HELLO[:12], FlawKind.TORN, "the message at offset 115 is torn: it takes 15 bytes and 12 are there"),
+        (HELLO[:4], FlawKind.TORN, "the message at offset 115 is torn: it takes 15 bytes and 4 are there"),
+        (b"\0\0\0", FlawKind.TORN, "the segment ends 3 bytes into a length field, at offset 115"),
+        (bytes(50), FlawKind.NONSENSE, "at offset 115 stands a length of 0, which no message has; the last 50 bytes"),
+        (b"\xff" * 5000, FlawKind.NONSENSE, "at offset 115 stands a length of -1, which no message has; the last 5000"),
+        (
+            b"\0\0\x01\0\x09" + b"x" * 40,
+            FlawKind.NONSENSE,
+            "at offset 115 stands the beginning of a message of unknown",
+        ),
+    ],
+)
+@pytest.mark.parametrize("window", [8, 1 << 20])
+@pytest.mark.parametrize("resync", [False, True])
+def test_the_end_is_torn_or_nonsense(tail: bytes, kind: FlawKind, problem: str, window: int, resync: bool) -> None:
+    _, last = messages(read(HELLO + tail, 100, window=window, resync=resync, limits=Limits(1000)))
+    assert isinstance(last, Flaw)
+    assert last[:3] == (kind, 115, 115 + len(tail))
+    assert last.problem.startswith(problem)
+
+
+def test_nonsense_in_the_midst_is_the_end_unless_asked_to_go_on() -> None:
+    data = HELLO * 2 + bytes(4096) + HELLO * 3
+    *_, flaw = read(data)
+    assert isinstance(flaw, Flaw)
+    assert (flaw.kind, flaw.offset, flaw.next_offset) == (FlawKind.NONSENSE, 30, len(data))
+    found = messages(read(data, resync=True))
+    assert [item.offset for item in found] == [0, 15, 30, 4126, 4141, 4156]
+    assert found[2] == Flaw(
+        FlawKind.NONSENSE, 30, 4126, "the 4096 bytes from offset 30 on are no messages; intact ones go on at 4126"
+    )
+
+
+def test_a_block_that_is_lost_inside_of_a_message() -> None:
+    """Its length leads past the messages that follow: they are found, since the first is not intact."""
+    damaged = HELLO[:-3]
+    found = messages(read(HELLO + damaged + HELLO * 4, resync=True))
+    assert [(item.offset, item.next_offset) for item in found] == [
+        (0, 15), (15, 27), (27, 42), (42, 57), (57, 72), (72, 87)
+    ]  # fmt: skip
+    assert isinstance(found[1], Flaw)
+
+
+def test_intact_looking_bytes_in_an_intact_message_are_never_looked_for() -> None:
+    inside = encode_message(HELLO * 3 + b"\0")
+    assert [item.payload for item in messages(read(inside * 2, resync=True)) if isinstance(item, Message)] == [
+        HELLO * 3 + b"\0"
+    ] * 2
+
+
+@pytest.mark.parametrize("length", [3 << 20, 9 << 20, 20 << 20])
+def test_nonsense_of_any_length_is_passed(length: int) -> None:
+    data = HELLO + b"\xfe" * length + HELLO * 3
+    found = messages(read(data, resync=True))
+    assert [item.offset for item in found] == [0, 15, 15 + length, 30 + length, 45 + length]
+
+
+def test_a_search_does_bounded_work() -> None:
+    """Every fifth byte claims to begin a message of a megabyte with a wrong CRC: 16 TB of it."""
+    claim = struct.pack(">iB", 1 << 20, 0)
+    data = HELLO + b"\xff" * 5 + claim * (16 << 20 >> 2) + HELLO * 2
+    found = messages(read(data, resync=True))
+    assert found[0].offset == 0
+    assert isinstance(found[1], Flaw)
+
+
+def test_a_message_longer_than_the_limit_is_nonsense_however_it_is_read() -> None:
+    limits = Limits(max_message_bytes=100)
+    good, long = encode_message(b"x" * 100), encode_message(b"x" * 101)
+    for window in (16, 1 << 20):
+        found = messages(read(good * 3 + long * 3 + good, window=window, limits=limits))
+        assert [isinstance(item, Flaw) for item in found] == [False, False, False, True]
+        assert found[3].next_offset == 4 * len(good) + 3 * len(long)
+
+
+def test_damage_of_the_archive_is_one_flaw() -> None:
+    found = list(read_runs(Dribble(HELLO + HELLO[:5], breaks=True), 0))
+    assert found[-1] == Flaw(FlawKind.ARCHIVE, 15, 20, "the message at offset 15 is cut off: the rest is gone")
+    found = list(read_runs(Dribble(HELLO * 2, breaks=True), 0))
+    assert found[-1] == Flaw(FlawKind.ARCHIVE, 30, 30, "the segment breaks off at offset 30: the rest is gone")
+    assert sum(isinstance(item, Flaw) for item in found) == 1
+
+
+def test_no_segment_is_read_past_all_measure() -> None:
+    found = read(HELLO * 4, max_bytes=45)
+    assert isinstance(found[-1], Flaw)
+    assert found[-1][:3] == (FlawKind.OVERSIZE, 45, 45)
+    assert messages(read(HELLO * 4, max_bytes=60))[-1][3] == b"hello"
+    assert read(bytes(1000), max_bytes=100)[-1].next_offset == 100
+
+
+def test_wrappers_that_grow_past_all_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "FREE_EXPANSION", 10_000)
+    bomb = encode_message_set([bytes(9_900)], codec=Codec.GZIP)
+    found = list(read_runs(io.BytesIO(bomb * 3 + HELLO), 0, expansion=20))
+    assert [getattr(item, "kind", None) for item in found] == [None, FlawKind.WRAPPER, FlawKind.WRAPPER, None]
+    assert all(isinstance(item, Run) for item in read_runs(io.BytesIO(bomb * 3 + HELLO), 0, expansion=1000))
+
+
+def test_errors_of_the_stream_come_through() -> None:
+    class Broken:
+        def read(self, size: int, /) -> bytes:
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        list(read_runs(Broken(), 0))
+
+
+def test_the_crc_is_that_of_zlib() -> None:
+    assert struct.unpack_from(">I", HELLO, 6) == (zlib.crc32(b"hello"),)

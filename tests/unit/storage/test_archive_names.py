@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.errors import ConfigError
+from consumerd.storage.archive_names import Layout, MisnamedSegmentError, SegmentName, segment_start
+
+FILE = "00000000000000000042.kafka"
+
+
+@pytest.mark.parametrize(
+    ("layout", "path", "expected"),
+    [
+        ("{topic}-{partition}", f"/a/events-0/{FILE}", SegmentName("events", None, 0, 42)),
+        ("{topic}-{partition}", f"events-12/{FILE}.gz", SegmentName("events", None, 12, 42)),
+        ("{topic}-{partition}", f"/x.tar!/a-b-3/{FILE}.zst", SegmentName("a-b", None, 3, 42)),
+        ("{topic}-{partition}", "/a/t-1/7.kafka", SegmentName("t", None, 1, 7)),
+        ("b{broker}/*/{topic}-{partition}", f"/b7/logs/t-1/{FILE}", SegmentName("t", 7, 1, 42)),
+        ("{broker}.tar.gz/{topic}-{partition}", f"/x/3.tar.gz!/t-1/{FILE}", SegmentName("t", 3, 1, 42)),
+        ("{topic}/{partition}", f"/été x/2/{FILE}", SegmentName("été x", None, 2, 42)),
+        ("host-*-{broker}/{topic}_{partition}", f"host-a-b-9/t_0/{FILE}", SegmentName("t", 9, 0, 42)),
+        ("{topic}.{partition}+(x)", f"t.1+(x)/{FILE}", SegmentName("t", None, 1, 42)),
+    ],
+)
+def test_names(layout: str, path: str, expected: SegmentName) -> None:
+    assert Layout(layout).name(path) == expected
+
+
+def test_a_broker_that_somebody_knows() -> None:
+    name = Layout(broker=5).name(f"/a/events-0/{FILE}")
+    assert name == SegmentName("events", 5, 0, 42)
+    assert name.folder == "events/5-0"
+    assert name._replace(broker=None).folder == "events/0"
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/a/events-0/copy.kafka", "is not named by its first message's offset"),
+        ("/a/events-0/-1.kafka", "is not named by its first message's offset"),
+        (f"/a/events-0/{(1 << 63) - 5}.kafka", "is not named by its first message's offset"),
+        ("/a/events-0/x.txt", "is not named by its first message's offset"),
+        (f"/a/events/{FILE}", "is in no folder of the layout"),
+        (FILE, "is in no folder of the layout"),
+        (f"/a/events-x/{FILE}", "is in no folder of the layout"),
+        (f"/a/..-0/{FILE}", "is of no topic"),
+        (f"/a/a\x07b-0/{FILE}", "is of no topic"),
+        (f"/a/{'x' * 256}-0/{FILE}", "is of no topic"),
+        (f"/a/t-2147483648/{FILE}", "that none can have"),
+        (f"/a/t-99999999999/{FILE}", "is in no folder"),
+    ],
+)
+def test_misnamed(path: str, sentence: str) -> None:
+    with pytest.raises(MisnamedSegmentError, match=sentence):
+        Layout().name(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{topic}", "must name {topic} and {partition}"),
+        ("", "must name"),
+        ("{topic}-{partition}-{host}", "names {host}, which does not exist"),
+        ("{topic}-{topic}-{partition}", "names {topic}, twice"),
+        ("{topic-{partition}", "a brace without its counterpart"),
+        ("{topic}-{partition}}", "a brace without its counterpart"),
+    ],
+)
+def test_layouts_that_are_none(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Layout(text)
+
+
+def test_two_brokers_are_one_too_many() -> None:
+    with pytest.raises(ConfigError, match="names the broker already"):
+        Layout("{broker}/{topic}-{partition}", broker=1)
+
+
+def test_starts() -> None:
+    assert segment_start(FILE) == segment_start(FILE + ".gz") == 42
+    assert segment_start("events.tar") is None

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archive_tar import TarKind, TarMember, list_members, read_members
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+FILES = {
+    "events-0/00000000000000000000.kafka": b"x" * 600,
+    "empty": b"",
+    "block": b"y" * 512,
+    "two blocks": b"z" * 1024,
+    "f" * 70 + "/" + "g" * 60: b"prefixed",
+    "été/\N{SNOWMAN}": b"unicode",
+}
+
+
+def made(files: dict[str, bytes], form: int, **common: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form, pax_headers=common) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 1_300_000_000
+            tar.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+class Dribble:
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def read(self, size: int, /) -> bytes:
+        return self.file.read(min(size, 7))
+
+
+def contents(data: bytes) -> dict[str, bytes]:
+    found = {}
+    for member, stream in read_members(Dribble(data)):
+        pieces = []
+        while piece := stream.read(100):
+            pieces.append(piece)
+        found[member.name] = b"".join(pieces)
+        assert member.kind is not TarKind.FILE or len(found[member.name]) == member.size
+    return found
+
+
+def patched(data: bytes, at: int, patch: bytes) -> bytes:
+    """`data` with another header field, its sum put right."""
+    header = bytearray(data[:512])
+    header[at : at + len(patch)] = patch
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + data[512:]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format(form: int) -> None:
+    files = dict(FILES)
+    if form != tarfile.USTAR_FORMAT:
+        files["n" * 300] = b"long"
+    data = made(files, form)
+    assert contents(data) == files
+    listed = list_members(io.BytesIO(data))
+    assert {member.name: data[member.position : member.position + member.size] for member in listed} == files
+    assert {member.modified for member in listed} == {1_300_000_000}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_nobody_reads_is_passed(form: int) -> None:
+    names = [member.name for member, _ in read_members(io.BytesIO(made(FILES, form)))]
+    assert names == list(FILES)
+
+
+def test_the_tar_command_agrees(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar command")
+    (tmp_path / "in" / ("deep" * 20)).mkdir(parents=True)
+    (tmp_path / "in" / ("deep" * 20) / ("name" * 20)).write_bytes(b"long")
+    (tmp_path / "in" / "short").write_bytes(b"short" * 1000)
+    (tmp_path / "in" / "link").symlink_to("short")
+    (tmp_path / "in" / "hard").hardlink_to(tmp_path / "in" / "short")
+    with (tmp_path / "in" / "holes").open("wb") as file:
+        file.truncate(10 << 20)
+        file.seek(5 << 20)
+        file.write(b"middle")
+    for form in ("gnu", "pax", "ustar"):
+        out = tmp_path / f"{form}.tar"
+        sparse = ["--sparse"] if form != "ustar" else []
+        subprocess.run(
+            ["tar", "--create", f"--format={form}", *sparse, "--file", out, "--directory", tmp_path, "in"],
+            check=True,
+            timeout=60,
+        )
+        kinds = {
+            member.name.rpartition("/")[2]: member.kind for member, _ in read_members(io.BytesIO(out.read_bytes()))
+        }
+        assert kinds["link"] is TarKind.LINK
+        assert sorted((kinds["hard"].name, kinds["short"].name)) == ["FILE", "LINK"]
+        assert kinds["name" * 20] is TarKind.FILE
+        if sparse:
+            assert TarKind.SPARSE in kinds.values()
+        assert contents(out.read_bytes())[f"in/{'deep' * 20}/{'name' * 20}"] == b"long"
+
+
+def test_links_folders_and_devices_have_no_bytes() -> None:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)):
+            member = tarfile.TarInfo(f"member-{number}")
+            member.type, member.linkname = kind, "elsewhere"
+            tar.addfile(member)
+    data = patched(file.getvalue(), 124, b"00000001000\0")  # of a link, the size tells what it leads to
+    assert [member.kind for member, _ in read_members(io.BytesIO(data))] == [
+        TarKind.LINK, TarKind.LINK, TarKind.OTHER, TarKind.OTHER
+    ]  # fmt: skip
+
+
+def test_names_lead_nowhere() -> None:
+    data = made({"/etc/passwd": b"", "a/../../b": b"", "./c/d": b"", "..": b"", "a..b/c": b""}, tarfile.PAX_FORMAT)
+    assert [(member.name, member.is_unsafe) for member, _ in read_members(io.BytesIO(data))] == [
+        ("etc/passwd", False),
+        ("a/../../b", True),
+        ("c/d", False),
+        ("..", True),
+        ("a..b/c", False),
+    ]
+
+
+def test_names_that_are_no_text() -> None:
+    data = patched(made({"name": b"x"}, tarfile.USTAR_FORMAT), 0, b"\xff\xfe")
+    assert list(contents(data)) == ["\\xff\\xfeme"]
+
+
+def test_several_tars_in_a_row_are_one() -> None:
+    data = made({"a": b"1"}, tarfile.GNU_FORMAT) + made({"b": b"2"}, tarfile.PAX_FORMAT)
+    assert contents(data) == {"a": b"1", "b": b"2"}
+
+
+def test_records_for_all_members_and_for_one() -> None:
+    data = made({"a": b"1", "b" * 200: b"2"}, tarfile.PAX_FORMAT, path="common")
+    assert list(contents(data)) == ["common", "b" * 200]
+
+
+def test_binary_sizes() -> None:
+    data = patched(made({"a": b"12345"}, tarfile.GNU_FORMAT), 124, b"\x80" + (5).to_bytes(11))
+    assert contents(data) == {"a": b"12345"}
+
+
+def test_sums_of_signed_bytes() -> None:
+    header = bytearray(made({"\u00e9": b""}, tarfile.USTAR_FORMAT)[:512])
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % (sum(byte - 256 if byte > 127 else byte for byte in header))
+    assert list(contents(bytes(header) + bytes(1024))) == ["\u00e9"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_cut_anywhere_is_noticed(form: int) -> None:
+    data = made({"a": b"x" * 700, "b" * 90: b"y"}, form)
+    whole = len(data.rstrip(b"\0"))
+    for cut in [*range(0, whole, 97), 512, 1024, 1536]:
+        with pytest.raises(DamagedArchiveError, match="cut short"):
+            contents(data[:cut])
+    with pytest.raises(DamagedArchiveError, match="cut short"):
+        list_members(io.BytesIO(data[: whole - 512]))
+
+
+def long_header(kind: bytes, size: int) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"junk" * 1000, "no valid header at byte 0"),
+        (made({"a": b"x"}, tarfile.GNU_FORMAT)[:1024] + b"junk" * 1000, "no valid header at byte 1024"),
+        (long_header(b"x", 1 << 40), "a header of 1099511627776 bytes"),
+        (long_header(b"L", 8 << 30) + bytes(1024), "a header of 8589934592 bytes"),
+        (long_header(b"0", 1 << 60), "of impossible size"),
+        (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"\xff" * 12), "of impossible size"),
+        (patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"00000000009\0"), "of impossible size"),
+        (long_header(b"x", 5) + b"7 a=b".ljust(512, b"\0"), "broken pax records"),
+        (long_header(b"x", 6) + b"0 a=b\n".ljust(512, b"\0"), "broken pax records"),
+        (long_header(b"x", 6) + b"6 abc\n".ljust(512, b"\0"), "broken pax records"),
+        (long_header(b"x", 600) + (b"9" * 600).ljust(1024, b"\0"), "broken pax records"),
+        (
+            long_header(b"x", 14) + b"14 size=12x45\n".ljust(512, b"\0") + made({"a": b"x"}, tarfile.GNU_FORMAT),
+            "of impossible size",
+        ),
+    ],
+)
+def test_hostile_headers(data: bytes, sentence: str) -> None:
+    with pytest.raises(DamagedArchiveError, match=sentence):
+        contents(data)
+
+
+def test_a_member_that_claims_more_than_there_is() -> None:
+    data = patched(made({"a": b"x"}, tarfile.GNU_FORMAT), 124, b"77777777777\0")
+    ((member, stream),) = [next(read_members(io.BytesIO(data)))]
+    assert member.size == 8**11 - 1
+    assert stream.read(1 << 20) == data[512:]
+    with pytest.raises(DamagedArchiveError, match="cut short"):
+        stream.read(1)
+    with pytest.raises(DamagedArchiveError, match="cut short"):
+        list_members(io.BytesIO(data))
+
+
+def test_a_member_as_a_value() -> None:
+    assert TarMember("a/b", 1, TarKind.FILE, 512, 0).is_unsafe is False
