@@ -15,6 +15,7 @@ from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
     from consumerd.archive.contiguity import PartitionReport
     from consumerd.archive.findings import Finding
     from consumerd.archive.pool import Stop

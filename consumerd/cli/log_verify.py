@@ -46,10 +46,12 @@ def command(
     """Check every message of an archive, and how its segments fit together.
 
     PATH: segment files, folders with all below them, .tar, .tar.gz, .tar.zst, single .kafka.gz and .kafka.zst files,
-    and URLs of any of these. The exit code is 11 when something is wrong. Findings: bad-crc, unknown-magic, short-header,
-    unknown-codec, unreadable-wrapper (messages); nonsense-block, torn-tail, lost-block (bytes that are none); gap,
-    overlap, duplicate-segment, empty-segment (between segments); misnamed-segment, unreadable-file, damaged-archive,
-    oversize-segment, unsafe-name, no-plain-file (files).
+    and URLs of any of these. The exit code is 11 when something is wrong.
+
+    Findings are bad-crc, unknown-magic, short-header, unknown-codec and unreadable-wrapper for messages;
+    nonsense-block, torn-tail and lost-block for bytes that are none; gap, overlap, duplicate-segment and empty-segment
+    between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
+    no-plain-file for files.
     """
     from consumerd.archive import Stop, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
 

@@ -10,23 +10,18 @@ work is bounded whatever the bytes are: so many bytes of CRC per byte searched, 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from consumerd.wire.v07 import OuterMessage, Tail, read_outer
 from consumerd.wire.v07.outer import HEADER_SIZE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Bytes that a search wants to see at once.
 RESYNC_WINDOW = 8 << 20
 #: Of those, the last ones are searched in the next window, so that a chain of so many bytes is never cut.
 CHAIN_ROOM = 4 << 20
-#: Bytes of CRC per byte searched, and how many more in all.
+#: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as so many bytes.
 _WORK_PER_BYTE = 16
 _FREE_WORK = 64 << 20
-#: The length of a message (at least 5, at most 2 GiB), then magic 0 or 1, at any position.
-_CANDIDATE = re.compile(rb"(?=(?!\0\0\0[\0-\4])[\0-\x7f][\0-\xff]{3}[\0\1])")
+_WORK_PER_PLACE = 2048
 
 
 class Search:
@@ -34,7 +29,11 @@ class Search:
 
     def __init__(self, max_payload: int) -> None:
         self._max_payload = max_payload
+        self._most = max_payload + HEADER_SIZE[1]
         self._work = _FREE_WORK
+        # The first byte of a length that is allowed; not that of one below 5; three more, and magic 0 or 1.
+        first = re.escape(bytes([min(self._most >> 24, 0x7F)]))
+        self._places = re.compile(rb"[\0-%b](?<!\0(?=\0\0[\0-\4]))(?=[\0-\xff]{3}[\0\1])" % first)
 
     def find(self, data: bytes, low: int, high: int, *, at_end: bool) -> int | None:
         """The first position of `data[low:high]` at which a chain begins; the chain may reach beyond `high`.
@@ -42,9 +41,13 @@ class Search:
         `at_end`: nothing follows `data`.
         """
         self._work += (high - low) * _WORK_PER_BYTE
-        for position in _candidates(data, low, high):
+        for match in self._places.finditer(data, low, high + 4):
+            position = match.start()
+            self._work -= _WORK_PER_PLACE
+            if position >= high or self._work < 0:
+                break
             size = int.from_bytes(data[position : position + 4])
-            if size > min(self._work, self._max_payload + HEADER_SIZE[1]) or position + 4 + size > len(data):
+            if size > min(self._work, self._most) or position + 4 + size > len(data):
                 continue
             self._work -= size
             if self._is_chain(data, position, at_end):
@@ -63,10 +66,3 @@ class Search:
             self._work -= second.size
             return second.valid and bool(first.payload or second.payload)
         return at_end and second.problem is None and bool(first.payload)
-
-
-def _candidates(data: bytes, low: int, high: int) -> Iterator[int]:
-    for match in _CANDIDATE.finditer(data, low, min(len(data), high + 4)):
-        if match.start() >= high:
-            break
-        yield match.start()

@@ -1,30 +1,29 @@
-"""The narrow port between the log and the file system, and the real thing behind it.
+"""The narrow port between the log and its files, and the real thing behind it.
 
-Strategy: the log needs eight operations on a directory and six on an open file, so those are the port; a simulator
-can stand in with its own page cache and lose what was never synced. All calls block; the broker decides which of them
-run on the loop (a small `write_at` into the page cache) and which in a thread (everything that syncs or creates).
+Strategy: the log needs a handful of operations on a directory and on an open file, and each says what survives a loss
+of power when it returns; those are the port. `OsFiles` makes them of the system's calls in an order that keeps the
+promise. All calls block; the broker decides which of them run on the loop (a small `write_at` into the page cache) and
+which in a thread (everything that syncs or creates).
+
+**Invariant**: a name is durable before anything that relies on it is: a directory before what is in it, a segment
+before its bytes count as flushed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumerd.storage.errors import DirectoryInUseError, StorageError
+from consumerd.storage.system import Entry, System
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-
-class Entry(NamedTuple):
-    """One name in a directory."""
-
-    name: str
-    is_directory: bool
+    from consumerd.storage.system import SystemCalls
 
 
 class SegmentFile(Protocol):
@@ -42,6 +41,10 @@ class SegmentFile(Protocol):
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def cached(self, position: int, length: int) -> bool:
+        """Whether this range, as far as its ends tell, can be read without waiting for the disk."""
         ...
 
     def write_at(self, position: int, data: bytes) -> None:
@@ -67,7 +70,11 @@ class Files(Protocol):
         ...
 
     def make_directory(self, directory: Path) -> None:
-        """Create it and its missing parents, durably. An existing one is fine."""
+        """Create it and its missing parents, durably. An existing one is made durable."""
+        ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return when the names in it survive a loss of power: what a killed process made may not have been synced."""
         ...
 
     def open(self, path: Path, *, create: bool) -> SegmentFile:
@@ -82,8 +89,8 @@ class Files(Protocol):
         """A whole small file, or None where there is none."""
         ...
 
-    def write(self, path: Path, data: bytes) -> None:
-        """Replace a small file durably and atomically."""
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """Replace a file by these bytes, durably and atomically."""
         ...
 
     def lock(self, directory: Path) -> contextlib.AbstractContextManager[None]:
@@ -91,125 +98,159 @@ class Files(Protocol):
         ...
 
 
-#: fdatasync flushes the size together with the data, which is all that reading it back needs; macOS lacks it.
-_sync_data = getattr(os, "fdatasync", os.fsync)
-
-
 class OsSegmentFile:
     """A segment file of the operating system."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_path", "_system")
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: int, system: SystemCalls) -> None:
         self._path = path
         self._fd = fd
+        self._system = system
 
     def fileno(self) -> int:
         return self._fd
 
     def size(self) -> int:
         with _refusals("read the size of", self._path):
-            return os.fstat(self._fd).st_size
+            return self._system.status(self._fd).st_size
 
     def modified_ms(self) -> int:
         with _refusals("read the time of", self._path):
-            return os.fstat(self._fd).st_mtime_ns // 1_000_000
+            return self._system.status(self._fd).st_mtime_ns // 1_000_000
 
     def read_at(self, position: int, length: int) -> bytes:
         with _refusals("read", self._path):
-            data = os.pread(self._fd, length, position)
+            data = self._system.read(self._fd, length, position)
             while data and len(data) < length:  # Linux moves at most 2 GiB per call, and signals may cut it shorter
-                more = os.pread(self._fd, length - len(data), position + len(data))
+                more = self._system.read(self._fd, length - len(data), position + len(data))
                 if not more:
                     break
                 data += more
             return data
 
+    def cached(self, position: int, length: int) -> bool:
+        # The kernel reads ahead in order, so what lies between two cached ends is hardly ever missing.
+        return self._system.cached(self._fd, position + length - 1) and self._system.cached(self._fd, position)
+
     def write_at(self, position: int, data: bytes) -> None:
         with _refusals("append to", self._path):
             try:
-                written = os.pwrite(self._fd, data, position)
-                while written < len(data):
-                    written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+                _write(self._system, self._fd, data, position)
             except OSError:
                 # Half a set must not stay: the next append would bury it in the middle of the file.
-                os.ftruncate(self._fd, position)
+                self._system.truncate(self._fd, position)
                 raise
 
     def truncate(self, size: int) -> None:
         with _refusals("truncate", self._path):
-            os.ftruncate(self._fd, size)
-            os.fsync(self._fd)
+            self._system.truncate(self._fd, size)
+            self._system.sync(self._fd)
 
     def sync(self) -> None:
         with _refusals("sync", self._path):
-            _sync_data(self._fd)
+            self._system.sync_data(self._fd)
 
     def close(self) -> None:
         with _refusals("close", self._path):
-            os.close(self._fd)
+            self._system.close(self._fd)
+
+
+_READ = 1 << 20
 
 
 class OsFiles:
     """The operating system's file system behind the `Files` port."""
 
+    def __init__(self, system: SystemCalls | None = None) -> None:
+        self._system = system or System()
+
     def entries(self, directory: Path) -> list[Entry]:
-        with _refusals("list", directory), os.scandir(directory) as found:
-            return sorted(Entry(entry.name, entry.is_dir()) for entry in found)
+        with _refusals("list", directory):
+            return sorted(self._system.entries(directory))
 
     def make_directory(self, directory: Path) -> None:
         with _refusals("create", directory):
             missing = []
-            while not directory.is_dir():
+            while not self._system.is_directory(directory):
                 missing.append(directory)
                 directory = directory.parent
+            # A process that was killed here before us may have left the last one it made without a sync.
+            with contextlib.suppress(PermissionError):  # what we may not even list, we did not make
+                self._sync_directory(directory.parent)
             for path in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    path.mkdir()
-                _sync_directory(path.parent)
+                try:
+                    self._system.make_directory(path)
+                except FileExistsError:
+                    if not self._system.is_directory(path):  # else another one was faster
+                        raise
+                self._sync_directory(path.parent)
+
+    def sync_directory(self, directory: Path) -> None:
+        with _refusals("sync", directory):
+            self._sync_directory(directory)
+
+    def _sync_directory(self, directory: Path) -> None:
+        with self._opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            self._system.sync(fd)
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path, flags: int) -> Iterator[int]:
+        fd = self._system.open(path, flags)
+        try:
+            yield fd
+        finally:
+            self._system.close(fd)
 
     def open(self, path: Path, *, create: bool) -> OsSegmentFile:
         with _refusals("create" if create else "open", path):
-            flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
-            fd = os.open(path, flags, 0o644)
+            fd = self._system.open(path, os.O_RDWR | ((os.O_CREAT | os.O_EXCL) if create else 0))
             try:
                 if create:
-                    _sync_directory(path.parent)
+                    self._sync_directory(path.parent)
             except OSError:
-                os.close(fd)
+                self._system.close(fd)
+                with contextlib.suppress(OSError):  # or the next try finds a file that nobody vouches for
+                    self._system.remove(path)
                 raise
-            return OsSegmentFile(path, fd)
+            return OsSegmentFile(path, fd, self._system)
 
     def remove(self, path: Path) -> None:
         with _refusals("remove", path):
-            path.unlink(missing_ok=True)
-            _sync_directory(path.parent)
+            with contextlib.suppress(FileNotFoundError):
+                self._system.remove(path)
+            self._sync_directory(path.parent)
 
     def read(self, path: Path) -> bytes | None:
         with _refusals("read", path):
+            data = b""
             try:
-                return path.read_bytes()
+                with self._opened(path, os.O_RDONLY) as fd:
+                    while more := self._system.read(fd, _READ, len(data)):
+                        data += more
             except FileNotFoundError:
                 return None
+            return data
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         partial = path.with_name(path.name + ".tmp")
         with _refusals("write", path):
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            _sync_directory(path.parent)
+            with self._opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+                position = 0
+                for piece in pieces:
+                    position = _write(self._system, fd, piece, position)
+                self._system.sync(fd)
+            self._system.replace(partial, path)
+            self._sync_directory(path.parent)
 
     @contextlib.contextmanager
     def lock(self, directory: Path) -> Iterator[None]:
         # The directory itself is locked: no file is left behind, and a dead process never leaves a stale lock.
-        with _refusals("open", directory):
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _refusals("lock", directory):
+            fd = self._system.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._system.lock(fd)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
                     raise StorageError(f"cannot lock {directory}: {error.strerror}") from error
@@ -218,16 +259,15 @@ class OsFiles:
                 ) from error
             yield
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make created, renamed and removed names in `directory` durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _write(system: SystemCalls, fd: int, data: bytes, position: int) -> int:
+    """Write all of `data`; returns the position after it."""
+    written = system.write(fd, data, position)
+    while written < len(data):
+        written += system.write(fd, memoryview(data)[written:], position + written)
+    return position + written
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from consumerd.storage.errors import CorruptLogError, FlushFailedError, OffsetOutOfRangeError, StorageError
-from consumerd.storage.recovery import Damage, recover
-from consumerd.storage.retention import expired, oversize
+from consumerd.storage.recovery import Cut, recover
+from consumerd.storage.retention import SegmentFacts
 from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.storage.files import Files
+    from consumerd.storage.retention import DeletePolicy
     from consumerd.storage.settings import LogSettings
 
 #: The two special times of an OFFSETS request (spec 000).
@@ -51,15 +52,15 @@ class Log:
     @classmethod
     def open(
         cls, directory: Path, files: Files, settings: LogSettings, *, now: float, trusted_end: int | None = None
-    ) -> tuple[Log, Damage | None]:
+    ) -> tuple[Log, Cut | None]:
         """Load the segments in `directory`, recovering the last one; an empty directory gets its first segment.
 
         `trusted_end` is the end offset that a clean stop noted: if the log still ends there, nothing is walked.
-        Returns the log and the damage that was cut off. Raises CorruptLogError when a file name is no offset, when
-        segments do not follow each other without gap or overlap, or at an unknown magic; StorageError otherwise.
+        Returns the log and what was cut off. Raises CorruptLogError when a file name is no offset, when
+        segments do not follow each other without gap or overlap; StorageError otherwise.
         """
         segments: list[Segment] = []
-        damage: Damage | None = None
+        cut: Cut | None = None
         try:
             for start, path in sorted(_segment_paths(directory, files)):
                 file = files.open(path, create=False)
@@ -68,16 +69,13 @@ class Log:
             _check_contiguous(segments)
             if not segments:
                 segments.append(_create(directory, files, 0))
-            last = segments[-1]
-            if last.size and last.end != trusted_end:
-                last.size, damage = recover(files, last.path, last.file)
-                last.file.sync()  # a killed process leaves bytes that are whole but in the page cache alone
-                last.flushed = last.size
+            elif segments[-1].end != trusted_end:
+                cut = _mend(directory, files, segments[-1])
         except BaseException:
             for segment in segments:
                 segment.close()
             raise
-        return cls(directory, files, settings, segments, now), damage
+        return cls(directory, files, settings, segments, now), cut
 
     @property
     def name(self) -> str:
@@ -184,30 +182,30 @@ class Log:
         """Delete what retention lets go; returns the file names.
 
         A log that goes whole keeps its end in an empty segment, so this may roll: it counts as the one writer. Readers
-        that hold a segment keep reading it. Blocks on the disk. Raises StorageError, FlushFailedError.
+        that hold a segment keep reading it. Blocks on the disk. Raises StorageError, also for a policy that fails, and
+        FlushFailedError.
         """
-        settings = self.settings
         with self._flushing:
             dropped: list[str] = []
-            if settings.retention_seconds is not None:
-                dropped += self._drop(expired(self._segments, settings.retention_seconds * 1000, now_ms), now)
-            if settings.retention_bytes is not None:
-                dropped += self._drop(oversize(self._segments, settings.retention_bytes), now)
+            for policy in self.settings.delete_policies:
+                dropped += self._drop(_ask(policy, self._segments, now_ms), now)
             return dropped
 
     def _drop(self, count: int, now: float) -> list[str]:
         if count == len(self._segments):
             self._roll(now)
             count = len(self._segments) - 1  # the last one is empty now: it is the log's memory of its end
-        with self._writing:
-            doomed, self._segments = self._segments[:count], self._segments[count:]
+        gone = []
         try:
-            for segment in doomed:  # oldest first, so that a crash in between leaves no hole
+            for segment in self._segments[:count]:  # oldest first, so that a crash in between leaves no hole
                 self._files.remove(segment.path)
+                gone.append(segment)
         finally:
-            for segment in doomed:
+            with self._writing:
+                self._segments = self._segments[len(gone) :]
+            for segment in gone:
                 segment.close()
-        return [segment.path.name for segment in doomed]
+        return [segment.path.name for segment in gone]
 
     def slice(self, offset: int, max_bytes: int) -> Slice:
         """The flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
@@ -260,6 +258,31 @@ class Log:
         with self._flushing, self._writing:
             for segment in self._segments:
                 segment.close()
+
+
+def _mend(directory: Path, files: Files, last: Segment) -> Cut | None:
+    """Make sure of what a crash left behind: cut the last segment where it stops to be intact, sync all the rest."""
+    files.sync_directory(directory)  # a killed process may have made names that were never synced
+    cut = None
+    if last.size:
+        cut = recover(files, last.path, last.file)
+        last.size -= cut.dropped if cut else 0
+        last.file.sync()  # nor its last bytes: whole, but in the page cache alone
+        last.flushed = last.size
+    return cut
+
+
+def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
+    """How many leading segments `policy` lets go. It may be anybody's code: raises StorageError for what it raises."""
+    facts = [
+        SegmentFacts(segment.path, segment.start, segment.flushed, segment.file.modified_ms()) for segment in segments
+    ]
+    try:
+        return min(max(int(policy.deletable(facts, now_ms)), 0), len(facts))
+    except Exception as error:
+        raise StorageError(
+            f"the delete policy {policy!r} failed with {type(error).__name__}: {error}; nothing was deleted by it"
+        ) from error
 
 
 def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:

@@ -4,7 +4,8 @@ Strategy: `open` locks the directory against a second process, loads every log a
 `close` flushes, notes in the marker where each log ends, and lets go. A start that fails touches nothing but damaged
 tails and leaves the marker as it was (0.7.2 writes it even after a failed start and so skips the recovery the next
 time; golden notes, 3). For the same reason the marker's existence proves nothing: a log is taken unchecked only
-if the marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, means: look.
+if the marker names its end and it still ends there. An empty marker, as 0.7.2 leaves it, means: look. A log whose
+segments do not fit together is out of service until somebody has looked; 0.7.2 does not start at all over one.
 """
 
 from __future__ import annotations
@@ -17,25 +18,35 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.storage.errors import CorruptLogError
 from consumerd.storage.log import Log
+from consumerd.storage.system import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from consumerd.storage.files import Files
-    from consumerd.storage.recovery import Damage
+    from consumerd.storage.recovery import Cut
     from consumerd.storage.settings import LogSettings
 
 #: The name that 0.7.2 uses; it reads no content, so ours does not disturb it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
+#: What file systems put into the root of a volume, which log.dir may be.
+_FOREIGN = frozenset({Entry("lost+found", is_directory=True)})
 
 
 class Truncation(NamedTuple):
-    """A log whose last segment was cut off at `end_offset`, where `damage` was found."""
+    """A log whose last segment was cut off at `end_offset`."""
 
     name: str
     end_offset: int
-    damage: Damage
+    cut: Cut
+
+
+class Damaged(NamedTuple):
+    """A log that is not served, because its segments contradict each other; `reason` is one sentence."""
+
+    name: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -43,6 +54,8 @@ class LoadReport:
     """What whoever started the broker should be told about the logs that were loaded."""
 
     truncated: list[Truncation] = field(default_factory=list)
+    #: Logs out of service. Nothing of theirs was touched.
+    damaged: list[Damaged] = field(default_factory=list)
     #: Files in log.dir that are not ours; left alone.
     stray: list[str] = field(default_factory=list)
     #: The clean marker held something else than a note of ours or nothing: every log was checked.
@@ -61,13 +74,15 @@ class LogManager:
         self._settings = settings
         self._logs: dict[tuple[str, int], Log] = {}
         self._topics: dict[str, int] = {}
+        self._damaged: dict[tuple[str, int], str] = {}
         self._creating = threading.Lock()
         self._holding = contextlib.ExitStack()
 
     def open(self, now: float) -> LoadReport:
         """Load everything and say what was remarkable.
 
-        Raises CorruptLogError, DirectoryInUseError, StorageError; then nothing stays open.
+        A log that cannot be served does not keep the others from it. Raises CorruptLogError for a folder that is no
+        log's, DirectoryInUseError, StorageError; then nothing stays open.
         """
         report = LoadReport()
         self._files.make_directory(self.directory)
@@ -75,8 +90,9 @@ class LogManager:
             self._holding.enter_context(self._files.lock(self.directory))
             undo.callback(self.abandon)
             trusted = self._read_marker(report)
+            self._files.sync_directory(self.directory)  # a killed broker may have made folders and not synced them
             for entry in self._files.entries(self.directory):
-                if entry.name == CLEAN_MARKER:
+                if entry.name in (CLEAN_MARKER, f"{CLEAN_MARKER}.tmp") or entry in _FOREIGN:
                     continue
                 if entry.is_directory:
                     self._load(entry.name, trusted.get(entry.name), now, report)
@@ -93,12 +109,17 @@ class LogManager:
                 f"{self.directory / name} is not a topic-partition folder such as words-0; "
                 "move it out of the log directory"
             )
-        log, damage = Log.open(
-            self.directory / name, self._files, self._settings(topic), now=now, trusted_end=trusted_end
-        )
+        try:
+            log, cut = Log.open(
+                self.directory / name, self._files, self._settings(topic), now=now, trusted_end=trusted_end
+            )
+        except CorruptLogError as error:
+            self._damaged[topic, int(number)] = str(error)
+            report.damaged.append(Damaged(name, str(error)))
+            return
         self._keep(topic, int(number), log)
-        if damage is not None:
-            report.truncated.append(Truncation(name, log.end_offset, damage))
+        if cut is not None:
+            report.truncated.append(Truncation(name, log.end_offset, cut))
 
     def _keep(self, topic: str, partition: int, log: Log) -> bool:
         self._logs[topic, partition] = log
@@ -107,16 +128,23 @@ class LogManager:
         return not known
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log, or None where nothing was ever produced."""
+        """The log, or None where nothing was ever produced. Raises CorruptLogError for one that is out of service."""
+        if (topic, partition) in self._damaged:
+            raise CorruptLogError(self._damaged[topic, partition])
         return self._logs.get((topic, partition))
+
+    def in_service(self, topic: str, partition: int) -> bool:
+        """Whether `get` would not raise."""
+        return (topic, partition) not in self._damaged
 
     def get_or_create(self, topic: str, partition: int, now: float) -> tuple[Log, bool]:
         """The log, created where missing (that blocks on the disk), and whether it is the first one of its topic.
 
-        The topic's name must have been checked: it becomes the name of a folder. Raises StorageError.
+        The topic's name must have been checked: it becomes the name of a folder. Raises StorageError, and
+        CorruptLogError for a log that is out of service.
         """
         with self._creating:
-            log = self._logs.get((topic, partition))
+            log = self.get(topic, partition)
             if log is not None:
                 return log, False
             directory = self.directory / f"{topic}-{partition}"
@@ -125,11 +153,11 @@ class LogManager:
             return log, self._keep(topic, partition, log)
 
     def topics(self) -> list[str]:
-        """The topics that have a log here, sorted."""
+        """The topics that have a log in service here, sorted."""
         return sorted(self._topics)
 
     def partitions(self) -> list[tuple[str, int]]:
-        """The (topic, partition) of every log."""
+        """The (topic, partition) of every log in service."""
         return list(self._logs)
 
     def __iter__(self) -> Iterator[Log]:
@@ -145,7 +173,7 @@ class LogManager:
                 log.flush(now)
             ends = {log.name: log.end_offset for log in self}
             note = json.dumps({"version": 1, "ends": ends}, sort_keys=True).encode()
-            self._files.write(self.directory / CLEAN_MARKER, note)
+            self._files.write(self.directory / CLEAN_MARKER, [note])
         finally:
             self.abandon()
 
@@ -155,6 +183,7 @@ class LogManager:
             log.close()
         self._logs.clear()
         self._topics.clear()
+        self._damaged.clear()
         self._holding.close()
 
     def _read_marker(self, report: LoadReport) -> dict[str, int]:

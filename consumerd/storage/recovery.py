@@ -1,9 +1,10 @@
 """Finding the end of what can be trusted in a segment file after a crash (spec 003, 5.5 "Guarantees"; golden notes, 3).
 
 Strategy: walk the messages in windows of about a megabyte, checking sizes and CRCs, and stop at the first that cannot
-have been written whole. What follows the stop is cut off. Two findings are told apart from a torn tail, because
-cutting there may destroy data: an unknown magic byte (0.7.2 refuses to start, so do we), and intact messages after the
-damage (0.7.2 drops them; we drop them from the log but keep the bytes aside in a file of their own).
+have been written whole. What follows the stop is cut off: a lost block (zeros, or nothing) and a nonsense block both
+end the walk, because no CRC fits them. A torn tail is gone for good. Where the cut may destroy more than that, the
+bytes are kept beside the segment: when intact messages follow the damage (0.7.2 drops them), and at an unknown magic
+byte (0.7.2 refuses to start), which damage looks like, and a newer format, too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import struct
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage.errors import CorruptLogError
+from consumerd.storage.archive_resync import RESYNC_WINDOW, Search
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07.walk import LAYOUTS, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from consumerd.storage.files import Files, SegmentFile
@@ -41,6 +43,17 @@ class Extent(NamedTuple):
 
     valid: int
     damage: Damage | None
+
+
+class Cut(NamedTuple):
+    """What a recovery did: of the segment's file it took the last `dropped` bytes, beginning with `damage`.
+
+    `aside` is where they were kept, None where nothing among them could be a message.
+    """
+
+    damage: Damage
+    dropped: int
+    aside: Path | None
 
 
 def walk(file: SegmentFile, size: int, start: int = 0) -> Extent:
@@ -92,30 +105,52 @@ def _walk_window(window: bytes, left: int) -> tuple[int, Damage | None, int]:
     return at, None, 0
 
 
-def recover(files: Files, path: Path, file: SegmentFile) -> Extent:
-    """Cut `file` after its last message that can be trusted. Returns what was found.
+def recover(files: Files, path: Path, file: SegmentFile) -> Cut | None:
+    """Cut `file` after its last message that can be trusted, durably; None if there was nothing to cut.
 
-    Raises CorruptLogError at an unknown magic byte, without touching anything.
+    Raises StorageError.
     """
     size = file.size()
-    found = walk(file, size)
-    if found.damage is None:
-        return found
-    if found.damage is Damage.UNKNOWN_MAGIC:
-        raise CorruptLogError(
-            f"{path} holds a message of unknown magic at byte {found.valid}: it may be damaged or of a newer format; "
-            f"look at it with `consumerd log dump`, then move the file away or truncate it to {found.valid} bytes"
-        )
-    if _intact_after(file, found.valid, size):
-        aside = path.with_name(f"{path.name}.cut-{found.valid}")
-        if files.read(aside) is None:
-            files.write(aside, file.read_at(found.valid, size - found.valid))
-    file.truncate(found.valid)
-    return found
+    position, damage = walk(file, size)
+    if damage is None:
+        return None
+    aside = None
+    if damage is Damage.UNKNOWN_MAGIC or _intact_after(file, position, size):
+        aside = _free_name(files, path, position)
+        files.write(aside, _pieces(file, position, size))
+    file.truncate(position)
+    return Cut(damage, size - position, aside)
+
+
+def _free_name(files: Files, path: Path, position: int) -> Path:
+    """A name beside the segment; not one of an earlier cut at the same place."""
+    taken = {entry.name for entry in files.entries(path.parent)}
+    name = base = f"{path.name}.cut-{position}"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    return path.with_name(name)
+
+
+def _pieces(file: SegmentFile, position: int, size: int) -> Iterator[bytes]:
+    for start in range(position, size, _WINDOW):
+        yield file.read_at(start, min(_WINDOW, size - start))
 
 
 def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
-    """Whether the message after the damaged one at `position` is intact: then this is no torn tail."""
+    """Whether intact messages follow the damage at `position`: then this is no torn tail.
+
+    Looked for where the damaged message's length points to, and anywhere in the next few megabytes.
+    """
+    if _intact_next(file, position, size):
+        return True
+    data = file.read_at(position, min(RESYNC_WINDOW, size - position))
+    return Search(_ANY_SIZE).find(data, 1, len(data), at_end=position + len(data) == size) is not None
+
+
+def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
+    """Whether the message after the damaged one at `position` is intact."""
     header = file.read_at(position, 4)
     length = int.from_bytes(header, "big", signed=True)
     after = position + 4 + length

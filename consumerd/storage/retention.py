@@ -1,32 +1,61 @@
-"""Which segments a log may drop: by age, then by size (golden notes, 3; behaviour/retention.json).
+"""Which segments a log may drop: delete policies, by age, by size, or a user's own (spec 003, 5.5 "Deletes").
 
-Strategy: both rules only ever name a leading run, so what stays is contiguous; both look at what readers can see. They
-decide; `Log.clean` deletes.
+Strategy: a policy looks at facts about the segments and only ever names how many *leading* ones may go, so what stays
+is contiguous whatever it says. Policies decide and `Log.clean` deletes; each sees what the one before it left. Age
+first, then size, is what 0.7.2 does (golden notes, 3; behaviour/retention.json).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from consumerd.storage.segment import Segment
-
-
-def expired(segments: Sequence[Segment], max_age_ms: float, now_ms: int) -> int:
-    """How many leading segments were last written more than `max_age_ms` before `now_ms`, both in milliseconds."""
-    return sum(1 for _ in takewhile(lambda segment: now_ms - segment.file.modified_ms() > max_age_ms, segments))
+    from pathlib import Path
 
 
-def oversize(segments: Sequence[Segment], max_bytes: int) -> int:
-    """How many leading segments can go while at least `max_bytes` stay."""
-    spare = sum(segment.flushed for segment in segments) - max_bytes
-    count = 0
-    for segment in segments:
-        spare -= segment.flushed
-        if spare < 0:
-            break
-        count += 1
-    return count
+class SegmentFacts(NamedTuple):
+    """What a policy is told about a segment: `size` counts the bytes that readers see, times are ms since 1970."""
+
+    path: Path
+    start: int
+    size: int
+    modified_ms: int
+
+
+class DeletePolicy(Protocol):
+    """Chooses which segments of one log may be deleted. Called in a thread, one call per log at a time."""
+
+    def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+        """How many leading segments may go, from 0 to all of `segments` (oldest first, never empty)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MaxAge:
+    """Drop segments that were last written longer ago than `seconds`. log.retention.hours"""
+
+    seconds: float
+
+    def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+        limit = self.seconds * 1000
+        return sum(1 for _ in takewhile(lambda segment: now_ms - segment.modified_ms > limit, segments))
+
+
+@dataclass(frozen=True, slots=True)
+class MaxBytes:
+    """Drop the oldest segments while at least `size` bytes stay. log.retention.size"""
+
+    size: int
+
+    def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+        spare = sum(segment.size for segment in segments) - self.size
+        count = 0
+        for segment in segments:
+            spare -= segment.size
+            if spare < 0:
+                break
+            count += 1
+        return count

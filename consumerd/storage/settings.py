@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consumerd.storage.retention import DeletePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +21,6 @@ class LogSettings:
     flush_messages: int = 500
     #: Flush when the last flush is older than this. log.default.flush.interval.ms, topic.flush.intervals.ms
     flush_seconds: float = 3.0
-    #: Drop segments last written longer ago. log.retention.hours, which in 0.7.2 is 168 unless set: too dangerous for a
-    #: broker that somebody starts on an archive, so here nothing is dropped unless it was asked for.
-    retention_seconds: float | None = None
-    #: Drop the oldest segments while at least so much stays. log.retention.size
-    retention_bytes: int | None = None
-
-    @property
-    def forgets(self) -> bool:
-        """Whether segments are ever dropped."""
-        return self.retention_seconds is not None or self.retention_bytes is not None
+    #: What may be deleted, asked in this order. 0.7.2 keeps 168 hours unless told otherwise: too dangerous for a broker
+    #: that somebody starts on an archive, so here nothing is dropped unless it was asked for.
+    delete_policies: tuple[DeletePolicy, ...] = ()
