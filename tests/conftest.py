@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -23,12 +20,13 @@ from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Iterator
 
 #: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
 _MARKED_FIXTURES = {
     "golden": "golden",
     "zookeeper": "zookeeper",
+    "consumerd_zookeeper": "zookeeper",
     "zookeeper_factory": "zookeeper",
     "jafka_broker": "interop",
     "jafka_consumer": "interop",
@@ -48,12 +46,6 @@ def _missing(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"{reason} (CI=true: nothing is skipped)", pytrace=False)
     pytest.skip(reason)
-
-
-def run_in_thread(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on a loop of its own; a session-wide fixture may not touch the loops of single tests."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, main).result()
 
 
 @pytest.fixture(scope="session")
@@ -83,21 +75,18 @@ def java() -> JavaRuntime:
 
 
 @pytest.fixture(scope="session")
-def zookeeper(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """One ZooKeeper server for the whole run. Sessions of 1 to 60 s. Leave it alive: see `zookeeper_factory`."""
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), java=java, config={"maxSessionTimeout": 60_000})
-    run_in_thread(server.start())
-    yield server
-    server.kill()
+def zookeeper(java: JavaRuntime, consumerd_zookeeper: ZooKeeperServer) -> ZooKeeperServer:
+    """One ZooKeeper server for the whole run. Sessions of 1 to 60 s. Leave it alive: see `zookeeper_factory`.
 
-
-_roots = itertools.count(1)
+    With `java` first: it says by our rules what happens where it is missing.
+    """
+    return consumerd_zookeeper
 
 
 @pytest.fixture
-def zk_root(zookeeper: ZooKeeperServer) -> str:
+def zk_root(zookeeper: ZooKeeperServer, consumerd_zookeeper_root: str) -> str:
     """A connect string with a chroot of this test's own, which does not exist yet."""
-    return f"{zookeeper.connect}/t-{next(_roots)}"
+    return consumerd_zookeeper_root
 
 
 class ZooKeeperFactory(Protocol):

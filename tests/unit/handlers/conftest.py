@@ -8,6 +8,7 @@ import pytest
 
 from consumerd.handlers import Batch
 from consumerd.partition import TopicPartition
+from consumerd.testing import FakeClock
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
@@ -36,24 +37,7 @@ def make_batch() -> MakeBatch:
     return make
 
 
-class FakeTime:
-    """A clock whose sleeps return at once and are written down."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.sleeps: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.now += seconds
-
-
 @pytest.fixture
-def clock() -> FakeTime:
-    return FakeTime()
+def clock() -> FakeClock:
+    """Sleeps return at once and are written down."""
+    return FakeClock(wall=1_700_001_000.0, auto=True)

@@ -84,7 +84,7 @@ async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batc
     assert all(0 <= pause <= bound for pause, bound in zip(clock.sleeps, bounds, strict=True))
     assert len(set(clock.sleeps)) == failures
     assert max(clock.sleeps) > 2.5
-    again = type(clock)()
+    again = type(clock)(auto=True)
     await wrapped(Scripted(*[ValueError()] * failures), again, **policy).handle(make_batch(b"a"))
     assert again.sleeps == clock.sleeps  # all randomness is the generator's
 
