@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from consumerd.storage import CLEAN_MARKER, CorruptLogError, LogManager, LogSettings, OffsetOutOfRangeError, OsFiles
+from consumerd.storage import (
+    CLEAN_MARKER,
+    CorruptLogError,
+    Damage,
+    LogManager,
+    LogSettings,
+    OffsetOutOfRangeError,
+    OsFiles,
+)
 
 
 def _segments(folder: Path) -> dict[str, int]:
@@ -79,21 +87,28 @@ def test_an_empty_clean_marker_is_not_believed(golden: Path, tmp_path: Path) -> 
     assert _segments(folder) == {**case["after"], last: 2337}  # as without the marker: recovery.json, torn3
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("recovery-torn-middle", "should end at offset"),
-        ("recovery-badmagic", "holds a message of unknown magic"),
-    ],
-)
-def test_what_0_7_2_refuses_to_start_with(golden: Path, tmp_path: Path, name: str, sentence: str) -> None:
-    shutil.copytree(golden / "kafka-0.7.2" / "logs" / name / "log", tmp_path / "log")
+def test_what_0_7_2_refuses_to_start_with(golden: Path, tmp_path: Path) -> None:
+    """Torn in the middle: that log is out of service, untouched. An unknown magic: cut there, and kept beside it."""
+    for name in ("recovery-torn-middle", "recovery-badmagic"):
+        shutil.copytree(golden / "kafka-0.7.2" / "logs" / name / "log", tmp_path / name)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")}
-    for _ in range(2):  # a failed start leaves no marker that would let the second one pass
-        with pytest.raises(CorruptLogError, match=sentence):
-            _open(tmp_path / "log")
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")} == before
-    assert not (tmp_path / "log" / CLEAN_MARKER).exists()
+    (torn,) = (tmp_path / "recovery-torn-middle").iterdir()
+    for _ in range(2):  # a clean stop leaves no marker that would let the next start serve it
+        logs = LogManager(torn.parent, OsFiles(), lambda topic: LogSettings())
+        report = logs.open(0.0)
+        assert [damaged.name for damaged in report.damaged] == [torn.name]
+        assert "should end at offset" in report.damaged[0].reason
+        with pytest.raises(CorruptLogError, match="should end at offset"):
+            logs.get(torn.name.removesuffix("-0"), 0)
+        logs.close(0.0)
+    logs = LogManager(tmp_path / "recovery-badmagic", OsFiles(), lambda topic: LogSettings())
+    (truncation,) = logs.open(0.0).truncated
+    logs.close(0.0)
+    assert truncation.cut.damage is Damage.UNKNOWN_MAGIC
+    assert truncation.cut.aside is not None
+    cut = truncation.cut.aside.parent / truncation.cut.aside.name.split(".cut-")[0]
+    for path, data in before.items():
+        assert path.read_bytes() + (truncation.cut.aside.read_bytes() if path == cut else b"") == data
 
 
 def test_segments_of_the_real_producer_are_whole(golden: Path, tmp_path: Path) -> None:

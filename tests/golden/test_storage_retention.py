@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from consumerd.storage import CLEAN_MARKER, LogManager, LogSettings, OffsetOutOfRangeError, OsFiles
+from consumerd.storage import CLEAN_MARKER, LogManager, LogSettings, MaxAge, MaxBytes, OffsetOutOfRangeError, OsFiles
 
 
 def test_the_recorded_cleanup(golden: Path, tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_the_recorded_cleanup(golden: Path, tmp_path: Path) -> None:
             if old == "all" or any(name.removesuffix(".kafka").endswith(tail.strip("\u2026")) for tail in old):
                 os.utime(folder / name, (now - 9 * 86400, now - 9 * 86400))
     (tmp_path / CLEAN_MARKER).write_text(json.dumps({"ends": ends}))  # so that nobody looks for messages
-    settings = LogSettings(segment_bytes=2000, retention_seconds=168 * 3600, retention_bytes=5000)
+    settings = LogSettings(segment_bytes=2000, delete_policies=(MaxAge(168 * 3600), MaxBytes(5000)))
     logs = LogManager(tmp_path, OsFiles(), lambda topic: settings)
     logs.open(0.0)
     try:

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError
+from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError, System
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_create_refuses_what_exists_and_open_what_does_not(files: OsFiles, tmp_p
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from consumerd.storage import OsFiles, StorageError
+from consumerd.storage import OsFiles, StorageError, System
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = OsFiles().open(Path(sys.argv[1]), create=True)
@@ -73,11 +74,55 @@ def test_directories(files: OsFiles, tmp_path: Path) -> None:
         files.make_directory(tmp_path / "a" / ("n" * 300))
 
 
+def test_a_file_whose_name_could_not_be_synced_is_not_left_behind(tmp_path: Path) -> None:
+    """Or the next try to roll to it would find it there, and so would every one after."""
+
+    class BrokenSync(System):
+        def sync(self, fd: int) -> None:  # type: ignore[override]
+            raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(StorageError, match=r"cannot create .*/f: Input/output error"):
+        OsFiles(BrokenSync()).open(tmp_path / "f", create=True)
+    OsFiles().open(tmp_path / "f", create=True).close()
+
+
+def test_a_directory_whose_parent_may_not_be_read_is_fine(tmp_path: Path) -> None:
+    class Locked(System):
+        def open(self, path: Path, flags: int) -> int:
+            if path == tmp_path:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return super().open(path, flags)
+
+    (tmp_path / "a").mkdir()
+    OsFiles(Locked()).make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(StorageError, match="Permission denied"):
+        OsFiles(Locked()).make_directory(tmp_path / "c")
+
+
+def test_what_is_in_the_page_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OsFiles().open(tmp_path / "f", create=True)
+    file.write_at(0, bytes(100_000))
+    assert file.cached(0, 100_000)
+    file.close()
+    assert file.cached(0, 10)  # whoever reads it will be told what is wrong with it
+
+    def cold(fd: int, buffers: object, position: int, flags: int) -> int:
+        if position >= 4096:
+            raise BlockingIOError
+        return 1
+
+    if hasattr(os, "RWF_NOWAIT"):
+        monkeypatch.setattr(os, "preadv", cold)
+        assert [file.cached(0, length) for length in (4096, 4097)] == [True, False]
+        assert not file.cached(5000, 10)
+
+
 def test_small_files_are_replaced_whole(files: OsFiles, tmp_path: Path) -> None:
     assert files.read(tmp_path / "m") is None
-    files.write(tmp_path / "m", b"1")
-    files.write(tmp_path / "m", b"22")
-    assert files.read(tmp_path / "m") == b"22"
+    files.write(tmp_path / "m", [b"1"])
+    files.write(tmp_path / "m", (piece for piece in (b"2", b"", b"3")))
+    assert files.read(tmp_path / "m") == b"23"
     assert files.entries(tmp_path) == [Entry("m", False)]
 
 

@@ -1,6 +1,7 @@
 import os
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from consumerd.storage import (
     FlushFailedError,
     Log,
     LogSettings,
+    MaxAge,
+    MaxBytes,
     OffsetOutOfRangeError,
     OsFiles,
     OsSegmentFile,
+    SegmentFacts,
     StorageError,
 )
 
@@ -199,23 +203,125 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None
 
 def test_retention_keeps_the_end_of_a_log_that_goes_whole(tmp_path: Path, message: Message) -> None:
     one = message(b"x" * 90)
-    settings = LogSettings(segment_bytes=1, retention_bytes=0)
-    assert settings.forgets
-    with opened(tmp_path / "t-0", settings) as log:
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=1, delete_policies=(MaxBytes(0),))) as log:
         assert log.clean(0.0, 0) == []  # an empty log is already as small as it can be
-        for _ in range(3):
-            if log.roll_due(0.0):
-                log.roll(0.0)
-            log.append(one, 1, 0.0)
+        fill(log, one, 3)
         assert len(log.clean(0.0, 0)) == 3
         assert sizes(tmp_path / "t-0") == {3 * len(one): 0}
         assert (log.start_offset, log.flushed_offset) == (3 * len(one), 3 * len(one))
         assert log.append(one, 1, 0.0) == 3 * len(one)
-    with opened(tmp_path / "t-0", LogSettings(retention_seconds=100)) as log:
+    with opened(tmp_path / "t-0", LogSettings(delete_policies=(MaxAge(100),))) as log:
         modified = log.segments[0].file.modified_ms()
         assert log.clean(0.0, modified + 100_000) == []
         assert log.clean(0.0, modified + 100_001) == [f"{3 * len(one):020d}.kafka"]
         assert log.read(4 * len(one), 10) == b""
+
+
+def fill(log: Log, one: bytes, count: int) -> None:
+    """Append `count` messages, each to a segment of its own if the settings say so."""
+    for _ in range(count):
+        if log.roll_due(0.0):
+            log.roll(0.0)
+        log.append(one, 1, 0.0)
+
+
+class Scripted:
+    """A delete policy that answers as told and notes what it was asked."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.seen: list[list[int]] = []
+
+    def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+        self.seen.append([segment.start for segment in segments])
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return "Scripted"
+
+
+def test_any_policy_may_choose_and_the_next_one_sees_the_rest(tmp_path: Path, message: Message) -> None:
+    one = message(b"x" * 90)
+    first, second = Scripted(1, -5, ValueError("no idea"), "many"), Scripted(2, 100, 0, 0)
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=1, delete_policies=(first, second))) as log:
+        fill(log, one, 5)
+        assert log.clean(0.0, 7) == [f"{i * len(one):020d}.kafka" for i in range(3)]
+        assert first.seen == [[i * len(one) for i in range(5)]]
+        assert second.seen == [[i * len(one) for i in range(1, 5)]]
+        assert log.clean(0.0, 7) == [f"{i * len(one):020d}.kafka" for i in (3, 4)]  # more than there are: all
+        assert log.end_offset == 5 * len(one)
+        with pytest.raises(StorageError, match="the delete policy Scripted failed with ValueError: no idea; nothing"):
+            log.clean(0.0, 7)
+        with pytest.raises(StorageError, match="failed with ValueError: invalid literal"):
+            log.clean(0.0, 7)
+
+
+def test_a_segment_that_cannot_be_removed_stays_in_the_log(
+    tmp_path: Path, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = message(b"x" * 90)
+    remove = OsFiles.remove
+
+    def stubborn(files: OsFiles, path: Path) -> None:
+        if path.name == f"{len(one):020d}.kafka":
+            raise StorageError("cannot remove it")
+        remove(files, path)
+
+    with opened(tmp_path / "t-0", LogSettings(segment_bytes=1, delete_policies=(MaxBytes(0),))) as log:
+        fill(log, one, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(OsFiles, "remove", stubborn)
+            with pytest.raises(StorageError, match="cannot remove it"):
+                log.clean(0.0, 0)
+        assert log.start_offset == len(one)
+        assert log.read(len(one), 1000) == one
+        assert len(log.clean(0.0, 0)) == 2  # and is tried again
+        assert log.start_offset == 3 * len(one)
+
+
+def test_readers_and_a_search_while_segments_come_and_go(tmp_path: Path, message: Message) -> None:
+    """Each read takes the list of segments once: it finds what was there or learns that it is gone."""
+    one = message(b"x" * 90)
+    size = len(one)
+    done = threading.Event()
+    reads = [0, 0]
+    wrong: list[object] = []
+
+    def reader(number: int, log: Log) -> None:
+        rng = random.Random(number)
+        while not done.is_set() or not reads[number]:
+            offset = rng.randrange(log.start_offset, log.end_offset + 1, size)
+            try:
+                found = log.slice(offset, 10 * size)
+                if not found.segment.retain():
+                    continue
+            except OffsetOutOfRangeError:
+                continue
+            data = found.segment.file.read_at(found.position, found.length)
+            found.segment.release()
+            if found.segment.start + found.position != offset or data != one * (found.length // size):
+                wrong.append((offset, found, data))
+            reads[number] += 1
+
+    settings = LogSettings(segment_bytes=size, delete_policies=(MaxBytes(20 * size),))
+    with opened(tmp_path / "t-0", settings) as log:
+        threads = [threading.Thread(target=reader, args=(number, log)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(60):
+                fill(log, one, 3)
+                log.flush(0.0)
+                log.clean(0.0, 0)
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join(20)
+    assert not wrong
+    assert min(reads) > 0
 
 
 def test_nothing_is_accepted_after_a_failed_sync(

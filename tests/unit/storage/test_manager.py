@@ -8,6 +8,7 @@ import pytest
 from consumerd.storage import (
     CLEAN_MARKER,
     CorruptLogError,
+    Cut,
     Damage,
     DirectoryInUseError,
     LoadReport,
@@ -97,17 +98,52 @@ def test_a_marker_proves_nothing_but_the_ends_it_names(tmp_path: Path, message: 
 def test_a_failed_start_leaves_the_marker_as_it_was(tmp_path: Path, message: Message) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / SEGMENT).write_bytes(message(b"a"))
-    (tmp_path / "u-0").mkdir()
-    (tmp_path / "u-0" / SEGMENT).write_bytes(b"\0\0\0\x07\x05" + b"x" * 6)
+    (tmp_path / "nonsense").mkdir()
     marker = tmp_path / CLEAN_MARKER
     for note in (None, b"", b'{"ends": {}}'):
         if note is not None:
             marker.write_bytes(note)
-        with pytest.raises(CorruptLogError, match="unknown magic"), opened(tmp_path):
+        with pytest.raises(CorruptLogError, match="not a topic-partition"), opened(tmp_path):
             pass
         assert (marker.read_bytes() if marker.exists() else None) == note
-    with pytest.raises(CorruptLogError, match="unknown magic"):  # and the directory was let go
+    with pytest.raises(CorruptLogError, match="not a topic-partition"):  # and the directory was let go
         manager(tmp_path).open(0.0)
+
+
+def test_a_log_with_a_gap_does_not_stop_the_others(tmp_path: Path, message: Message) -> None:
+    """0.7.2 does not start over it (golden logs/recovery-torn-middle). Here that log alone is out of service."""
+    for topic in ("whole", "gap"):
+        (tmp_path / f"{topic}-0").mkdir()
+        (tmp_path / f"{topic}-0" / SEGMENT).write_bytes(message(b"a"))
+    after = tmp_path / "gap-0" / f"{12:020d}.kafka"
+    after.write_bytes(message(b"b") + b"torn")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")}
+    for _ in range(2):
+        logs = manager(tmp_path)
+        report = logs.open(0.0)
+        assert [name for name, _ in report.damaged] == ["gap-0"]
+        assert "should end at offset 12" in report.damaged[0].reason
+        assert logs.partitions() == [("whole", 0)]
+        assert logs.topics() == ["whole"]
+        with pytest.raises(CorruptLogError, match=r"should end at offset 12, where .* begins, but ends at 11"):
+            logs.get("gap", 0)
+        with pytest.raises(CorruptLogError, match="should end at offset 12"):
+            logs.get_or_create("gap", 0, 0.0)
+        assert logs.get("gap", 1) is None
+        logs.close(0.0)  # cleanly: but the marker says nothing about a log that nobody has seen
+        assert json.loads((tmp_path / CLEAN_MARKER).read_bytes())["ends"] == {"whole-0": 11}
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.kafka")} == before
+    after.unlink()
+    with opened(tmp_path) as logs:
+        assert logs.topics() == ["gap", "whole"]
+
+
+def test_what_file_systems_and_we_ourselves_leave_behind_is_no_surprise(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / f"{CLEAN_MARKER}.tmp").write_bytes(b"half")
+    logs = manager(tmp_path)
+    assert logs.open(0.0) == LoadReport()
+    logs.close(0.0)
 
 
 @pytest.mark.parametrize("name", ["plain", "t-", "-0", "t-x", "t-00", "t--1x", "t-\u0661"])
@@ -128,7 +164,9 @@ def test_what_was_remarkable_is_reported(tmp_path: Path, message: Message) -> No
     logs = manager(tmp_path)
     report = logs.open(0.0)
     logs.abandon()
-    assert report == LoadReport([Truncation("torn-0", 11, Damage.PARTIAL)], ["stray.txt"], marker_unreadable=True)
+    assert report == LoadReport(
+        [Truncation("torn-0", 11, Cut(Damage.PARTIAL, 4, None))], [], ["stray.txt"], marker_unreadable=True
+    )
     other = manager(tmp_path / "other")
     assert other.open(0.0) == LoadReport()
     other.abandon()

@@ -1,10 +1,11 @@
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from consumerd.storage import CorruptLogError, Damage, OsFiles, OsSegmentFile, recover, walk
+from consumerd.storage import Damage, OsFiles, OsSegmentFile, recover, walk
 from consumerd.storage import recovery as recovery_module
 
 Message = Callable[..., bytes]
@@ -18,11 +19,15 @@ def _file(path: Path, data: bytes) -> OsSegmentFile:
 def _recover(path: Path, data: bytes) -> tuple[bytes, Damage | None, dict[str, bytes]]:
     file = _file(path, data)
     try:
-        _, damage = recover(OsFiles(), path, file)
+        before = file.size()
+        cut = recover(OsFiles(), path, file)
+        assert before - file.size() == (cut.dropped if cut else 0)
     finally:
         file.close()
     others = {p.name: p.read_bytes() for p in path.parent.iterdir() if p != path}
-    return path.read_bytes(), damage, others
+    if cut is not None and cut.aside is not None:
+        assert cut.aside.name in others
+    return path.read_bytes(), cut.damage if cut else None, others
 
 
 def test_whole_messages_of_both_magics_are_kept(tmp_path: Path, message: Message) -> None:
@@ -64,12 +69,79 @@ def test_what_follows_damage_in_the_middle_is_kept_aside(tmp_path: Path, message
     assert others == {f"0.kafka.cut-{len(kept)}": bad + message(b"b") + b"torn"}
 
 
-def test_unknown_magic_stops_everything_and_touches_nothing(tmp_path: Path, message: Message) -> None:
+def test_intact_messages_after_lost_blocks_are_kept_aside(tmp_path: Path, message: Message) -> None:
+    """No length leads to them any more: they are looked for."""
+    data = message(b"a") + bytes(4096) + message(b"b") * 2 + bytes(100)
+    kept, damage, others = _recover(tmp_path / "0.kafka", data)
+    assert (kept, damage) == (message(b"a"), Damage.BAD_SIZE)
+    assert others == {f"0.kafka.cut-{len(kept)}": data[len(kept) :]}
+
+
+def test_unknown_magic_is_cut_and_kept_aside(tmp_path: Path, message: Message) -> None:
+    """0.7.2 does not start over it. It may be damage, and it may be a format of later days: nothing is thrown away."""
     path = tmp_path / "0.kafka"
-    data = message(b"a") + struct.pack(">iBBI", 7, 2, 0, 0) + b"x"
-    with pytest.raises(CorruptLogError, match=r"0\.kafka holds a message of unknown magic at byte 11: .*truncate"):
-        _recover(path, data)
-    assert path.read_bytes() == data
+    later = struct.pack(">iBBI", 7, 2, 0, 0) + b"x"
+    assert _recover(path, message(b"a") + later) == (message(b"a"), Damage.UNKNOWN_MAGIC, {"0.kafka.cut-11": later})
+    # the same again, at the same place: the first one's bytes stay
+    _, _, others = _recover(path, message(b"a") + later[:-1] + b"y")
+    assert others == {"0.kafka.cut-11": later, "0.kafka.cut-11-2": later[:-1] + b"y"}
+
+
+BLOCK = 512
+
+
+def _blocks(message: Message) -> tuple[list[bytes], bytes]:
+    """Messages of all sizes, some of a block's and some over several, and all of them in one."""
+    rng = random.Random(8)
+    made = [message(rng.randbytes(rng.choice([0, 5, 90, 502, 503, 1300])), magic=rng.randrange(2)) for _ in range(25)]
+    return made, b"".join(made)
+
+
+def _before(made: list[bytes], position: int) -> bytes:
+    """The messages that end at or before `position`."""
+    kept = b""
+    for one in made:
+        if len(kept) + len(one) > position:
+            break
+        kept += one
+    return kept
+
+
+def test_a_lost_block_at_every_place(tmp_path: Path, message: Message) -> None:
+    """Spec 003, Guarantees, the first kind: the file ends before it or, where later ones were written, has a hole."""
+    made, data = _blocks(message)
+    for lost in range(0, len(data), BLOCK):
+        kept, damage, others = _recover(tmp_path / "0.kafka", data[:lost])
+        assert kept == _before(made, lost)
+        assert damage is (None if len(kept) == lost else Damage.PARTIAL)
+        assert others == {}
+        holed = data[:lost] + bytes(min(BLOCK, len(data) - lost)) + data[lost + BLOCK :]
+        kept, damage, others = _recover(tmp_path / "0.kafka", holed)
+        assert damage is not None
+        assert kept == _before(made, lost)
+        following = len(_before(made, lost + BLOCK)) < len(data) - len(made[-1])
+        assert list(others.values()) == ([holed[len(kept) :]] if following else [])
+        (tmp_path / f"0.kafka.cut-{len(kept)}").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "ones", "noise", "text"])
+def test_a_nonsense_block_at_every_place(tmp_path: Path, message: Message, kind: str) -> None:
+    """The second kind: the file has grown by a block that nobody wrote, wherever the data stopped."""
+    made, data = _blocks(message)
+    rng = random.Random(9)
+    for end in range(0, len(data), BLOCK):
+        nonsense = {
+            "zeros": bytes(BLOCK),
+            "ones": b"\xff" * BLOCK,
+            "noise": rng.randbytes(BLOCK),
+            "text": (b"2011-03-04 12:00:00 INFO nothing to see here\n" * 12)[:BLOCK],
+        }[kind]
+        kept, damage, _ = _recover(tmp_path / "0.kafka", data[:end] + nonsense)
+        assert kept == _before(made, end)
+        assert damage is not None
+    for boundary in range(len(made)):  # and right after a message, where the nonsense begins with a length
+        good = b"".join(made[:boundary])
+        assert _recover(tmp_path / "0.kafka", good + rng.randbytes(BLOCK))[0] == good
 
 
 def test_messages_larger_than_the_window_and_across_its_edge(

@@ -1,0 +1,272 @@
+"""A disk in memory that forgets: what was never synced may be gone, half there or nonsense after a loss of power.
+
+Strategy: every file and directory has two states, what a process sees and what is certain to be on the disk; a sync
+makes the second equal to the first. A loss of power picks, by chance, something in between, name by name and block by
+block, as pessimistic as POSIX allows: names are lost unless their directory was synced, blocks are lost, hold zeros or
+nonsense (spec 003, 5.5 "Guarantees"). A killed process loses nothing, but nothing becomes certain by it either. A fuse
+stops the machine before any call that changes something, so that the order of syncs in `consumerd.storage.OsFiles`
+is what is tested.
+
+What the model does not know: stale blocks of deleted files. The 0.7 format has nothing against them, where they happen
+to begin with whole messages.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.storage import Entry
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class PowerLostError(BaseException):
+    """The machine has stopped. Not an `Exception`: no code may go on after it."""
+
+
+class _Status(NamedTuple):
+    st_size: int
+    st_mtime_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    data: bytearray = field(default_factory=bytearray)
+    certain: bytes = b""
+    modified_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Directory:
+    names: dict[str, _File | _Directory] = field(default_factory=dict)
+    certain: dict[str, _File | _Directory] = field(default_factory=dict)
+    locked_by: int | None = None
+
+
+class ForgetfulDisk:
+    """Implements `consumerd.storage.SystemCalls`; paths are absolute. Not safe to use from several threads."""
+
+    def __init__(self, rng: random.Random, *, block: int = 16) -> None:
+        self._rng = rng
+        self._block = block
+        self._root = _Directory()
+        self._open: dict[int, _File | _Directory] = {}
+        self._next = 3
+        self._fuse: int | None = None
+        self._off = False
+        #: What is noted as the time of a change, in nanoseconds.
+        self.now_ns = 0
+        #: Changing calls so far.
+        self.changes = 0
+
+    # -- what happens to the machine
+
+    def lose_power_after(self, changes: int | None) -> None:
+        """Let the power fail instead of the next change but `changes`; None: never."""
+        self._fuse = changes
+
+    def restart(self, *, power_lost: bool) -> None:
+        """Start again after a loss of power, or after the process alone was killed. Nothing is open."""
+        self._open.clear()
+        self._fuse = None
+        self._off = False
+        if power_lost:
+            self._forget(self._root)
+        self._unlock(self._root)
+
+    def _unlock(self, directory: _Directory) -> None:
+        directory.locked_by = None
+        for node in directory.names.values():
+            if isinstance(node, _Directory):
+                self._unlock(node)
+
+    def _forget(self, directory: _Directory) -> None:
+        for name in sorted(directory.names.keys() | directory.certain.keys()):
+            now, before = directory.names.get(name), directory.certain.get(name)
+            left = now if now is before else self._rng.choice([now, before])
+            directory.names.pop(name, None)
+            if left is not None:
+                directory.names[name] = left
+                if isinstance(left, _Directory):
+                    self._forget(left)
+                else:
+                    self._forget_blocks(left)
+        directory.certain = dict(directory.names)
+
+    def _forget_blocks(self, file: _File) -> None:
+        now, certain = bytes(file.data), file.certain
+        if now == certain:
+            return
+        rng, block = self._rng, self._block
+        low, high = sorted((len(now), len(certain)))
+        harm = rng.choice([0.0, 0.1, 0.5, 1.0])
+        size = len(now) if rng.random() >= harm else rng.choice([low, rng.randint(low, high)])
+        left = bytearray()
+        for start in range(0, size, block):
+            end = min(start + block, size)
+            old, new = certain[start:end], now[start:end]
+            length = end - start
+            outcomes = [old]
+            if len(old) < length:  # never written before
+                outcomes += [bytes(length), rng.randbytes(length)]
+            chosen = rng.choice(outcomes) if rng.random() < harm else new
+            # A block is written whole: what did not change in it stays.
+            pairs = zip(old, new, strict=False)
+            untouched = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
+            left += (old[:untouched] + chosen[untouched:]).ljust(length, b"\0")
+        if len(certain) <= len(now) and size == len(now) and rng.random() < harm / 4:
+            left += rng.choice([bytes(block), rng.randbytes(block)])
+        file.data, file.certain = left, bytes(left)
+
+    def _change(self) -> None:
+        self._check()
+        self.changes += 1
+        if self._fuse is not None:
+            self._fuse -= 1
+            if self._fuse < 0:
+                self._off = True
+                raise PowerLostError
+
+    def _check(self) -> None:
+        if self._off:
+            raise PowerLostError
+
+    # -- finding things
+
+    def _find(self, path: Path) -> _File | _Directory:
+        self._check()
+        node: _File | _Directory = self._root
+        for name in path.parts[1:]:
+            if not isinstance(node, _Directory):
+                raise _refusal(NotADirectoryError, errno.ENOTDIR)
+            if name not in node.names:
+                raise _refusal(FileNotFoundError, errno.ENOENT)
+            node = node.names[name]
+        return node
+
+    def _directory(self, path: Path) -> _Directory:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            raise _refusal(NotADirectoryError, errno.ENOTDIR)
+        return node
+
+    def _file(self, fd: int) -> _File:
+        self._check()
+        node = self._open.get(fd)
+        if not isinstance(node, _File):
+            raise _refusal(OSError, errno.EBADF)
+        return node
+
+    # -- the calls
+
+    def open(self, path: Path, flags: int) -> int:
+        parent = self._directory(path.parent)
+        node: _File | _Directory | None = parent.names.get(path.name) if path != path.parent else parent
+        if flags & os.O_CREAT:
+            if node is not None and flags & os.O_EXCL:
+                raise _refusal(FileExistsError, errno.EEXIST)
+            self._change()
+            if node is None:
+                node = parent.names[path.name] = _File(modified_ns=self.now_ns)
+            if flags & os.O_TRUNC and isinstance(node, _File):
+                node.data.clear()
+        if node is None:
+            raise _refusal(FileNotFoundError, errno.ENOENT)
+        if flags & os.O_DIRECTORY and not isinstance(node, _Directory):
+            raise _refusal(NotADirectoryError, errno.ENOTDIR)
+        self._next += 1
+        self._open[self._next] = node
+        return self._next
+
+    def close(self, fd: int) -> None:
+        node = self._open.pop(fd, None)  # what was open before a restart is closed already
+        if isinstance(node, _Directory) and node.locked_by == fd:
+            node.locked_by = None
+
+    def status(self, fd: int) -> _Status:
+        file = self._file(fd)
+        return _Status(len(file.data), file.modified_ns)
+
+    def read(self, fd: int, length: int, position: int) -> bytes:
+        return bytes(self._file(fd).data[position : position + length])
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        file = self._file(fd)
+        self._change()
+        if len(file.data) < position:
+            file.data += bytes(position - len(file.data))
+        file.data[position : position + len(data)] = data
+        file.modified_ns = self.now_ns
+        return len(data)
+
+    def truncate(self, fd: int, size: int) -> None:
+        file = self._file(fd)
+        self._change()
+        del file.data[size:]
+        file.data += bytes(size - len(file.data))
+        file.modified_ns = self.now_ns
+
+    def sync(self, fd: int) -> None:
+        self._check()
+        node = self._open[fd]
+        self._change()
+        if isinstance(node, _Directory):
+            node.certain = dict(node.names)
+        else:
+            node.certain = bytes(node.data)
+
+    def sync_data(self, fd: int) -> None:
+        self.sync(fd)
+
+    def make_directory(self, path: Path) -> None:
+        parent = self._directory(path.parent)
+        if path.name in parent.names:
+            raise _refusal(FileExistsError, errno.EEXIST)
+        self._change()
+        parent.names[path.name] = _Directory()
+
+    def is_directory(self, path: Path) -> bool:
+        try:
+            return isinstance(self._find(path), _Directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def entries(self, directory: Path) -> list[Entry]:
+        names = self._directory(directory).names
+        return [Entry(name, isinstance(node, _Directory)) for name, node in names.items()]
+
+    def remove(self, path: Path) -> None:
+        parent = self._directory(path.parent)
+        if path.name not in parent.names:
+            raise _refusal(FileNotFoundError, errno.ENOENT)
+        self._change()
+        del parent.names[path.name]
+
+    def replace(self, source: Path, target: Path) -> None:
+        here, there = self._directory(source.parent), self._directory(target.parent)
+        if source.name not in here.names:
+            raise _refusal(FileNotFoundError, errno.ENOENT)
+        self._change()
+        there.names[target.name] = here.names.pop(source.name)
+
+    def lock(self, fd: int) -> None:
+        self._check()
+        node = self._open[fd]
+        assert isinstance(node, _Directory)
+        if node.locked_by is not None:
+            raise _refusal(BlockingIOError, errno.EWOULDBLOCK)
+        node.locked_by = fd
+
+    def cached(self, fd: int, position: int) -> bool:
+        self._check()
+        return True
+
+
+def _refusal(kind: Callable[[int, str], OSError], number: int) -> OSError:
+    return kind(number, os.strerror(number))
