@@ -1,8 +1,8 @@
 """The broker's settings under their 0.7 names (golden notes, 8).
 
-Strategy: one table says for every property of 0.7.2 which field it fills and how its text is read, or that it has no
-meaning here. A name outside the table is refused with the nearest one; a known name that this broker does not honour
-is reported by `ignored`, so that the caller can say so instead of letting the user believe in it.
+Strategy: one table says for every property of 0.7.2, and a few of our own, which field it fills and how its text is
+read. A name outside the table is refused with the nearest one; a known name that cannot mean anything here is
+reported by `ignored`, so that the caller can say so instead of letting the user believe in it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consumerd.broker.policies import load_policies
 from consumerd.errors import ConfigError
 from consumerd.registry.values import MAX_PARTITIONS
-from consumerd.storage import LogSettings
+from consumerd.storage import LogSettings, MaxAge, MaxBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from consumerd.broker.policies import PolicyFactory
+    from consumerd.storage import DeletePolicy
 
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
@@ -42,6 +46,7 @@ class BrokerConfig:
     roll_hours: int = 168
     topic_roll_hours: Mapping[str, int] = field(default_factory=dict)
     flush_messages: int = 500
+    topic_flush_messages: Mapping[str, int] = field(default_factory=dict)
     flush_check_ms: int = 3000
     #: None: as often as the scheduler looks.
     flush_ms: int | None = None
@@ -52,11 +57,19 @@ class BrokerConfig:
     #: -1: logs may grow without bound.
     retention_bytes: int = -1
     topic_retention_bytes: Mapping[str, int] = field(default_factory=dict)
+    #: Asked after age and size.
+    delete_policies: tuple[PolicyFactory, ...] = ()
     cleanup_minutes: int = 10
     #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
     max_message_bytes: int = 1_000_000
     max_request_bytes: int = 100 << 20
     max_topic_length: int = 255
+    #: Connections at one time; 0: as many as the system allows.
+    max_connections: int = 0
+    #: A connection over which nothing moves for so long is closed; 0: never, as in 0.7.2.
+    max_idle_ms: int = 0
+    #: Threads that wait for the disk and check large message sets; None: as many as asyncio likes.
+    threads: int | None = None
     #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
     send_buffer: int = 0
     receive_buffer: int = 0
@@ -66,7 +79,7 @@ class BrokerConfig:
     zk_session_ms: int = 6000
     #: None: as long as the session timeout.
     zk_connection_ms: int | None = None
-    #: Properties that were given, are known in 0.7.2 and have no effect here.
+    #: Properties that were given, are known in 0.7.2 and have no effect here; `WITHOUT_EFFECT` says why.
     ignored: tuple[str, ...] = ()
 
     @classmethod
@@ -78,15 +91,15 @@ class BrokerConfig:
         values: dict[str, Any] = {}
         ignored = []
         for name, text in properties.items():
-            if name in _WITHOUT_EFFECT:
+            if name in WITHOUT_EFFECT:
                 ignored.append(name)
             elif name in _PROPERTIES:
                 field_name, read = _PROPERTIES[name]
                 values[field_name] = read(name, text.strip())
             else:
-                near = difflib.get_close_matches(name, [*_PROPERTIES, *_WITHOUT_EFFECT], n=1)
+                near = difflib.get_close_matches(name, [*_PROPERTIES, *WITHOUT_EFFECT], n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{name} is not a broker property of Kafka 0.7{hint}")
+                raise ConfigError(f"{name} is not a broker property{hint}")
         values.update((key, value) for key, value in overrides.items() if value is not None)
         if not values.get("log_dir"):
             raise ConfigError("the broker needs a directory for its logs: give --log-dir or log.dir")
@@ -102,18 +115,25 @@ class BrokerConfig:
         return self.topic_partitions.get(topic, self.partitions)
 
     def log_settings(self, topic: str) -> LogSettings:
-        """The log settings of `topic`."""
+        """The log settings of `topic`. Raises StorageError when a delete policy does not want it."""
         flush_ms = self.flush_check_ms if self.flush_ms is None else self.flush_ms
-        hours = self.topic_retention_hours.get(topic, self.retention_hours)
-        most = self.topic_retention_bytes.get(topic, self.retention_bytes)
         return LogSettings(
-            retention_seconds=None if hours is None else hours * 3600.0,
-            retention_bytes=None if most < 0 else most,
+            delete_policies=tuple(self._policies(topic)),
             segment_bytes=self.topic_segment_bytes.get(topic, self.segment_bytes),
             roll_seconds=self.topic_roll_hours.get(topic, self.roll_hours) * 3600.0,
-            flush_messages=self.flush_messages,
+            flush_messages=self.topic_flush_messages.get(topic, self.flush_messages),
             flush_seconds=self.topic_flush_ms.get(topic, flush_ms) / 1000,
         )
+
+    def _policies(self, topic: str) -> Iterator[DeletePolicy]:
+        hours = self.topic_retention_hours.get(topic, self.retention_hours)
+        if hours is not None:
+            yield MaxAge(hours * 3600.0)
+        most = self.topic_retention_bytes.get(topic, self.retention_bytes)
+        if most >= 0:
+            yield MaxBytes(most)
+        for factory in self.delete_policies:
+            yield factory.policy(topic)
 
 
 def _text(name: str, text: str) -> str:
@@ -160,7 +180,7 @@ def _per_topic(low: int, high: int = _INT32) -> Callable[[str, str], dict[str, i
     return read
 
 
-#: property of 0.7.2 -> (field here, reader of its text)
+#: property -> (field here, reader of its text)
 _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "brokerid": ("broker_id", _integer(0)),
     "port": ("port", _integer(0, 65535)),
@@ -190,9 +210,18 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "zk.connect": ("zookeeper", _text),
     "zk.sessiontimeout.ms": ("zk_session_ms", _integer(1)),
     "zk.connectiontimeout.ms": ("zk_connection_ms", _integer(1)),
+    "num.threads": ("threads", _integer(1)),
+    # not of 0.7.2
+    "topic.log.flush.interval": ("topic_flush_messages", _per_topic(1)),
+    "log.delete.policies": ("delete_policies", load_policies),
+    "max.connections": ("max_connections", _integer(0)),
+    "connections.max.idle.ms": ("max_idle_ms", _integer(0)),
 }
 
-#: Properties of 0.7.2 that this broker knows but does not honour.
-_WITHOUT_EFFECT = frozenset({"num.threads", "monitoring.period.secs", "zk.synctime.ms"})
+#: Properties of 0.7.2 that cannot mean anything to this broker, and why.
+WITHOUT_EFFECT = {
+    "monitoring.period.secs": "it is how often 0.7.2 begins its JMX statistics anew, and there is no JMX here",
+    "zk.synctime.ms": "no part of this broker waits for other ZooKeeper servers to catch up",
+}
 
 assert {name for name, _ in _PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
-from consumerd.storage import FlushFailedError, StorageError
+from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import decode_request
 
@@ -50,7 +50,7 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
         raise
     except (WireError, RequestRefusedError) as error:
         logger.warning("request_refused", peer=peer, reason=str(error))
-    except StorageError as error:
+    except (StorageError, CorruptLogError) as error:
         logger.error("request_failed", peer=peer, reason=str(error))
     except OSError as error:
         logger.info("connection_lost", peer=peer, reason=str(error))

@@ -16,6 +16,8 @@ import structlog
 from consumerd.storage import FlushFailedError, StorageError
 
 if TYPE_CHECKING:
+    import random
+
     from consumerd.ports import Clock
     from consumerd.storage import Log, LogManager, Slice
 
@@ -88,7 +90,7 @@ class Partitions:
         self._creating = asyncio.Lock()
 
     def get(self, topic: str, partition: int) -> Partition | None:
-        """The partition, or None where it has no log yet."""
+        """The partition, or None where it has no log yet. Raises CorruptLogError for one that is out of service."""
         known = self._known.get((topic, partition))
         if known is None:
             log = self._logs.get(topic, partition)
@@ -97,8 +99,18 @@ class Partitions:
             known = self._known.setdefault((topic, partition), Partition(log, self._clock))
         return known
 
+    def choose(self, topic: str, count: int, rng: random.Random) -> int:
+        """One of the `count` partitions of `topic` by chance, but none that is out of service if others are not."""
+        number = rng.randrange(count)
+        if self._logs.in_service(topic, number):
+            return number
+        return rng.choice([other for other in range(count) if self._logs.in_service(topic, other)] or [number])
+
     async def get_or_create(self, topic: str, partition: int) -> tuple[Partition, bool]:
-        """The partition, its log created where missing, and whether the topic is new. Raises StorageError."""
+        """The partition, its log created where missing, and whether the topic is new.
+
+        Raises StorageError, and CorruptLogError for one that is out of service.
+        """
         known = self.get(topic, partition)
         if known is not None:
             return known, False
@@ -118,7 +130,7 @@ class Partitions:
     async def clean(self) -> None:
         """Apply retention to every log. Raises FlushFailedError; a log that cannot be cleaned is left for next time."""
         for partition in self._all():
-            if not partition.log.settings.forgets:
+            if not partition.log.settings.delete_policies:
                 continue
             try:
                 dropped = await partition.clean()

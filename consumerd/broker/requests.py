@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
-from consumerd.storage import OffsetOutOfRangeError, Slice, StorageError
+from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
 from consumerd.wire.errors import EncodeError, InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -85,7 +85,7 @@ class Requests:
     async def handle(self, request: Request) -> Reply | None:
         """Do what `request` asks for. The caller sends the reply and then releases it.
 
-        Raises RequestRefusedError, WireError or StorageError: the connection must be closed.
+        Raises RequestRefusedError, WireError, StorageError or CorruptLogError: the connection must be closed.
         """
         match request:
             case FetchRequest():
@@ -102,7 +102,10 @@ class Requests:
         return None
 
     def _existing(self, topic: str, partition: int) -> Partition | None:
-        """The partition asked for, None where it has no log yet. Raises InvalidTopicError, RequestRefusedError."""
+        """The partition asked for, None where it has no log yet.
+
+        Raises InvalidTopicError, RequestRefusedError, and CorruptLogError where it is out of service.
+        """
         validate_topic(topic, max_length=self._config.max_topic_length)
         count = self._config.partitions_of(topic)
         if not 0 <= partition < count:
@@ -112,7 +115,7 @@ class Requests:
     async def _produce(self, request: ProduceRequest) -> None:
         topic, partition = request.topic, request.partition
         if partition == -1:
-            partition = self._rng.randrange(self._config.partitions_of(topic))
+            partition = self._partitions.choose(topic, self._config.partitions_of(topic), self._rng)
         target = self._existing(topic, partition)
         if target is None:
             target, new_topic = await self._partitions.get_or_create(topic, partition)
@@ -163,6 +166,8 @@ class Requests:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
         except RequestRefusedError:
             return ErrorCode.WRONG_PARTITION, None
+        except CorruptLogError:  # told at the start, once
+            return ErrorCode.UNKNOWN, None
         except (InvalidTopicError, StorageError) as error:
             logger.warning("fetch_failed", topic=request.topic, partition=request.partition, error=str(error))
             return ErrorCode.UNKNOWN, None

@@ -9,18 +9,16 @@ received, flushes, and writes the clean marker. Any other end leaves no marker, 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import structlog
 
-from consumerd.broker.connection import serve
+from consumerd.broker.connections import Connections
 from consumerd.broker.errors import ListenError
 from consumerd.broker.partitions import Partitions
 from consumerd.broker.registration import Registration
 from consumerd.broker.requests import Requests
-from consumerd.broker.sockets import Stream
 from consumerd.errors import ZooKeeperError
 from consumerd.storage import LogManager, OsFiles
 
@@ -38,9 +36,6 @@ logger = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 _BACKLOG = 1024
-#: Pause of the acceptor when the process has no descriptors or memory left.
-_ACCEPT_PAUSE = 0.5
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Seconds from the start to the first look at retention, as in 0.7.2 (golden notes, 3).
 _FIRST_CLEANUP = 60.0
 #: How long a graceful stop waits for ZooKeeper, and for clients that do not read their answers, in seconds.
@@ -67,7 +62,7 @@ class Broker:
         self._rng = rng
         self._zookeeper = zookeeper
         self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
-        self._streams: dict[asyncio.Task[None], Stream] = {}
+        self._connections = Connections(config, clock)
         self._stopping = asyncio.Event()
         #: Set once the broker serves and is registered.
         self.ready = asyncio.Event()
@@ -78,7 +73,7 @@ class Broker:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._streams)
+        return len(self._connections)
 
     # -- life
 
@@ -138,8 +133,17 @@ class Broker:
         logger.info("broker_stopped", broker=self.config.broker_id)
 
     def _tell(self, report: LoadReport) -> None:
-        for cut in report.truncated:
-            logger.warning("log_truncated", log=cut.name, end_offset=cut.end_offset, found=cut.damage.value)
+        for truncation in report.truncated:
+            logger.warning(
+                "log_truncated",
+                log=truncation.name,
+                end_offset=truncation.end_offset,
+                found=truncation.cut.damage.value,
+                bytes=truncation.cut.dropped,
+                kept_in=str(truncation.cut.aside) if truncation.cut.aside else None,
+            )
+        for name, reason in report.damaged:
+            logger.error("log_out_of_service", log=name, reason=reason)
         for name in report.stray:
             logger.warning("stray_file_in_log_dir", directory=str(self.config.log_dir), name=name)
         for topic, partition in self._logs.partitions():
@@ -182,7 +186,8 @@ class Broker:
                 registration.add_topic if registration is not None else None,
             )
             tasks = [
-                group.create_task(self._accept(listener, group, requests), name="accept"),
+                group.create_task(self._connections.accept(listener, group, requests), name="accept"),
+                group.create_task(self._connections.look_after(), name="idle connections"),
                 group.create_task(self._flush_regularly(partitions), name="flush"),
                 group.create_task(self._clean_regularly(partitions), name="retention"),
             ]
@@ -195,7 +200,7 @@ class Broker:
             await self._shut_down(registration, tasks)
 
     async def _shut_down(self, registration: Registration | None, tasks: list[asyncio.Task[None]]) -> None:
-        logger.info("broker_stopping", broker=self.config.broker_id, connections=len(self._streams))
+        logger.info("broker_stopping", broker=self.config.broker_id, connections=len(self._connections))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -205,13 +210,7 @@ class Broker:
                     await registration.withdraw()
             except (TimeoutError, ZooKeeperError) as error:  # the nodes go with the session
                 logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=str(error))
-        for stream in self._streams.values():
-            stream.stop()
-        if self._streams:
-            _, pending = await asyncio.wait(self._streams, timeout=_STOP_PATIENCE)
-            for task in pending:
-                logger.warning("connection_cut", task=task.get_name())
-                task.cancel()
+        await self._connections.stop(_STOP_PATIENCE)
 
     def _registration(self) -> Registration | None:
         if self._zookeeper is None:
@@ -221,37 +220,6 @@ class Broker:
         return Registration(self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock)
 
     # -- tasks
-
-    async def _accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: Requests) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno in _SHORTAGES:
-                    logger.error("accept_paused", reason=error.strerror, connections=len(self._streams))
-                    await self._clock.sleep(_ACCEPT_PAUSE)
-                continue  # otherwise the client gave up before we came to it
-            peer = f"{address[0]}:{address[1]}"
-            try:
-                self._prepare(sock)
-                stream = Stream(sock, self.config.max_request_bytes)
-            except OSError as error:
-                logger.info("connection_lost", peer=peer, reason=str(error))
-                sock.close()
-                continue
-            task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")
-            self._streams[task] = stream
-            task.add_done_callback(self._streams.pop)
-
-    def _prepare(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self.config.send_buffer:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.config.send_buffer)
-        if self.config.receive_buffer:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.config.receive_buffer)
 
     async def _flush_regularly(self, partitions: Partitions) -> None:
         while True:

@@ -3,7 +3,8 @@
 Strategy: fetches go from the page cache to the socket by `os.sendfile`, which needs the bare descriptor; asyncio's
 transports would claim it, and uvloop has no `sock_sendfile`. So a connection is a plain socket, every system call is
 tried at once and only when it would block does the task wait for the loop's readiness callback. Works the same under
-asyncio and uvloop, and a reader that stalls costs a sleeping task, nothing else.
+asyncio and uvloop, and a client that stalls costs a sleeping task, nothing else: its buffer is given back by `rest`.
+What is not in the page cache is read by a thread first, because `os.sendfile` would wait for the disk on the loop.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from consumerd.storage import Slice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: First size of a connection's read buffer, and the size it falls back to.
+#: First size of a connection's read buffer.
 _BUFFER = 1 << 14
 #: A buffer larger than this is given back when the connection falls idle.
 _KEEP = 1 << 18
 #: Bytes to send without letting other tasks run.
 _TURN = 1 << 22
-#: Most bytes of one sendfile call: bounds how long cold pages can hold the loop.
+#: Most bytes of one sendfile call: bounds how long it can hold the loop.
 _SENDFILE = 1 << 20
 #: Small file ranges are copied into one send with their header: cheaper than two system calls with a partial packet.
 _COPY = 1 << 13
@@ -41,7 +42,7 @@ Part = bytes | Slice
 
 
 class Stream:
-    """One client's socket: frames in, answers out. Used by a single task; `stop` may be called by another."""
+    """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another."""
 
     def __init__(self, sock: socket.socket, max_frame: int) -> None:
         self._sock = sock
@@ -50,7 +51,10 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(_BUFFER)
         self._begin = self._end = 0  # the unread part of the buffer
-        self._idle: asyncio.Future[None] | None = None
+        #: What the task waits for, if it waits for the client; and whether for bytes from it.
+        self._waiter: asyncio.Future[None] | None = None
+        self._reading = False
+        self._moved = False  # since the last look of `rest`
         self._last_bytes: int | None = None  # once stopping: how many more may be read
 
     async def frame(self) -> memoryview | None:
@@ -82,7 +86,7 @@ class Stream:
                 self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._buffer):
-                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end)))
+                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end) or _BUFFER))
             received = await self._receive()
             if not received:
                 return False
@@ -103,33 +107,49 @@ class Stream:
                     self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
                 await self._readable()
                 continue
+            self._moved = True
             if self._last_bytes is not None:
                 self._last_bytes -= received
             return received
 
     async def _readable(self) -> None:
-        self._idle = self._loop.create_future()
-        self._loop.add_reader(self._fd, _wake, self._idle)
+        waiter = self._waiter = self._loop.create_future()
+        self._reading = True
+        self._loop.add_reader(self._fd, _wake, waiter)
         try:
-            await self._idle
+            await waiter
         finally:
             self._loop.remove_reader(self._fd)
-            self._idle = None
+            self._waiter, self._reading = None, False
 
     async def _writable(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter = self._waiter = self._loop.create_future()
         self._loop.add_writer(self._fd, _wake, waiter)
         try:
             await waiter
         finally:
             self._loop.remove_writer(self._fd)
+            self._waiter = None
 
     def stop(self) -> None:
         """Let `frame` return what has arrived already and then None, without waiting for more."""
         if self._last_bytes is None:
             self._last_bytes = _STOP_BYTES
-        if self._idle is not None:
-            _wake(self._idle)
+        if self._waiter is not None and self._reading:
+            _wake(self._waiter)
+
+    def rest(self) -> bool:
+        """Whether this waits for its client, and nothing has moved since the last call; if so, gives back memory."""
+        resting = self._waiter is not None and not self._moved
+        self._moved = False
+        if resting and self._begin == self._end:
+            self._buffer, self._begin, self._end = bytearray(), 0, 0
+        return resting
+
+    def abort(self, reason: str) -> None:
+        """End a wait for the client with ConnectionAbortedError."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(ConnectionAbortedError(reason))
 
     async def send(self, parts: Sequence[Part]) -> None:
         """Send bytes and file ranges in order. Raises ConnectionError, and OSError when a file cannot be read.
@@ -141,6 +161,7 @@ class Stream:
             if isinstance(part, bytes):
                 pending += part
             elif part.length <= _COPY:
+                await self._warm(part, part.position, part.length)
                 pending += part.segment.file.read_at(part.position, part.length)
             else:
                 if pending:
@@ -155,13 +176,17 @@ class Stream:
         while view:
             try:
                 view = view[self._sock.send(view, flags) :]
+                self._moved = True
             except (BlockingIOError, InterruptedError):
                 await self._writable()
 
     async def _send_range(self, part: Slice) -> None:
         file, position, left = part.segment.file.fileno(), part.position, part.length
-        turn = _TURN
+        turn, warm = _TURN, 0
         while left:
+            if warm <= 0:
+                warm = min(left, _SENDFILE)
+                await self._warm(part, position, warm)
             try:
                 sent = os.sendfile(self._fd, file, position, min(left, _SENDFILE))
             except (BlockingIOError, InterruptedError):
@@ -170,12 +195,19 @@ class Stream:
                 continue
             if not sent:
                 raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")
+            self._moved = True
             position += sent
             left -= sent
+            warm -= sent
             turn -= sent
             if turn <= 0:
                 turn = _TURN
                 await asyncio.sleep(0)
+
+    async def _warm(self, part: Slice, position: int, length: int) -> None:
+        """Have the kernel read a range that is not in the page cache, in a thread."""
+        if not part.segment.file.cached(position, length):
+            await asyncio.to_thread(part.segment.file.read_at, position, length)
 
     def close(self) -> None:
         """Close both ways: FIN after all that was sent, even if the client has sent more than was read."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import random
+import resource
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import structlog
 
-from consumerd.broker import Broker, BrokerConfig
+from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.daemon.logs import configure_logs
+from consumerd.daemon.properties import read_properties
 from consumerd.errors import ConfigError, ExitCode
 from consumerd.zk import Session
 
@@ -52,7 +56,13 @@ Example:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Where to register.")
 @click.option("--no-zookeeper", is_flag=True, help="Do not register anywhere.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker property of Kafka 0.7.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A server.properties of Kafka 0.7; what is given beside it wins.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker property.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
@@ -66,28 +76,30 @@ def command(**options: Any) -> int:
     configure_logs(options.pop("log_level"), "auto")
     config = _config(options)
     for name in config.ignored:
-        logger.warning("property_without_effect", name=name)
+        logger.warning("property_without_effect", name=name, reason=WITHOUT_EFFECT[name])
+    _raise_descriptor_limit(config)
     return int(_runner()(_main(config)))
 
 
 def _config(options: dict[str, Any]) -> BrokerConfig:
     """Properties and options as one configuration. Raises ConfigError."""
-    properties: dict[str, str] = {}
+    given: dict[str, str] = {}
     for setting in options["settings"]:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set {setting} has no value: write --set key=value")
-        properties[name.strip()] = value
+        given[name.strip()] = value
     for option, name in _SPELLINGS.items():
         value = options[option]
         if value is None:
             continue
-        if properties.setdefault(name, str(value)) != str(value):
+        if given.setdefault(name, str(value)) != str(value):
             raise ConfigError(f"--{option.replace('_', '-')} and --set {name} contradict each other: give one of them")
     if options["no_zookeeper"]:
         if options["zookeeper"] is not None:
             raise ConfigError("--zookeeper and --no-zookeeper contradict each other: give one of them")
-        properties["enable.zookeeper"] = "false"
+        given["enable.zookeeper"] = "false"
+    properties = {**(read_properties(options["file"]) if options["file"] else {}), **given}
     host = options["host"]
     announced = None
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 - only asked whether it is a wildcard, which cannot be announced
@@ -106,7 +118,19 @@ def _runner() -> Callable[[Coroutine[Any, Any, ExitCode]], ExitCode]:
     return run
 
 
+def _raise_descriptor_limit(config: BrokerConfig) -> None:
+    """Let this process have as many connections and segments open as it may have at all, as a JVM does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS says that there is no limit, and then refuses
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    if soft != resource.RLIM_INFINITY and config.max_connections > soft:
+        logger.warning("more_connections_than_descriptors", connections=config.max_connections, descriptors=soft)
+
+
 async def _main(config: BrokerConfig) -> ExitCode:
+    if config.threads is not None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(config.threads, "disk"))
     clock, rng = SystemClock(), random.Random()
     if not config.use_zookeeper:
         return await _serve(Broker(config, clock=clock, rng=rng))

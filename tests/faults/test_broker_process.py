@@ -122,7 +122,9 @@ async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Pa
         (("--log-dir", "LOG", "--no-zookeeper", "--set", "num.partitons=1"), 3, "did you mean num.partitions?"),
         (("--log-dir", "LOG", "--no-zookeeper", "--set", "x"), 3, "--set x has no value: write --set key=value"),
         (("--log-dir", "LOG", "--no-zookeeper", "--host", "192.0.2.1"), 6, "cannot listen on 192.0.2.1 port 0"),
-        (("--log-dir", "BAD", "--no-zookeeper"), 7, "00000000000000000000.kafka holds a message of unknown magic"),
+        (("--log-dir", "BAD", "--no-zookeeper"), 7, "bad/nonsense is not a topic-partition folder such as words-0"),
+        (("--log-dir", "LOG", "--config", "CONF"), 3, "log.flush.intervall is not a broker property; did you mean"),
+        (("--log-dir", "LOG", "--config", "/no"), 3, "consumerd: cannot read /no: No such file"),
         (("--log-dir", "/proc/no", "--no-zookeeper"), 6, "cannot create /proc/no"),
         (("--log-dir", "LOG", "--zookeeper", "127.0.0.1:1", "--set", "zk.sessiontimeout.ms=500"), 5, "127.0.0.1:1"),
         (("--log-dir", "LOG", "--partitions", "0"), 2, "Invalid value for '--partitions'"),
@@ -131,10 +133,13 @@ async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Pa
 async def test_bad_input_is_one_sentence_and_a_code(
     tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    bad = tmp_path / "bad" / "t-0" / f"{0:020d}.kafka"
-    bad.parent.mkdir(parents=True)
-    bad.write_bytes(b"\0\0\0\x07\x02" + b"x" * 20)
-    places = {"LOG": str(tmp_path / "log"), "BAD": str(tmp_path / "bad")}
+    (tmp_path / "bad" / "nonsense").mkdir(parents=True)
+    (tmp_path / "server.properties").write_text("# a typing error\nlog.flush.intervall=1\n")
+    places = {
+        "LOG": str(tmp_path / "log"),
+        "BAD": str(tmp_path / "bad"),
+        "CONF": str(tmp_path / "server.properties"),
+    }
     async with child(tmp_path / "out.txt", *(places.get(word, word) for word in arguments)) as process:
         assert await process.wait() == code, process.output()
         assert sentence in process.output()

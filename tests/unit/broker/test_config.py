@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from consumerd.broker import BrokerConfig
+from consumerd.broker.config import WITHOUT_EFFECT
 from consumerd.errors import ConfigError, ExitCode
+from consumerd.storage import MaxAge, MaxBytes
 
 BASE = {"log.dir": "/data", "enable.zookeeper": "false"}
 
@@ -48,8 +50,8 @@ def test_the_flush_interval_follows_the_scheduler() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("num.partitons", "1", "not a broker property of Kafka 0.7; did you mean num.partitions?"),
-        ("zzz", "1", "zzz is not a broker property of Kafka 0.7"),
+        ("num.partitons", "1", "not a broker property; did you mean num.partitions?"),
+        ("zzz", "1", "zzz is not a broker property"),
         ("num.partitions", "many", "num.partitions must be a whole number, not 'many'"),
         ("num.partitions", "0", "num.partitions must be from 1 to 100000, not 0"),
         ("port", "65536", "port must be from 0 to 65535"),
@@ -59,6 +61,12 @@ def test_the_flush_interval_follows_the_scheduler() -> None:
         ("topic.partition.count.map", "four:x", "of topic four must be a whole number"),
         ("topic.partition.count.map", "four:0", "of topic four must be from 1"),
         ("log.dir", "", "log.dir is empty"),
+        ("topic.log.retention.size", "t:x", "of topic t must be a whole number"),
+        ("max.connection", "1", "did you mean max.connections?"),
+        ("log.delete.policies", "zzz", "no entry point of consumerd.delete_policies: none is installed under that"),
+        ("log.delete.policies", "no_such:thing", "'no_such:thing', which cannot be loaded: No module named"),
+        ("log.delete.policies", "os:name", "'os:name', which cannot be called"),
+        ("log.delete.policies", "os:nothing", "'os:nothing', which cannot be loaded: module 'os' has no attribute"),
     ],
 )
 def test_wrong_properties_are_one_sentence(name: str, text: str, sentence: str) -> None:
@@ -76,15 +84,49 @@ def test_what_is_needed_is_asked_for() -> None:
 
 
 def test_known_properties_without_effect_are_named() -> None:
-    config = read(num_threads="8", zk_synctime_ms="2000")
-    assert config.ignored == ("num.threads", "zk.synctime.ms")
+    config = read(monitoring_period_secs="8", zk_synctime_ms="2000")
+    assert config.ignored == ("monitoring.period.secs", "zk.synctime.ms")
+    assert set(config.ignored) == WITHOUT_EFFECT.keys()
+
+
+def test_every_property_of_0_7_2_is_known() -> None:
+    """Golden notes, 8; a whole file of the code's defaults, each as 0.7.2 would print it."""
+    config = read(
+        brokerid="1", port="6667", hostname="h", socket_send_buffer="102400", socket_receive_buffer="102400",
+        max_socket_request_bytes="104857600", max_message_size="1000000", num_threads="2", monitoring_period_secs="600",
+        num_partitions="1", log_file_size="1073741824", topic_log_file_size="", log_roll_hours="168",
+        topic_log_roll_hours="", log_retention_hours="168", topic_log_retention_hours="", log_retention_size="-1",
+        topic_log_retention_size="", log_cleanup_interval_mins="10", enable_zookeeper="true", log_flush_interval="500",
+        topic_flush_intervals_ms="", log_default_flush_scheduler_interval_ms="3000",
+        log_default_flush_interval_ms="3000", topic_partition_count_map="", max_topic_name_length="255",
+        zk_connect="z:2181", zk_sessiontimeout_ms="6000", zk_connectiontimeout_ms="6000", zk_synctime_ms="2000",
+    )  # fmt: skip
+    assert config == BrokerConfig(
+        log_dir=Path("/data"), broker_id=1, port=6667, advertised_host="h", send_buffer=102400, receive_buffer=102400,
+        threads=2, retention_hours=168, flush_ms=3000, zookeeper="z:2181", zk_connection_ms=6000,
+        ignored=("monitoring.period.secs", "zk.synctime.ms"),
+    )  # fmt: skip
+
+
+def test_properties_of_our_own() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            **BASE,
+            "max.connections": "10",
+            "connections.max.idle.ms": "60000",
+            "log.flush.interval": "7",
+            "topic.log.flush.interval": "fast:1",
+        }
+    )
+    assert (config.max_connections, config.max_idle_ms) == (10, 60_000)
+    assert [config.log_settings(topic).flush_messages for topic in ("fast", "x")] == [1, 7]
 
 
 def test_nothing_is_forgotten_unless_asked_for() -> None:
-    assert not read().log_settings("t").forgets
+    assert read().log_settings("t").delete_policies == ()
     config = BrokerConfig.from_properties({**BASE, "log.retention.hours": "2", "topic.log.retention.size": "big:5000"})
-    assert (config.log_settings("t").retention_seconds, config.log_settings("t").retention_bytes) == (7200, None)
-    assert config.log_settings("big").retention_bytes == 5000
+    assert config.log_settings("t").delete_policies == (MaxAge(7200),)
+    assert config.log_settings("big").delete_policies == (MaxAge(7200), MaxBytes(5000))
 
 
 def test_overrides_win() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from consumerd.broker import Broker, BrokerConfig, ListenError
+from consumerd.broker import connections as connections_module
 from consumerd.broker import server as server_module
 from consumerd.clock import SystemClock
 from consumerd.storage import (
@@ -217,7 +218,7 @@ async def test_starts_that_fail(tmp_path: Path) -> None:
 async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_ACCEPT_PAUSE", 0.01)
+    monkeypatch.setattr(connections_module, "_ACCEPT_PAUSE", 0.01)
     failures = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ECONNABORTED, "Connection aborted")]
     accept = asyncio.get_running_loop().sock_accept
 
@@ -264,7 +265,7 @@ async def test_socket_buffers_are_set_where_asked(tmp_path: Path) -> None:
     ):
         writer.write(OffsetsRequest("t", 0, -1, 1).encode())
         await answer(reader)
-        (stream,) = broker._streams.values()
+        (stream,) = broker._connections._streams.values()
         assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 50_000
         assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 60_000
 

@@ -1,0 +1,114 @@
+"""All connections of a broker: accepting them, counting them, and ending those that rest for too long.
+
+Strategy: one task per connection, in the broker's task group. One more task looks at all of them now and then, instead
+of a timer for each: whoever has rested since the last look gives its buffer back, so that ten thousand idle clients
+are cheap, and is closed once that went on for connections.max.idle.ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.broker.connection import serve
+from consumerd.broker.sockets import Stream
+
+if TYPE_CHECKING:
+    from consumerd.broker.config import BrokerConfig
+    from consumerd.broker.requests import Requests
+    from consumerd.ports import Clock
+
+logger = structlog.get_logger(__name__)
+
+#: Pause of the acceptor when the process has no descriptors or memory left.
+_ACCEPT_PAUSE = 0.5
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Longest pause between two looks at all connections, in seconds.
+_LOOK = 5.0
+
+
+class Connections:
+    """The clients of one broker."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._streams: dict[asyncio.Task[None], Stream] = {}
+        self._resting: dict[asyncio.Task[None], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: Requests) -> None:
+        """Accept clients until cancelled; each gets a task in `group`."""
+        loop = asyncio.get_running_loop()
+        refused = 0
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _SHORTAGES:
+                    logger.error("accept_paused", reason=error.strerror, connections=len(self))
+                    await self._clock.sleep(_ACCEPT_PAUSE)
+                continue  # otherwise the client gave up before we came to it
+            peer = f"{address[0]}:{address[1]}"
+            if self._config.max_connections and len(self) >= self._config.max_connections:
+                sock.close()
+                refused += 1
+                if refused == 1:
+                    logger.warning("connections_refused", peer=peer, limit=self._config.max_connections)
+                await asyncio.sleep(0)
+                continue
+            if refused:
+                logger.warning("connections_accepted_again", refused=refused)
+                refused = 0
+            try:
+                self._prepare(sock)
+                stream = Stream(sock, self._config.max_request_bytes)
+            except OSError as error:
+                logger.info("connection_lost", peer=peer, reason=str(error))
+                sock.close()
+                continue
+            task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")
+            self._streams[task] = stream
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._streams[task]
+        self._resting.pop(task, None)
+
+    def _prepare(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._config.send_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.send_buffer)
+        if self._config.receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
+
+    async def look_after(self) -> None:
+        """Give back the memory of those that rest, and end those that do so for too long; until cancelled."""
+        limit = self._config.max_idle_ms / 1000
+        pause = min(_LOOK, limit / 4) if limit else _LOOK
+        while True:
+            await self._clock.sleep(pause)
+            now = self._clock.monotonic()
+            for task, stream in self._streams.items():
+                if not stream.rest():
+                    self._resting.pop(task, None)
+                elif limit and now - self._resting.setdefault(task, now) >= limit:
+                    stream.abort(f"nothing moved for {limit:g} seconds, which is connections.max.idle.ms")
+
+    async def stop(self, patience: float) -> None:
+        """Let every client finish what it has sent; cut those that take longer than `patience` seconds."""
+        for stream in self._streams.values():
+            stream.stop()
+        if self._streams:
+            _, pending = await asyncio.wait(self._streams, timeout=patience)
+            for task in pending:
+                logger.warning("connection_cut", task=task.get_name())
+                task.cancel()
