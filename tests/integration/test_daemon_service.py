@@ -1,0 +1,207 @@
+"""The daemon as a service: ready and stopping are told, stops drain, and what changes around it is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
+from consumerd.errors import ExitCode
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+TP = TopicPartition("t", 0, 0)
+
+
+class Manager:
+    """A service manager's end of the notification socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    async def told(self) -> list[str]:
+        """The assignments of the next datagram."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(15):
+            return (await loop.sock_recv(self._socket, 1000)).decode().split("\n")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_the_service_manager_is_told_and_sigterm_ends_in_order(world: Any, loop: str) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    manager = Manager(world.directory / "notify")
+    slow = {"name": "bad_handlers:Slow", "options": {"seconds": 0.5}}
+    path = world.write(format_toml(world.config(handler=slow, daemon={"loop": loop})))
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command("run", "-c", path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**clean_environment(), "NOTIFY_SOCKET": str(manager.path)},
+    )
+    try:
+        assert process.stdout is not None
+        assert await manager.told() == ["READY=1", "STATUS=member of the group"]
+        assert await asyncio.wait_for(process.stdout.readline(), 10) == b"in hand\n"
+        process.send_signal(signal.SIGTERM)
+        assert await manager.told() == ["STOPPING=1", "STATUS=draining"]
+        # The batch in hand is finished, committed, and everything of ours is gone.
+        assert await asyncio.wait_for(process.stdout.read(), 10) == b"finished\n"
+        assert await asyncio.wait_for(process.wait(), 10) == ExitCode.OK
+    finally:
+        manager.close()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert await world.offset(TP) == end
+    assert await world.zk.children("/consumers/g/ids") == []
+    assert await world.zk.children("/consumers/g/owners/t") == []
+
+
+async def test_a_stop_takes_as_long_as_the_drain_may_at_most(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 0.3})
+    await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
+    begin = asyncio.get_running_loop().time()
+    assert await daemon.stop(10) == ExitCode.OK
+    assert 0.3 <= asyncio.get_running_loop().time() - begin < 3
+    await daemon.wait_for_event("drain_deadline_passed", 1, partition="t/0-0")
+    assert await world.offset(TP) == 0
+
+
+async def test_the_stop_deadline_forces(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(
+        handler={"name": "bad_handlers:Stubborn"},
+        rebalance={"drain_timeout": 0.1},
+        daemon={"stop_timeout": 0.4},
+    )
+    await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
+    assert await daemon.stop(10) == ExitCode.FORCED
+    assert "consumerd: the stop was forced (no end within 0.4 s)" in daemon.child.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: signal.Signals) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 60.0})
+    await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
+    daemon.terminate()
+    await daemon.wait_for_event("stopping", 5)
+    daemon.child.signal(number)
+    assert await daemon.wait(5) == ExitCode.FORCED
+    lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
+    assert lines == [
+        f"consumerd: the stop was forced (second signal, {number.name}); unfinished work is handed over again."
+    ]
+    # It obeyed its cancellation, so the session was closed: nobody has to wait for its expiry.
+    assert await world.zk.children("/consumers/g/ids") == []
+
+
+async def test_a_stop_while_zookeeper_is_away_ends_at_the_deadline(world: Any, zookeeper_factory: Any) -> None:
+    zookeeper = await zookeeper_factory(tick_ms=250)
+    daemon = await world.daemon(zookeeper={"connect": zookeeper.connect}, daemon={"stop_timeout": 0.5})
+    zookeeper.kill()
+    await daemon.wait_for_event("session_suspended", 5)
+    daemon.terminate()
+    assert await daemon.wait(10) == ExitCode.FORCED
+
+
+async def test_a_filter_follows_topics_that_come_and_go(world: Any) -> None:
+    await world.broker()
+    await world.append(TopicPartition("log-a", 0, 0), b"a")
+    await world.append(TopicPartition("other", 0, 0), b"never")
+    daemon = await world.daemon(group={"whitelist": "log-.*"}, rebalance={"reconcile_interval": 1.0})
+    await world.until_printed(daemon, "a")
+    await world.append(TopicPartition("log-b", 0, 0), b"b")
+    await world.until_printed(daemon, "a", "b")
+    # The broker still has it, but is not seen to: as when it is taken out of service.
+    await world.zk.delete("/brokers/topics/log-a/0")
+    await world.until(lambda: _free(world, "log-a"))
+    assert await world.zk.children("/consumers/g/owners/log-b") == ["0-0"]
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def _free(world: Any, topic: str) -> bool:
+    return not await world.zk.children(f"/consumers/g/owners/{topic}")
+
+
+async def test_a_broker_that_joins_brings_its_partitions(world: Any) -> None:
+    await world.broker(0)
+    await world.append(TP, b"one")
+    daemon = await world.daemon()
+    await world.until_printed(daemon, "one")
+    await world.broker(7, partitions=2)
+    for number in range(2):
+        await world.append(TopicPartition("t", 7, number), b"%d" % number)
+    await world.until_printed(daemon, "one", "0", "1")
+    assert sorted(await world.zk.children("/consumers/g/owners/t")) == ["0-0", "7-0", "7-1"]
+    await world.brokers[7].stop()
+    await world.until(lambda: _owned(world, ["0-0"]))
+    await world.append(TP, b"two")
+    await world.until(lambda: "two" in world.printed(daemon))
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def _owned(world: Any, names: list[str]) -> bool:
+    return names == sorted(await world.zk.children("/consumers/g/owners/t"))
+
+
+async def test_what_is_in_zookeeper_are_the_bytes_of_0_7(world: Any) -> None:
+    await world.broker(partitions=2)
+    end = await world.append(TP, b"one", b"two")
+    await world.append(TopicPartition("t", 0, 1), b"x")
+    daemon = await world.daemon(group={"consumer_id": "pod-0", "topics": {"t": 2}}, commit={"interval": 0.1})
+    await world.until_printed(daemon, "one", "two", "x")
+    await world.until(lambda: _committed(world, end))
+    found = {path: await world.zk.get(path) for path in await _below(world, "/consumers")}
+    ephemerals = {path: data for path, (data, stat) in found.items() if stat.ephemeral_owner}
+    persistent = {path: data for path, (data, stat) in found.items() if not stat.ephemeral_owner}
+    assert ephemerals == {
+        "/consumers/g/ids/g_pod-0": b'{ "t": 2 }',
+        "/consumers/g/owners/t/0-0": b"g_pod-0-0",
+        "/consumers/g/owners/t/0-1": b"g_pod-0-1",
+    }
+    assert persistent == {
+        "/consumers": None,
+        "/consumers/g": None,
+        "/consumers/g/ids": None,
+        "/consumers/g/offsets": None,
+        "/consumers/g/offsets/t": None,
+        "/consumers/g/offsets/t/0-0": b"26",
+        "/consumers/g/offsets/t/0-1": b"11",
+        "/consumers/g/owners": None,
+        "/consumers/g/owners/t": None,
+    }
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def _committed(world: Any, end: int) -> bool:
+    other = await world.offset(TopicPartition("t", 0, 1))
+    return other is not None and end == await world.offset(TP)
+
+
+async def _below(world: Any, path: str) -> list[str]:
+    paths = [path]
+    for name in await world.zk.children(path):
+        paths += await _below(world, f"{path}/{name}")
+    return paths
