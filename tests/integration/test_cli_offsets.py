@@ -1,0 +1,203 @@
+"""The tools that change things, as whole processes against a real ZooKeeper, a broker and a living daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.processes import (
+    BrokerProcess,
+    DaemonProcess,
+    clean_environment,
+    consumerd_command,
+    format_toml,
+)
+from consumerd.errors import ExitCode
+from consumerd.net import connect
+from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio
+
+SIZE = 30
+MESSAGES = 40
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+
+class Tools:
+    """Runs commands at one ZooKeeper, in one directory."""
+
+    def __init__(self, zookeeper: str, directory: Path) -> None:
+        self.zookeeper = zookeeper
+        self.directory = directory
+
+    async def __call__(self, *arguments: str) -> Done:
+        command = consumerd_command(*arguments[:2], "--zookeeper", self.zookeeper, *arguments[2:])
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=self.directory,
+            env=clean_environment(),
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def tools(zk_root: str, tmp_path: Path) -> Tools:
+    (tmp_path / "work").mkdir()
+    return Tools(zk_root, tmp_path / "work")
+
+
+def broker_at(zk_root: str, tmp_path: Path) -> BrokerProcess:
+    return BrokerProcess(
+        tmp_path / "broker", zk_root, partitions=2, settings={"log.flush.interval": 1, "zk.sessiontimeout.ms": 2000}
+    )
+
+
+def daemon_at(zk_root: str, tmp_path: Path) -> DaemonProcess:
+    config: dict[str, dict[str, Any]] = {
+        "group": {"id": "g", "topics": {"t": 1}},
+        "zookeeper": {"connect": zk_root, "session_timeout": 2.0},
+        "fetch": {"idle_backoff": 0.1},
+        "commit": {"interval": 0.2},
+        "handler": {"name": "null"},
+    }
+    return DaemonProcess(tmp_path / "daemon", config)
+
+
+async def produce(broker: BrokerProcess) -> None:
+    """Forty messages of 30 bytes to each of the two partitions."""
+    connection = await connect("127.0.0.1", broker.port)
+    for partition in (0, 1):
+        data = encode_message(b"x" * (SIZE - 10)) * MESSAGES
+        await connection.send(ProduceRequest("t", partition, data).encode())
+        await connection.request(OffsetsRequest("t", partition, LATEST, 1).encode())
+    await connection.close()
+
+
+async def test_offsets_of_a_living_and_of_a_stopped_group(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+    end = SIZE * MESSAGES
+    async with broker_at(zk_root, tmp_path) as broker:
+        await produce(broker)
+        async with daemon_at(zk_root, tmp_path):
+            assert (await tools("group", "verify", "--group", "g", "--wait", "20")).code == 0
+            async with asyncio.timeout(20):
+                while (lag := await tools("group", "lag", "--group", "g")).rows[-1] != ["total", "0", "0"]:
+                    assert lag.code == 0
+            assert [row[3:6] for row in lag.rows[:2]] == [[str(end), str(end), "0"]] * 2
+            reset = ("offsets", "reset", "--group", "g", "--to", "earliest", "--execute")
+            refused = await tools(*reset)
+            assert refused.code == ExitCode.REFUSED
+            assert "lives and subscribes" in refused.err
+            deleted = await tools("group", "delete", "--group", "g", "--execute")
+            assert deleted.code == ExitCode.REFUSED
+            assert list(tools.directory.iterdir()) == []
+            doctor = await tools("group", "doctor", "--group", "g", "--interval", "0")
+            assert (doctor.code, doctor.out) == (0, "")
+        done = await tools(*reset)
+        assert [row[2:4] for row in done.rows] == [[str(end), "0"]] * 2
+        (backup,) = tools.directory.iterdir()
+        lag = await tools("group", "lag", "--group", "g", "--json")
+        assert json.loads(lag.out)["total"] == 2 * end
+        shifted = await tools("offsets", "reset", "--group", "g", "--to", f"+{SIZE + 7}", "--execute", "--json")
+        assert {change["after"] for change in json.loads(shifted.out)["changes"]} == {SIZE}
+        restored = await tools("offsets", "import", str(backup), "--execute")
+        assert restored.code == 0
+        exported = await tools("offsets", "export")
+        assert exported.out == "".join(f"/consumers/g/offsets/t/0-{number}:{end}\n" for number in (0, 1))
+    lag = await tools("group", "lag", "--group", "g")
+    assert lag.code == 0  # the broker is gone, which is no reason not to show the rest
+    assert [row[3:6] for row in lag.rows[:2]] == [[str(end), "", ""]] * 2
+    imported = tools.directory / "offsets.txt"
+    imported.write_text(exported.out)
+    done = await tools("offsets", "import", str(imported), "--rename", "g=h", "--execute")
+    assert done.code == 0
+    assert "not checked: broker 0 is not registered" in done.out
+    deleted = await tools("group", "delete", "--group", "h", "--execute")
+    assert deleted.code == 0
+    assert (await tools("group", "list")).out == "g\n"
+
+
+async def test_the_doctor_frees_a_partition_for_a_daemon(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+    async with broker_at(zk_root, tmp_path) as broker:
+        await produce(broker)
+        async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=5) as zk:
+            await zk.ensure("/consumers/g/owners/t")
+            await zk.create("/consumers/g/owners/t/0-1", b"g_dead-0")
+            async with daemon_at(zk_root, tmp_path):
+                async with asyncio.timeout(20):
+                    while await zk.exists("/consumers/g/owners/t/0-0") is None:
+                        await asyncio.sleep(0.05)
+                found = await tools("group", "doctor", "--group", "g", "--interval", "0.5", "--fix")
+                assert found.code == ExitCode.CHECK_FAILED
+                assert ["finding", "stale-owner", "t/0-1"] in [row[:3] for row in found.rows]
+                assert ["would", "delete /consumers/g/owners/t/0-1"] in found.rows
+                mended = await tools("group", "doctor", "--group", "g", "--interval", "0.5", "--fix", "--execute")
+                assert mended.code == 0, mended.out + mended.err
+                assert ["done", "nudge the group"] in mended.rows
+                assert (await tools("group", "verify", "--group", "g")).code == 0
+
+
+async def test_a_nudge_wakes_a_member_that_gave_up(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+    """A stand-in for a JVM member: it watches the ids, and looks again only when they change."""
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), session_timeout=5) as zk:
+        await zk.create_ephemeral("/brokers/topics/t/0", b"1", wait=0)
+        await zk.create_ephemeral("/consumers/g/ids/g_a", b'{ "t": 1 }', wait=0)
+        await zk.ensure("/consumers/g/owners/t")
+        woken = asyncio.Event()
+        zk.watch("/consumers/g/ids", woken.set)
+        await zk.children("/consumers/g/ids", watch=True)
+        woken.clear()
+
+        async def member() -> None:
+            await woken.wait()
+            assert await zk.children("/consumers/g/ids") == ["g_a"]  # the dummy is never seen
+            await zk.create_ephemeral("/consumers/g/owners/t/0-0", b"g_a-0", wait=0)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            waking = tasks.create_task(member())
+            found = await tools("group", "doctor", "--group", "g", "--interval", "0")
+            assert [row[1:3] for row in found.rows] == [["gave-up", "g_a"], ["unowned", "t/0-0"]]
+            assert not waking.done()
+            mended = await tools("group", "doctor", "--group", "g", "--interval", "0", "--fix", "--execute")
+        assert mended.code == 0, mended.out + mended.err
+        assert mended.rows[-1] == ["done", "nudge the group"]
+
+
+async def test_credentials_come_from_the_daemons_configuration(zk_root: str, tmp_path: Path, tools: Tools) -> None:
+    credentials = ("digest", "user:secret")
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1), auth=[credentials], acl="creator-all") as zk:
+        await zk.ensure("/consumers/g/offsets/t")
+        await zk.create("/consumers/g/offsets/t/0-0", b"12")
+        denied = await tools("offsets", "get", "--group", "g")
+        assert denied.code == ExitCode.ZOOKEEPER
+        assert "denies access" in denied.err
+        path = tmp_path / "c.toml"
+        section = {"connect": zk_root, "auth": [":".join(credentials)], "acl": "creator-all"}
+        path.write_text(format_toml({"group": {"id": "g", "topics": {"t": 1}}, "zookeeper": section}))
+        done = await tools("offsets", "set", "-c", str(path), "t/0-0=13", "t/0-1=7", "--execute")
+        assert done.code == 0, done.err
+        assert (await zk.get("/consumers/g/offsets/t/0-0"))[0] == b"13"
+        assert (await tools("offsets", "get", "--group", "g")).code == ExitCode.ZOOKEEPER
