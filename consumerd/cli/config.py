@@ -58,8 +58,9 @@ def convert(
 
     Milliseconds become seconds. Every key that has no counterpart here, or that 0.7.2 does not know, is named with the
     reason, in comments and on standard error. Topics and handler stand in no property file: name them with options, or
-    complete the result, which consumes nothing until then. producer.properties and server.properties are explained in
-    comments: a producer is configured in Python or by options, and `consumerd broker` takes the properties themselves.
+    complete the result, which consumes nothing until then. producer.properties and server.properties become comments:
+    our producers and `consumerd broker --config` take these files themselves, and what they would refuse or ignore is
+    told.
     """
     from consumerd.daemon.convert import convert as convert_properties  # noqa: PLC0415
     from consumerd.daemon.convert import kind_of, to_toml  # noqa: PLC0415

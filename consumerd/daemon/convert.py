@@ -1,8 +1,9 @@
 """From the property files of Kafka 0.7 to our configuration.
 
-Strategy: one table per kind of file says for every key of 0.7.2 (golden notes, 8) what it becomes here, or why it
+Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8) what it becomes here, or why it
 becomes nothing; whatever stands in the file and in no table is unknown, and said to be. Only a member's file becomes
-TOML: a broker here takes the very properties of 0.7, and a producer is a Python object or a command line.
+TOML: brokers and producers here take the very properties of 0.7, so theirs are read as they would read them, one by
+one, and what they refuse or ignore is told.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.broker import BrokerConfig
+from consumerd.broker.config import WITHOUT_EFFECT
 from consumerd.clock import SystemClock
 from consumerd.daemon.build import build_session, build_settings
 from consumerd.daemon.config import parse
 from consumerd.errors import ConfigError
+from consumerd.producer import ProducerConfig
 from consumerd.zk import parse_connect_string
 
 if TYPE_CHECKING:
@@ -121,41 +124,26 @@ _CONSUMER: dict[str, Becomes | Gone] = {
 }
 _AUTOOFFSET = "autooffset.reset"
 
-_PRODUCER: dict[str, str | Gone] = {
-    "broker.list": "StaticRouter, or `consumerd produce --broker HOST:PORT` for each",
-    "zk.connect": "ZooKeeperRouter, or `consumerd produce --zookeeper`",
-    "compression.codec": "ProducerSettings(codec=...), or `consumerd produce --codec`: 0 none, 1 gzip, 2 snappy",
-    "compressed.topics": "ProducerSettings(compressed_topics=...); 0.7.2 heeds it only when asynchronous",
-    "max.message.size": "ProducerSettings(max_message_bytes=...), or `consumerd produce --max-message-bytes`",
-    "num.retries": "ProducerSettings(retries=...)",
-    "connect.timeout.ms": "ConnectionSettings(connect_timeout=...), in seconds",
-    "socket.timeout.ms": "ConnectionSettings(request_timeout=...), in seconds",
-    "batch.size": "QueueSettings(batch_size=...), or `consumerd produce --batch-size`",
-    "queue.time": "QueueSettings(queue_time=...), in seconds",
-    "queue.size": "QueueSettings(queue_size=...)",
-    "queue.enqueueTimeout.ms": "QueueSettings(when_full=..., enqueue_timeout=...): -1 blocks, 0 and more time out",
-    "producer.type": "Producer (sync) or an asynchronous one with QueueSettings",
-    "partitioner.class": "a Python partitioner; the default one hashes string keys as Java does",
-    "serializer.class": "an encoder in Python; messages are bytes",
-    "event.handler": "a handler in Python",
-    "event.handler.props": "arguments of a handler in Python",
-    "callback.handler": "a callback in Python",
-    "callback.handler.props": "arguments of a callback in Python",
-    "buffer.size": Gone("the operating system sizes socket buffers by itself"),
-    "reconnect.interval": Gone("connections stay until one side ends them"),
-    "reconnect.time.interval.ms": Gone("connections stay until one side ends them"),
-    "zk.read.num.retries": Gone("the view of the brokers is kept fresh by watches"),
-    "zk.sessiontimeout.ms": "Session(session_timeout=...), in seconds",
-    "zk.connectiontimeout.ms": "Session(connect_timeout=...), in seconds",
-    "zk.synctime.ms": Gone("nothing waits for ZooKeeper's followers here"),
+#: Keys of a producer that mean nothing here, and why.
+_PRODUCER_GONE = {
+    "reconnect.interval": "connections stay until one side ends them",
+    "reconnect.time.interval.ms": "connections stay until one side ends them",
+    "zk.read.num.retries": "the view of the brokers is kept fresh by watches",
+    "zk.synctime.ms": "nothing waits for ZooKeeper's followers here",
+    "callback.handler.props": "a callback is a Python object, which is made with its arguments",
+    "event.handler.props": "an event handler is a Python object, which is made with its arguments",
 }
 
 #: Keys that only one kind of file has.
 _MARKS = {
-    "consumer": _CONSUMER.keys() - _PRODUCER.keys() | {_AUTOOFFSET},
-    "producer": _PRODUCER.keys() - _CONSUMER.keys(),
+    "consumer": {*_CONSUMER, _AUTOOFFSET} - {key for key in _CONSUMER if key.startswith(("zk.", "socket."))},
+    "producer": {
+        "broker.list", "producer.type", "serializer.class", "partitioner.class", "compression.codec", "queue.time",
+        "compressed.topics", "queue.size", "queue.enqueueTimeout.ms", "batch.size", "num.retries", "buffer.size",
+        "connect.timeout.ms", "event.handler", "callback.handler", *_PRODUCER_GONE,
+    } - {"zk.synctime.ms"},
     "server": {"brokerid", "log.dir", "port", "hostname", "num.partitions", "enable.zookeeper", "log.flush.interval"},
-}
+}  # fmt: skip
 
 
 def kind_of(properties: Mapping[str, str], source: str) -> str:
@@ -213,33 +201,37 @@ def _autooffset(result: Conversion, text: str) -> None:
 
 
 def _producer(properties: Mapping[str, str]) -> Conversion:
-    result = Conversion()
-    for key, text in properties.items():
-        rule = _PRODUCER.get(key)
-        if rule is None:
-            result.remarks.append(_unknown(key, text, [*_PRODUCER]))
-        elif isinstance(rule, Gone):
-            result.remarks.append(_gone(key, text, rule))
-        else:
-            result.lines.append(f"{key}={text}: {rule}")
-    return result
+    def read(key: str, text: str) -> tuple[str, ...]:
+        # What a single key needs beside it to be read.
+        needed = {"zk.connect": "localhost", "producer.type": "async"} if key != "broker.list" else {}
+        return ProducerConfig.from_properties({**needed, key: text}).ignored
+
+    return _as_they_are(properties, read, _PRODUCER_GONE)
 
 
 def _server(properties: Mapping[str, str]) -> Conversion:
+    def read(key: str, text: str) -> tuple[str, ...]:
+        needed = {"log.dir": "logs", "zk.connect": "localhost"}
+        return BrokerConfig.from_properties({**needed, key: text}).ignored
+
+    return _as_they_are(properties, read, WITHOUT_EFFECT)
+
+
+def _as_they_are(
+    properties: Mapping[str, str], read: Callable[[str, str], tuple[str, ...]], gone: Mapping[str, str]
+) -> Conversion:
+    """Properties that somebody here takes as they are: `read` returns those without effect, or raises ConfigError."""
     result = Conversion()
     for key, text in properties.items():
-        needed = {"log.dir": "/tmp", "enable.zookeeper": "false"}  # noqa: S108 - nothing is opened
-        if key == "enable.zookeeper":
-            needed["zk.connect"] = "localhost"
         try:
-            config = BrokerConfig.from_properties({**needed, key: text})
+            ignored = read(key, text)
         except ConfigError as error:
-            result.remarks.append(Remark(key, text, str(error)))
+            result.remarks.append(Remark(key, text, str(error).rstrip(".")))
         else:
-            if config.ignored:
-                result.remarks.append(Remark(key, text, "our broker knows it, and it has no effect"))
+            if ignored:
+                result.remarks.append(Remark(key, text, gone.get(key, "it has no effect here")))
             else:
-                result.lines.append(f"--set {_shell(f'{key}={text}')}")
+                result.lines.append(f"{key}={text}")
     return result
 
 
@@ -251,10 +243,6 @@ def _unknown(key: str, text: str, known: Sequence[str]) -> Remark:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return Remark(key, text, f"0.7.2 knows no such key{hint}")
-
-
-def _shell(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z0-9_./:,=@%+-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 # -- the result as text
@@ -296,8 +284,8 @@ def _check(text: str) -> None:
 
 
 _NOT_HERE = {
-    "producer": "a producer has no file here; its keys are arguments in Python (docs/producer.md) or of a command:",
-    "server": "`consumerd broker` takes the properties of 0.7 as they are:",
+    "producer": "`consumerd.producer.ProducerConfig.from_properties` takes these as they are (docs/producer.md):",
+    "server": "`consumerd broker --config` takes these as they are (docs/broker.md):",
     "consumer": "",
 }
 
