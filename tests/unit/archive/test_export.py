@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from consumerd.archive import (
+    MANIFEST,
+    Compression,
+    CorruptSegmentError,
+    Disk,
+    DuplicateSegmentError,
+    Export,
+    ExportOptions,
+    ExportReport,
+    Format,
+    InterruptedWorkError,
+    MissingExtraError,
+    OnCorrupt,
+    OutputFolderError,
+    Quiet,
+    Stop,
+    WriteFailedError,
+    find_sources,
+)
+from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Segments = Callable[..., list[Path]]
+    Files = Callable[[Path], dict[str, bytes]]
+
+HELLO = encode_message(b"hello")
+BAD = HELLO[:6] + b"\0\0\0\0" + HELLO[10:]
+WRAPPER = encode_message_set([b"one", b"two", b"\xff"], codec=Codec.GZIP)
+
+
+class RunExport(Protocol):
+    def __call__(self, *paths: Path | str, out: Path, **options: Any) -> ExportReport: ...
+
+
+def rows(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.decode().splitlines()]
+
+
+def identities(data: bytes) -> list[tuple[int, int, int]]:
+    return [(row["offset"], row["index"], row["next_offset"]) for row in rows(data)]
+
+
+@pytest.fixture
+def log(tmp_path: Path, segments: Segments) -> Path:
+    """Two segments of one partition and one of another."""
+    segments(tmp_path / "log" / "events-0", HELLO * 2 + WRAPPER, HELLO * 3)
+    segments(tmp_path / "log" / "events-1", HELLO, start=300)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_files_are_named_by_what_is_in_them(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    report = export(log, out=out, broker=4)
+    middle = 30 + len(WRAPPER)
+    found = files(out)
+    assert sorted(found) == [
+        f"events/4-0/{0:020}-{middle:020}.ndjson",
+        f"events/4-0/{middle:020}-{middle + 45:020}.ndjson",
+        f"events/4-1/{300:020}-{315:020}.ndjson",
+    ]
+    first = found[f"events/4-0/{0:020}-{middle:020}.ndjson"]
+    expected = decode_batch(HELLO * 2 + WRAPPER, 0).messages()
+    assert identities(first) == [(message.offset, message.index, message.next_offset) for message in expected]
+    assert {row["source"] for row in rows(first)} == {f"{log}/events-0/{0:020}.kafka"}
+    assert (report.rows, report.files, report.made, report.kept) == (9, 3, 3, 0)
+    assert report.bytes == sum(map(len, found.values()))
+    assert report.is_sound(allow_torn_tail=False)
+
+
+def test_the_manifest_tells_all(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    export(log, out=out)
+    manifest = json.loads((out / MANIFEST).read_bytes())
+    assert manifest["options"]["format"] == "ndjson"
+    found = files(out)
+    assert {entry["output"]: entry["sha256"] for entry in manifest["segments"]} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in found.items()
+    }
+    entry = manifest["segments"][2]
+    status = (log / "events-1" / f"{300:020}.kafka").stat()
+    assert {key: entry[key] for key in ("stamp", "rows", "bytes", "segment_bytes", "start", "end", "status")} == {
+        "stamp": f"mtime {status.st_mtime_ns}, 15 bytes",
+        "rows": 1,
+        "bytes": len(found[entry["output"]]),
+        "segment_bytes": 15,
+        "start": 300,
+        "end": 315,
+        "status": "done",
+    }
+    assert len((out / MANIFEST).read_text().splitlines()) == 3 + 2
+
+
+def test_a_second_run_has_nothing_to_do(log: Path, out: Path, export: RunExport) -> None:
+    export(log, out=out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.ndjson")}
+    report = export(log, out=out)
+    assert (report.made, report.kept, report.changed, report.rows) == (0, 3, 0, 9)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.ndjson")} == before
+
+
+def test_what_has_changed_is_exported_again(
+    log: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    export(log, out=out)
+    segments(log / "events-1", HELLO * 2, start=300)  # it has grown
+    segments(log / "events-1", HELLO, start=330)  # and is followed by another one
+    report = export(log, out=out)
+    assert (report.made, report.kept, report.changed, report.rows) == (2, 2, 1, 11)
+    assert [name for name in sorted(files(out)) if name.startswith("events/1")] == [
+        f"events/1/{300:020}-{330:020}.ndjson",
+        f"events/1/{330:020}-{345:020}.ndjson",
+    ]
+
+
+def test_what_is_gone_from_the_output_is_made_again(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    export(log, out=out)
+    before = files(out)
+    gone, cut, _ = sorted(before)
+    (out / gone).unlink()
+    (out / cut).write_bytes(b"cut")
+    assert export(log, out=out).made == 2
+    assert files(out) == before
+
+
+def test_what_a_former_run_left_is_removed(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    export(log, out=out)
+    before = files(out)
+    (out / ".partial" / "0123").write_bytes(b"half a file")
+    (out / "events" / "0" / f"{0:020}-{30:020}.ndjson").write_bytes(b"no manifest knows of it")
+    (out / "events" / "0" / "notes.txt").write_bytes(b"somebody's own")
+    export(log, out=out)
+    assert files(out) == {**before, "events/0/notes.txt": b"somebody's own"}
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_compressed_ndjson(log: Path, out: Path, export: RunExport, files: Files, compression: Compression) -> None:
+    export(log, out=out / "plain")
+    export(log, out=out / "packed", compression=compression)
+    unpack = {Compression.GZIP: gzip.decompress, Compression.ZSTD: unpack_zstd}[compression]
+    ending = {Compression.GZIP: ".gz", Compression.ZSTD: ".zst"}[compression]
+    assert {name.removesuffix(ending): unpack(data) for name, data in files(out / "packed").items()} == files(
+        out / "plain"
+    )
+
+
+def unpack_zstd(data: bytes) -> bytes:
+    return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(data))
+
+
+def test_parquet(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    export(log, out=out / "ndjson", base64=False)
+    report = export(log, out=out / "parquet", format=Format.PARQUET, compression=Compression.ZSTD)
+    assert report.rows == 9
+    lines = [row for _, data in sorted(files(out / "ndjson").items()) for row in rows(data)]
+    found = [
+        row
+        for _, data in sorted(files(out / "parquet").items())
+        for row in pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+    ]
+    keys = ("topic", "broker", "partition", "offset", "index", "next_offset", "codec", "magic", "crc_ok", "source")
+    assert [[row[key] for key in keys] for row in found] == [[row[key] for key in keys] for row in lines]
+    assert [row["payload"] for row in found][:5] == [b"hello", b"hello", b"one", b"two", b"\xff"]
+
+
+@pytest.mark.parametrize("options", [{}, {"format": Format.PARQUET, "compression": Compression.ZSTD}])
+def test_the_same_work_gives_the_same_files(
+    log: Path, tmp_path: Path, export: RunExport, files: Files, options: dict[str, Any]
+) -> None:
+    export(log, out=tmp_path / "a", **options)
+    export(log, out=tmp_path / "b", workers=2, **options)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
+
+
+def test_topics_and_offsets(tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO * 2, HELLO * 2, HELLO * 2)
+    segments(tmp_path / "log" / "b-0", HELLO * 2)
+    report = export(tmp_path / "log", out=out, topics=frozenset({"a"}), first=16, last=61)
+    assert sorted(files(out)) == [f"a/0/{30:020}-{60:020}.ndjson", f"a/0/{60:020}-{75:020}.ndjson"]
+    assert report.rows == 3
+    with pytest.raises(OutputFolderError, match="holds an export with first = 16, not 0; use the same options"):
+        export(tmp_path / "log", out=out)
+    report = export(tmp_path / "log", out=out, topics=frozenset({"b"}), first=16, last=61)
+    assert (report.made, report.rows, files(out).keys() == {"b/0"}) == (1, 3, False)
+
+
+def test_packed_segments_and_tars(log: Path, tmp_path: Path, export: RunExport, files: Files) -> None:
+    export(log, out=tmp_path / "plain")
+    expected = {name: [row | {"source": ""} for row in rows(data)] for name, data in files(tmp_path / "plain").items()}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(log, "log")
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress((tmp_path / "a.tar").read_bytes()))
+    (tmp_path / "a.tar.zst").write_bytes(zstandard.compress((tmp_path / "a.tar").read_bytes()))
+    for number, name in enumerate(("a.tar", "a.tar.gz", "a.tar.zst")):
+        out = tmp_path / f"out-{number}"
+        export(tmp_path / name, out=out)
+        found = files(out)
+        assert {name: [row | {"source": ""} for row in rows(data)] for name, data in found.items()} == expected
+        sources = {row["source"] for data in found.values() for row in rows(data)}
+        assert f"{tmp_path}/{name}!/log/events-1/{300:020}.kafka" in sources
+        assert export(tmp_path / name, out=out).kept == 3
+
+
+def test_a_stopped_tar_goes_on_where_it_was(log: Path, tmp_path: Path, out: Path, export: RunExport) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(log, "log")
+    export(tmp_path / "a.tar.gz", out=out)
+    manifest = json.loads((out / MANIFEST).read_bytes())
+    (out / manifest["segments"][1]["output"]).unlink()
+    report = export(tmp_path / "a.tar.gz", out=out)
+    assert (report.made, report.kept) == (1, 2)
+
+
+def test_corrupt_messages_end_it_unless_told_otherwise(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO * 2)
+    segments(tmp_path / "log" / "b-0", HELLO + BAD + HELLO)
+    with pytest.raises(CorruptSegmentError, match=r"offset 15 has a CRC of .* --on-corrupt skip or keep"):
+        export(tmp_path / "log", out=out)
+    assert not any(name.startswith("b") for name in files(out))
+    report = export(tmp_path / "log", out=out, on_corrupt=OnCorrupt.SKIP)
+    assert not report.is_sound(allow_torn_tail=True)
+    name = f"b/0/{0:020}-{45:020}.ndjson"
+    assert identities(files(out)[name]) == [(0, 0, 15), (30, 0, 45)]
+    report = export(tmp_path / "log", out=out, on_corrupt=OnCorrupt.KEEP)
+    assert (report.made, report.kept) == (1, 1)
+    row = rows(files(out)[name])[1]
+    assert (row["offset"], row["next_offset"], row["crc_ok"], row["payload"]) == (15, 30, False, "hello")
+    assert "has a CRC of" in row["problem"]
+
+
+def test_what_is_no_message_never_becomes_a_row(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO * 2 + bytes(100) + HELLO * 2)
+    with pytest.raises(CorruptSegmentError):
+        export(tmp_path / "log", out=out)
+    report = export(tmp_path / "log", out=out, on_corrupt=OnCorrupt.KEEP)
+    assert (report.rows, [str(finding.kind) for finding in report.findings()]) == (2, ["nonsense-block"])
+    report = export(tmp_path / "log", out=out, on_corrupt=OnCorrupt.KEEP, resync=True)
+    assert report.rows == 4
+    assert list(files(out)) == [f"a/0/{0:020}-{160:020}.ndjson"]
+
+
+def test_a_torn_tail_does_not_end_it(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO, HELLO + HELLO[:7])
+    report = export(tmp_path / "log", out=out)
+    assert sorted(files(out)) == [f"a/0/{0:020}-{15:020}.ndjson", f"a/0/{15:020}-{30:020}.ndjson"]
+    assert report.is_sound(allow_torn_tail=True)
+    assert not report.is_sound(allow_torn_tail=False)
+
+
+def test_gaps_and_misnamed_files_are_reported(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO)
+    segments(tmp_path / "log" / "a-0", HELLO, start=50)
+    segments(tmp_path / "log" / "loose", HELLO)
+    report = export(tmp_path / "log", out=out)
+    assert [str(finding.kind) for finding in report.findings()] == ["gap", "misnamed-segment"]
+    assert [str(finding.kind) for finding in export(tmp_path / "log", out=out).findings()] == [
+        "gap", "misnamed-segment"
+    ]  # fmt: skip
+
+
+def test_segments_without_messages_have_no_file(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    segments(tmp_path / "log" / "a-0", encode_message(gzip.compress(b""), codec=Codec.GZIP), b"")
+    report = export(tmp_path / "log", out=out)
+    assert (report.made, report.files, report.rows, files(out)) == (2, 0, 0, {})
+    assert export(tmp_path / "log", out=out).kept == 2
+
+
+@pytest.mark.parametrize("packing", [gzip.compress, bytes])
+def test_the_same_segment_twice_is_refused(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, packing: Callable[[bytes], bytes]
+) -> None:
+    for host in ("one", "two"):
+        segments(tmp_path / host / "a-0", HELLO)
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            tar.add(tmp_path / host / "a-0", "a-0")
+        ending = "tar" if packing is bytes else "tgz"
+        (tmp_path / f"{host}.{ending}").write_bytes(packing(file.getvalue()))
+    paths = sorted(tmp_path.glob("*.t*"))
+    with pytest.raises(DuplicateSegmentError, match="are the same segment of a/0; tell brokers apart"):
+        export(*paths, out=out)
+    with pytest.raises(DuplicateSegmentError):
+        export(tmp_path / "one", tmp_path / "two", out=tmp_path / "other")
+    (tmp_path / "one").rename(tmp_path / "7")
+    (tmp_path / "two").rename(tmp_path / "8")
+    report = export(tmp_path / "7", tmp_path / "8", out=tmp_path / "apart", layout="{broker}/{topic}-{partition}")
+    assert report.files == 2
+
+
+def test_overlapping_segments_cut_to_one_range_are_refused(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO * 3)
+    segments(tmp_path / "log" / "a-0", HELLO * 2, start=15)
+    assert export(tmp_path / "log", out=tmp_path / "whole").files == 2
+    with pytest.raises(DuplicateSegmentError, match="hold the same offsets"):
+        export(tmp_path / "log", out=out, first=15)
+
+
+def test_folders_that_cannot_be_used(log: Path, tmp_path: Path, export: RunExport) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    with pytest.raises(OutputFolderError, match=r"holds files but no _manifest\.json"):
+        export(log, out=tmp_path / "full")
+    with pytest.raises(WriteFailedError, match="cannot be written"):
+        export(log, out=log / "events-0" / f"{0:020}.kafka")
+    export(log, out=tmp_path / "out")
+    with pytest.raises(OutputFolderError, match="format = 'ndjson', not 'parquet'"):
+        export(log, out=tmp_path / "out", format=Format.PARQUET)
+    for text in (b"", b"[]", b"{}", b'{"manifest": "consumerd export", "version": 99, "segments": []}', b"\xff"):
+        (tmp_path / "out" / MANIFEST).write_bytes(text)
+        with pytest.raises(OutputFolderError, match="is not one of this version"):
+            export(log, out=tmp_path / "out")
+
+
+def test_one_export_at_a_time(log: Path, out: Path, export: RunExport) -> None:
+    class Meanwhile(Disk):
+        def sync(self, file: Any) -> None:
+            with pytest.raises(OutputFolderError, match="another export is writing"):
+                export(log, out=out)
+            super().sync(file)
+
+    assert export(log, out=out, disk=Meanwhile()).made == 3
+
+
+def test_topics_that_would_be_our_own_files(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
+    for topic in (MANIFEST, ".partial"):
+        segments(tmp_path / "log" / f"{topic}-0", HELLO)
+        with pytest.raises(OutputFolderError, match="cannot be exported"):
+            export(tmp_path / "log" / f"{topic}-0", out=out)
+
+
+def test_a_full_disk_leaves_nothing_behind(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    class Full(Disk):
+        def sync(self, file: Any) -> None:
+            if os.fstat(file.fileno()).st_size > 500:
+                raise OSError(28, "No space left on device")
+
+    with pytest.raises(WriteFailedError, match="No space left on device"):
+        export(log, out=out, disk=Full())
+    assert not any(name.startswith(".partial") for name in files(out))
+    assert export(log, out=out).rows == 9
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_somebody_asks_to_stop(log: Path, out: Path, export: RunExport, workers: int) -> None:
+    stop = Stop()
+
+    class Asking(Quiet):
+        def segment(self, rows: int) -> None:
+            stop.requested = True
+
+    interrupted = Export(
+        find_sources([str(log)]), out, ExportOptions(), workers=workers, progress=Asking(), stop=stop,
+        monotonic=lambda: 0.0,
+    )  # fmt: skip
+    with pytest.raises(InterruptedWorkError, match="segments done; the same command goes on"):
+        interrupted.run()
+    report = export(log, out=out)
+    assert report.kept >= 1
+    assert report.made + report.kept == 3
+    assert report.rows == 9
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("pyarrow.parquet", {"format": Format.PARQUET}),
+        ("zstandard", {"compression": Compression.ZSTD}),
+    ],
+)
+def test_a_missing_package_is_named(
+    log: Path, out: Path, export: RunExport, monkeypatch: pytest.MonkeyPatch, module: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match="install the archive extra"):
+        export(log, out=out, **options)
+
+
+def test_the_core_does_without_the_extra(
+    log: Path, out: Path, export: RunExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pyarrow", "pyarrow.parquet", "zstandard", "fsspec", "fsspec.core"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert export(log, out=out, compression=Compression.GZIP).rows == 9

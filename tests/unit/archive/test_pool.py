@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import importlib
+import os
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from consumerd.archive import InterruptedWorkError, Stop, WorkerDiedError
+from consumerd.archive.pool import run_tasks
+from consumerd.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORK = """
+import os, signal, time
+from consumerd.errors import NotFoundError
+
+def echo(task, emit):
+    for number in range(3):
+        emit((task, number))
+
+def whoami(task, emit):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    emit((os.getpid(), signal.SIGINT in blocked))
+
+def fail(task, emit):
+    emit(("began", task))
+    if task == 3:
+        raise NotFoundError("task 3 found nothing")
+    time.sleep(0.01)
+
+def die(task, emit):
+    emit("about to")
+    os._exit(7)
+
+def talk(task, emit):
+    while True:
+        emit(b"x" * 100_000)
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Functions that new processes can import."""
+    (tmp_path / "pool_work.py").write_text(textwrap.dedent(WORK))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield importlib.import_module("pool_work")
+    import sys
+
+    del sys.modules["pool_work"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_events_of_a_task_arrive_in_their_order(work: Any, workers: int) -> None:
+    events: list[Any] = []
+    run_tasks(work.echo, range(5), workers=workers, on_event=events.append, stop=Stop())
+    assert sorted(events) == [(task, number) for task in range(5) for number in range(3)]
+    for wanted in range(5):
+        assert [number for task, number in events if task == wanted] == [0, 1, 2]
+
+
+def test_processes_are_others_and_do_not_hear_ctrl_c(work: Any) -> None:
+    events: list[Any] = []
+    run_tasks(work.whoami, range(4), workers=2, on_event=events.append, stop=Stop())
+    assert all(pid != os.getpid() and blocked for pid, blocked in events)
+    assert not psutil.Process().children()[1:]  # the tracker of resources stays
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_error_ends_all(work: Any, workers: int) -> None:
+    events: list[Any] = []
+    with pytest.raises(NotFoundError, match="task 3 found nothing"):
+        run_tasks(work.fail, range(10_000), workers=workers, on_event=events.append, stop=Stop())
+    assert len(events) < 1000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_listener_ends_all(work: Any, workers: int) -> None:
+    def listen(event: object) -> None:
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=Stop())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_wish_to_stop_ends_all(work: Any, workers: int) -> None:
+    stop = Stop()
+    events: list[Any] = []
+
+    def listen(event: object) -> None:
+        events.append(event)
+        stop.requested = len(events) > 5
+
+    with pytest.raises(InterruptedWorkError):
+        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=stop)
+
+
+def test_the_death_of_a_worker_is_an_error(work: Any) -> None:
+    with pytest.raises(WorkerDiedError, match="a worker process died"):
+        run_tasks(work.die, range(4), workers=2, on_event=lambda event: None, stop=Stop())
+
+
+def test_no_tasks_are_no_work() -> None:
+    run_tasks(lambda task, emit: None, [], workers=4, on_event=lambda event: None, stop=Stop())
