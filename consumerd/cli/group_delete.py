@@ -44,7 +44,7 @@ def command(place: Place, group: str | None, execute: bool, backup: Path | None,
     Refused while the group has members or owners. Before anything is deleted, a file with all offsets (which `offsets
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line.
     """
-    from consumerd.cli.tables import show_rows  # noqa: PLC0415
+    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
     name = place.group_or(group)
     outcome = place.run(lambda session: _delete(session, name, execute=execute, backup=backup))
@@ -59,7 +59,7 @@ def command(place: Place, group: str | None, execute: bool, backup: Path | None,
     else:
         verb = "deleted" if execute else "would be deleted"
         rows = ([node.path] for node in outcome.tree)
-        show_rows(["node"], rows, title=f"group {name}: {len(outcome.tree)} nodes {verb}")
+        show_rows(["node"], rows, title=f"group {name}: {counted(len(outcome.tree), 'node')} {verb}")
     if not execute:
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 

@@ -148,6 +148,7 @@ async def _remaining(zk: ZooKeeper, group: str, connect: Connector, kept: Sequen
 def _show(group: str, outcome: Outcome, *, fix: bool, as_json: bool) -> None:
     """Print the outcome. Raises CheckFailedError while something has to be mended."""
     from consumerd.admin import CheckFailedError, describe_step  # noqa: PLC0415
+    from consumerd.cli.tables import counted  # noqa: PLC0415
 
     done = outcome.remaining is not None
     if as_json:
@@ -167,7 +168,7 @@ def _show(group: str, outcome: Outcome, *, fix: bool, as_json: bool) -> None:
         each for each in (outcome.findings if outcome.remaining is None else outcome.remaining) if not each.is_notice
     ]
     if left:
-        raise CheckFailedError(f"group {group!r} has {len(left)} findings that should be mended")
+        raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to be mended")
 
 
 def _line(what: str, text: str) -> None:
@@ -177,13 +178,14 @@ def _line(what: str, text: str) -> None:
 
 
 def _show_findings(group: str, findings: Sequence[Finding], *, still: bool = False) -> None:
-    from consumerd.cli.tables import printable, show_rows  # noqa: PLC0415
+    from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
 
     if not sys.stdout.isatty():
         rows = ([each.kind, each.subject, each.says, each.remedy] for each in findings)
         show_rows(["kind", "subject", "finding", "remedy"], rows, kind="still" if still else "finding")
         return
-    click.echo(f"group {group}: {len(findings) or 'no'} findings{' are left' if still else ''}")
+    number = counted(len(findings), "finding") if findings else "nothing found"
+    click.echo(f"group {group}: {number}{', still' if still else ''}")
     for each in findings:
         click.echo(f"\n{printable(f'{each.kind}: {each.subject}')}{' (notice)' if each.is_notice else ''}")
         for text in (each.says, f"Remedy: {each.remedy}"):

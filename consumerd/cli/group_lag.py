@@ -92,7 +92,7 @@ async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Co
 
 def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, watching: bool) -> None:
     from consumerd.admin import total_lag  # noqa: PLC0415
-    from consumerd.cli.tables import show_rows  # noqa: PLC0415
+    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
     total = total_lag(sight.lags)
     unknown = [each for each in sight.lags if each.lag is None]
@@ -110,8 +110,9 @@ def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, wa
             row += speeds
     for row, each in zip(rows, sight.lags, strict=True):
         row.append(each.remark)
+    known = counted(len(sight.lags) - len(unknown), "partition")
     not_known = f", without {len(unknown)} that could not be asked for" if unknown else ""
-    title = f"group {group}: {total:,} bytes of lag in {len(sight.lags) - len(unknown)} partitions{not_known}"
+    title = f"group {group}: {counted(total, 'byte')} of lag in {known}{not_known}"
     show_rows([*columns, "remark"], rows, title=title, kind="partition")
     if not terminal:
         show_rows(["total"], [[total, len(unknown)]], kind="total")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.admin import CheckFailedError, Difference, Topics, differences, survey_group
-from consumerd.cli.tables import show_rows
+from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import NotFoundError
 from consumerd.group import partitions_of
 from consumerd.registry import RegistryError, Subscription
@@ -87,13 +87,13 @@ def show_report(view: GroupView, topics: Topics, *, as_json: bool) -> None:
     show_rows(
         ["member", "subscription", ">partitions"],
         ((name, member.text, _owned(view, name)) for name, member in view.members.items()),
-        title=f"group {view.group}: {len(view.members)} members",
+        title=f"group {view.group}: {counted(len(view.members), 'member')}",
         kind="member",
     )
     show_rows(
         ["partition", "owner", ">offset", "remark"],
         ((row.partition, row.owner, row.offset, row.remark) for row in rows),
-        title=f"{len(rows)} partitions, {sum(row.unowned for row in rows)} unowned",
+        title=f"{counted(len(rows), 'partition')}, {sum(row.unowned for row in rows)} unowned",
         kind="partition",
     )
     show_rows(["problem"], ([problem] for problem in view.problems), kind="problem")
@@ -142,6 +142,6 @@ def show_verification(group: str, found: Sequence[Difference], *, as_json: bool)
     else:
         show_rows(["partition or member", "difference"], found)
     if found:
-        raise CheckFailedError(f"group {group!r} is not as its members' rule says: {len(found)} differences")
+        raise CheckFailedError(f"group {group!r} is not as its members' rule says: {counted(len(found), 'difference')}")
     if sys.stdout.isatty() and not as_json:
         click.echo(f"group {group}: every partition has the owner that the members' rule names")

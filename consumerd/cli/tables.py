@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 partition`, `2,000 partitions`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", kind: str = "") -> None:
     """Print rows. `title` stands above a table; `kind` is the first field of a line, where several kinds are mixed.
 
@@ -36,11 +41,14 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(
             column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
         )
     for row in cells:
         table.add_row(*map(Text, row))
-    Console(highlight=False, emoji=False, markup=False).print(table)
+    console = Console(highlight=False, emoji=False, markup=False)
+    if title:
+        console.print(Text(title), soft_wrap=True)
+    console.print(table)

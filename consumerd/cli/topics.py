@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.session import broker_timeout_option, connector, json_option, place_options
-from consumerd.cli.tables import show_rows
+from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,9 @@ def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_js
             (partition, _address(sight.brokers.get(partition.broker)), *_cells(found))
             for partition, found in sight.ranges.items()
         ),
-        title=f"{len(sight.topics)} topics, {len(sight.ranges)} partitions, {known:,} bytes",
+        title=", ".join(
+            [counted(len(sight.topics), "topic"), counted(len(sight.ranges), "partition"), counted(known, "byte")]
+        ),
     )
 
 
