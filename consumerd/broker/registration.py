@@ -4,6 +4,8 @@ Strategy: a set of topics that should be registered and a note of what this sess
 second up to the first whenever a topic is new, the session is new, or our address was deleted. The nodes are ephemeral
 and made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout waits until
 the node of its former life is gone, where 0.7.2 dies; an id that is still held after that belongs to a live broker.
+A node with our very address is a former life for certain, because we are the one that listens there: it is waited
+for longer, as its session may have had a longer timeout.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import structlog
 
 from consumerd.errors import IdTakenError
 from consumerd.ports import SessionEvent
+from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import broker_path, topic_broker_path
-from consumerd.registry.values import Broker, format_broker, format_partition_count, make_creator_id
-from consumerd.zk.errors import ConnectionLost, NodeExists, NotConnected, SessionChanged
+from consumerd.registry.values import Broker, format_broker, format_partition_count, make_creator_id, parse_broker
+from consumerd.zk.errors import ConnectionLost, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,6 +31,8 @@ logger = structlog.get_logger(__name__)
 
 #: A dead session is buried by the server up to a tick or two after its timeout.
 _MARGIN = 2.0
+#: No server gives a session more than 20 ticks, by default 40 seconds; for our own former ones.
+_OWN_PATIENCE = 60.0
 #: Pause after a failed attempt.
 _RETRY = 1.0
 
@@ -52,6 +57,8 @@ class Registration:
         self._clock = clock
         self._topics: set[str] = set()
         self._registered: set[str] = set()
+        #: Topic nodes that this session found to be somebody else's.
+        self._foreign: set[str] = set()
         self._session = 0
         self._wake = asyncio.Event()
 
@@ -113,24 +120,32 @@ class Registration:
         if self._zookeeper.session_id != self._session:
             self._session = self._zookeeper.session_id
             self._registered.clear()
+            self._foreign.clear()
         address = broker_path(self._id)
         if address not in self._registered:
             await self._register_address(address)
         for topic in sorted(self._topics):
             path = topic_broker_path(topic, self._id)
-            if path not in self._registered:
-                count = format_partition_count(self._partitions_of(topic))
-                await self._create(path, count)
-                logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
+            if path not in self._registered and path not in self._foreign:
+                await self._register_topic(topic, path)
+
+    async def _register_topic(self, topic: str, path: str) -> None:
+        count = format_partition_count(self._partitions_of(topic))
+        try:
+            await self._create(path, count, self._patience)
+        except NodeExists:
+            # The id is ours, so no live broker holds it: somebody has made it by hand, and then it says what they want.
+            self._foreign.add(path)
+            logger.error("topic_node_is_foreign", topic=topic, broker=self._id, path=path)
+        else:
+            logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
 
     async def _register_address(self, address: str) -> None:
         creator = make_creator_id(self._host, int(self._clock.wall() * 1000))
         value = format_broker(Broker(self._id, creator, self._host, self._port))
-        holder = await self._zookeeper.exists(address)
-        if holder is not None and holder.ephemeral_owner != self._session:
-            logger.warning("waiting_for_broker_id", broker=self._id, seconds=self._patience)
+        patience = await self._patience_for(address)
         try:
-            await self._create(address, value)
+            await self._create(address, value, patience)
         except NodeExists:
             raise IdTakenError(
                 f"broker id {self._id} is held by another live broker in ZooKeeper ({address}); "
@@ -138,9 +153,32 @@ class Registration:
             ) from None
         logger.info("broker_registered", broker=self._id, address=value)
 
-    async def _create(self, path: str, text: str) -> None:
+    async def _patience_for(self, address: str) -> float:
+        """How long to wait for whoever holds our id, in seconds. Raises IdTakenError where waiting is in vain."""
+        try:
+            data, stat = await self._zookeeper.get(address)
+        except NoNode:
+            return self._patience
+        if stat.ephemeral_owner == self._session:
+            return self._patience
+        if not stat.ephemeral_owner:
+            raise IdTakenError(
+                f"broker id {self._id} is taken by a node in ZooKeeper ({address}) that no session owns, so it will "
+                "not go by itself; delete it or choose another --broker-id"
+            )
+        patience = self._patience
+        try:
+            holder = parse_broker(self._id, data)
+            if (holder.host, holder.port) == (self._host, self._port):
+                patience = max(patience, _OWN_PATIENCE)
+        except RegistryError as error:
+            logger.warning("broker_node_unreadable", path=address, reason=str(error))
+        logger.warning("waiting_for_broker_id", broker=self._id, seconds=patience)
+        return patience
+
+    async def _create(self, path: str, text: str, patience: float) -> None:
         session = self._session
-        await self._zookeeper.create_ephemeral(path, text.encode(), wait=self._patience)
+        await self._zookeeper.create_ephemeral(path, text.encode(), wait=patience)
         if self._zookeeper.session_id != session:
             raise SessionChanged(session, self._zookeeper.session_id)
         self._registered.add(path)

@@ -1,0 +1,148 @@
+"""The broker's nodes against a ZooKeeper in memory: whom it waits for, whom it does not, what it survives."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from consumerd.broker import registration as registration_module
+from consumerd.broker.registration import Registration
+from consumerd.clock import SystemClock
+from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.errors import ExitCode, IdTakenError
+
+pytestmark = pytest.mark.asyncio
+
+OURS = b"h-1300000000000:127.0.0.1:9092"
+OTHERS = b"h-1300000000000:127.0.0.1:9093"
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration_module, "_MARGIN", 0.1)
+    monkeypatch.setattr(registration_module, "_RETRY", 0.01)
+
+
+def make(zk: MemorySession) -> Registration:
+    return Registration(zk, 0, "127.0.0.1", 9092, {"one": 1, "three": 3}.get, SystemClock())  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(registration: Registration) -> AsyncIterator[None]:
+    task = asyncio.create_task(registration.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+async def test_the_chroot_and_all_parents_are_created() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(chroot="/some/where") as zk:
+        await make(zk).register(["three"])
+        dump = zookeeper.dump()
+    assert dump["/some/where/brokers/topics/three/0"] == b"3"
+    assert dump["/some/where/brokers/ids/0"] is not None
+    assert dump["/some/where/brokers/ids"] is None
+
+
+async def test_its_own_former_life_is_waited_for_longer_than_any_session_of_today() -> None:
+    """Its address is ours and we listen there, so it cannot be alive, however long its session had asked to live."""
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(session_timeout=0.2) as zk:
+        zookeeper.put("/brokers/ids/0", OURS, session_id=7)
+        zookeeper.put("/brokers/topics/three/0", b"1", session_id=7)
+        registering = asyncio.create_task(make(zk).register(["three"]))
+        await asyncio.sleep(0.6)
+        assert not registering.done()
+        zookeeper.end(7)
+        await registering
+        assert zookeeper.dump()["/brokers/ids/0"] != OURS
+        assert zookeeper.dump()["/brokers/topics/three/0"] == b"3"
+
+
+@pytest.mark.parametrize("data", [OTHERS, b"no address", None])
+async def test_a_live_broker_is_refused_after_its_session_could_have_ended(data: bytes | None) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(session_timeout=0.2) as zk:
+        zookeeper.put("/brokers/ids/0", data, session_id=7)
+        with pytest.raises(IdTakenError, match="broker id 0 is held by another live broker") as caught:
+            await make(zk).register([])
+        assert caught.value.exit_code == ExitCode.ID_TAKEN
+        assert zookeeper.dump()["/brokers/ids/0"] == data
+
+
+async def test_an_id_node_that_nobody_owns_is_not_waited_for() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        zookeeper.put("/brokers/ids/0", OURS)
+        async with asyncio.timeout(2):
+            with pytest.raises(IdTakenError, match="no session owns, so it will not go by itself; delete it"):
+                await make(zk).register([])
+
+
+async def test_a_topic_node_that_somebody_made_by_hand_stops_nothing() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(session_timeout=0.1) as zk:
+        zookeeper.put("/brokers/topics/one/0", b"8")
+        registration = make(zk)
+        await registration.register(["one", "three"])
+        assert zookeeper.dump()["/brokers/topics/one/0"] == b"8"
+        assert zookeeper.dump()["/brokers/topics/three/0"] == b"3"
+        async with running(registration):
+            registration.add_topic("one")
+            registration.add_topic("three")
+            zookeeper.remove("/brokers/topics/one/0")
+            zookeeper.expire(zk)  # the next session looks again
+            await until(lambda: "/brokers/topics/three/0" in zookeeper.dump())
+        await registration.withdraw()
+        assert "/brokers/ids/0" not in zookeeper.dump()
+
+
+async def test_all_comes_back_after_every_kind_of_break() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(session_timeout=2.0) as zk:
+        registration = make(zk)
+        await registration.register(["three"])
+        async with running(registration):
+            for round_number in range(12):
+                await asyncio.sleep(0.002)  # the creator id holds a millisecond
+                before = zookeeper.dump()["/brokers/ids/0"]
+                match round_number % 4:
+                    case 0:
+                        zookeeper.expire(zk)
+                    case 1:
+                        zookeeper.disconnect(zk)
+                        zookeeper.expire(zk)
+                        zookeeper.reconnect(zk)
+                    case 2:
+                        zookeeper.remove("/brokers/ids/0")
+                    case 3:
+                        zookeeper.cut_next_call(zk, carried_out=bool(round_number % 8 == 3))
+                        zookeeper.remove("/brokers/ids/0")
+                        await until(lambda: zk.link is None)
+                        zookeeper.reconnect(zk)
+                await until(lambda before=before: zookeeper.dump().get("/brokers/ids/0") not in (None, before))
+                await until(lambda: "/brokers/topics/three/0" in zookeeper.dump())
+
+
+async def test_an_id_that_another_takes_after_an_expiry_ends_the_broker() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session(session_timeout=0.2) as zk:
+        registration = make(zk)
+        await registration.register([])
+        zookeeper.disconnect(zk)
+        zookeeper.expire(zk)
+        zookeeper.put("/brokers/ids/0", OTHERS, session_id=7)
+        zookeeper.reconnect(zk)
+        with pytest.raises(IdTakenError):
+            async with asyncio.timeout(5):
+                await registration.run()
