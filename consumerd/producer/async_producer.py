@@ -262,7 +262,8 @@ class AsyncProducer:
         except Exception:
             log.exception("callback_failed", callback="last_batch_before_close")
         else:
-            await self._send(last)
+            if last:
+                await self._send(last)
 
     async def _send(self, events: Sequence[Event]) -> None:
         """Hand a batch to the event handler, and see what came of it."""

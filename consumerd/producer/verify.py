@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from consumerd.net import Connection
     from consumerd.ports import Clock
 
-#: Bytes asked for in one fetch; more where a message is larger.
-_FETCH_BYTES = 1 << 20
+#: Bytes asked for in one fetch; more where a message is larger, up to what a request may have (golden notes, 8).
+_FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20
 #: Pauses between looks at a log that has nothing new to show, in seconds: the first, and the longest.
 _PAUSE, _MAX_PAUSE = 0.02, 0.5
 _MOST_PARTITIONS = 1 << 20
@@ -151,8 +151,6 @@ class Verification:
         request = FetchRequest(*place, expected.position, expected.fetch_bytes)
         try:
             answer = decode_fetch_response(await self._connection.request(request.encode()))
-        except ConnectionClosedError:
-            raise
         except WireError as error:
             raise ConnectionClosedError(f"broker {self._broker} gave an answer that is none: {error}") from error
         if answer.error != ErrorCode.NONE:
@@ -160,15 +158,16 @@ class Verification:
             return False
         batch = decode_batch(answer.data, expected.position)
         expected.read += _digests(batch.payloads)
-        moved = batch.next_offset > expected.position
-        expected.position = batch.next_offset
-        if batch.end is BatchEnd.CORRUPT and not moved:  # somebody else's: ours was checked by the broker
-            expected.stuck = batch.resume_offset is None
-            expected.position = batch.resume_offset or expected.position
-        elif batch.end is BatchEnd.PARTIAL and not moved:
-            expected.fetch_bytes = max(2 * expected.fetch_bytes, batch.needed or 0)
-            return True
-        return moved
+        if batch.next_offset > expected.position:
+            expected.position = batch.next_offset
+        elif batch.end is BatchEnd.CORRUPT and batch.resume_offset is not None:
+            expected.position = batch.resume_offset  # somebody else's: ours was checked by the broker
+        elif batch.end is BatchEnd.PARTIAL and expected.fetch_bytes < _MAX_FETCH_BYTES:
+            expected.fetch_bytes = min(max(2 * expected.fetch_bytes, batch.needed or 0), _MAX_FETCH_BYTES)
+        else:
+            expected.stuck = batch.end is not BatchEnd.COMPLETE
+            return False
+        return True
 
 
 async def count_partitions(connection: Connection, topic: str) -> int:

@@ -1,11 +1,14 @@
-"""Our producer sends what Kafka 0.7.2's synchronous producer was recorded to send (wire/client_captures.json).
+"""Our producers send what Kafka 0.7.2's were recorded to send (wire/client_captures.json).
 
 Byte for byte where the payload is plain; compressed ones after decompression, since compressors differ. Connections 1
-to 3 used a list of brokers, connection 5 a ZooKeeper; connection 4 is the asynchronous producer's.
+to 3 used a list of brokers, connection 5 a ZooKeeper. Connection 4 is the asynchronous producer's, connection 27 that
+of the mirror maker, which is asynchronous too: there the order of a request's entries is that of a hash map, and no
+order is compared.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from typing import TYPE_CHECKING
@@ -14,7 +17,16 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.net import ConnectionClosedError
-from consumerd.producer import Producer, ProducerData, ProducerSettings, StaticRouter, ZooKeeperRouter
+from consumerd.producer import (
+    AsyncProducer,
+    Producer,
+    ProducerData,
+    ProducerSettings,
+    QueueSettings,
+    StaticRouter,
+    ZooKeeperRouter,
+)
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import (
     Codec,
     ErrorCode,
@@ -143,3 +155,59 @@ async def test_keys_partitions_and_a_new_topic(golden: Path, zk_root: str) -> No
         ((topic, partition, outer, payloads),) = decoded(mine)
         assert partition in (0, 1)
         assert [(topic, outer, payloads)] == [(t, o, p) for t, _, o, p in decoded(other)]
+
+
+async def turns() -> None:
+    """Let everything run that can without time passing."""
+    for _ in range(60):
+        await asyncio.sleep(0)
+
+
+def recorded_times(golden: Path, connection: int) -> list[float]:
+    captures = json.loads((golden / "kafka-0.7.2" / "wire" / "client_captures.json").read_bytes())
+    return [c["t"] for c in captures if c["conn"] == connection and c.get("dir") == "c2s" and "frame" in c]
+
+
+async def test_the_asynchronous_producer(golden: Path) -> None:
+    """batch.size=4, queue.time=1000: a full batch at once, the rest when time is up, and at the end what is left."""
+    theirs = recorded(golden, 4)
+    first, second, _ = recorded_times(golden, 4)
+    assert 1.0 <= second - first < 1.1
+    recorder, clock = Recorder(), FakeClock()
+    queue = QueueSettings(batch_size=4, queue_time=1.0)
+    async with AsyncProducer(producer(static(), recorder), clock=clock, queue=queue) as ours:
+        await ours.send("sn-as", [b"async%d" % n for n in range(1, 7)])
+        await turns()
+        assert recorder.frames == theirs[:1]
+        await clock.advance(0.99)
+        await turns()
+        assert len(recorder.frames) == 1
+        await clock.advance(0.02)
+        await turns()
+        assert recorder.frames == theirs[:2]
+        await ours.send_all(
+            [ProducerData("sn-as", [b"a7"]), ProducerData("sn-as2", [b"b8"]), ProducerData("sn-as", [b"a9"])]
+        )
+    mine, other = recorder.frames[2], theirs[2]
+    assert isinstance(decode_request(mine[4:]), MultiProduceRequest)
+    assert sorted(decoded(mine)) == sorted(decoded(other))
+    assert len(mine) == len(other)
+    assert len(theirs) == len(recorder.frames) == 3
+
+
+async def test_what_the_mirror_maker_sent(golden: Path, zk_root: str) -> None:
+    """New topics on the target, gzip: one MULTIPRODUCE with an entry for each topic's partition 0."""
+    (theirs,) = recorded(golden, 27)
+    wanted = {topic: payloads for topic, _, _, payloads in decoded(theirs)}
+    assert sorted(wanted) == ["alpha", "beta"]
+    recorder = Recorder()
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
+        await zk.ensure("/brokers/ids")
+        await zk.create("/brokers/ids/5", b"here-1:127.0.0.1:9092")
+        sync = producer(ZooKeeperRouter(zk, rng=random.Random(1)), recorder, Codec.GZIP)
+        async with AsyncProducer(sync, clock=SystemClock()) as ours:
+            for topic, payloads in wanted.items():
+                await ours.send(topic, payloads)
+    (mine,) = recorder.frames
+    assert isinstance(decode_request(mine[4:]), MultiProduceRequest)
+    assert sorted(decoded(mine)) == sorted(decoded(theirs))

@@ -1,0 +1,601 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.producer import (
+    CallbackHandler,
+    Encoder,
+    Event,
+    EventHandler,
+    EventsFailedError,
+    MessageSizeTooLargeError,
+    NotSentError,
+    ProducerClosedError,
+    ProducerData,
+    QueueFullError,
+    Route,
+    Router,
+    UncertainError,
+    WhenFull,
+)
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from consumerd.producer import Producer
+
+pytestmark = pytest.mark.asyncio
+
+
+# When a batch goes out.
+
+
+async def test_a_full_batch_goes_at_once_and_the_rest_after_the_queue_time(world: Any) -> None:
+    async with world.queued(batch_size=4, queue_time=1.0) as producer:
+        await producer.send("t", [b"%d" % n for n in range(6)])
+        await world.settle()
+        assert [entries[0][2] for entries in world.produced] == [[b"0", b"1", b"2", b"3"]]
+        await world.advance(0.9)
+        assert len(world.produced) == 1
+        assert producer.queued == 2
+        await world.advance(0.1)
+        assert world.produced[1:] == [[("t", -1, [b"4", b"5"])]]
+        assert producer.queued == 0
+    assert producer.stats.sent == producer.stats.enqueued == 6
+    assert producer.stats.batches == 2
+
+
+async def test_the_oldest_message_decides_when_time_is_up(world: Any) -> None:
+    async with world.queued(batch_size=100, queue_time=1.0) as producer:
+        await world.advance(10)  # idle time does not count
+        await producer.send("t", [b"a"])
+        await world.advance(0.7)
+        await producer.send("t", [b"b"])
+        await world.advance(0.2)
+        assert not world.produced
+        await world.advance(0.1)
+        assert world.produced == [[("t", -1, [b"a", b"b"])]]
+        await producer.send("t", [b"c"])
+        await world.advance(0.99)
+        assert len(world.produced) == 1
+        await world.advance(0.01)
+        assert len(world.produced) == 2
+
+
+async def test_a_message_left_over_by_a_batch_has_the_age_of_its_own_send(world: Any) -> None:
+    async with world.queued(batch_size=3, queue_time=1.0) as producer:
+        await producer.send("t", [b"a", b"b"])
+        await world.advance(0.6)
+        await producer.send("t", [b"c", b"d"])  # d is of 0.6
+        await world.advance(0.5)
+        assert len(world.produced) == 1
+        await world.advance(0.5)
+        assert world.produced[1] == [("t", -1, [b"d"])]
+
+
+async def test_flush_and_close_send_what_is_there(world: Any) -> None:
+    producer = world.queued()
+    await producer.start()
+    await producer.send("t", [b"a"])
+    await producer.flush()
+    assert world.stored("t") == [b"a"]
+    await producer.flush()
+    await producer.send("t", [b"b"])
+    await producer.close()
+    assert world.stored("t") == [b"a", b"b"]
+    assert not world.broker.connections
+    await producer.close()
+    with pytest.raises(ProducerClosedError):
+        await producer.send("t", [b"c"])
+
+
+async def test_the_age_of_a_queue_that_is_smaller_than_a_batch_is_no_matter(world: Any) -> None:
+    async with world.queued(batch_size=200, queue_size=5) as producer:
+        await producer.send("t", [b"%d" % n for n in range(23)])
+        assert producer.stats.enqueued == 23
+    assert world.stored("t") == [b"%d" % n for n in range(23)]
+
+
+async def test_before_the_start_nothing_is_taken(world: Any) -> None:
+    producer = world.queued()
+    with pytest.raises(ProducerClosedError, match="not started"):
+        await producer.send("t", [b"a"])
+    await producer.close()
+    async with world.queued() as other:
+        with pytest.raises(ProducerClosedError, match="already"):
+            await other.start()
+
+
+# What goes out.
+
+
+async def test_always_a_multiproduce_with_one_entry_per_topic_and_partition(world: Any, by_key: Any) -> None:
+    async with world.queued(world.producer(by_key)) as producer:
+        await producer.send_all(
+            [
+                ProducerData("t", [b"1"], key="a"),
+                ProducerData("u", [b"2"], key="a"),
+                ProducerData("t", [b"3"], key="bb"),
+                ProducerData("t", [b"4", "5"], key="b"),  # the same partition as "a"
+                ProducerData("t", [b"6"], partition=7),
+            ]
+        )
+        await producer.flush()
+        await producer.send("u", ["ж"], key="a")
+    assert world.produced == [
+        [("t", 1, [b"1", b"4", b"5"]), ("u", 1, [b"2"]), ("t", 2, [b"3"]), ("t", 7, [b"6"])],
+        [("u", 1, ["ж".encode()])],
+    ]
+    assert all(isinstance(r, (MultiProduceRequest, FetchRequest)) for r in world.broker.requests)
+
+
+async def test_a_wrong_topic_is_told_at_once(world: Any) -> None:
+    async with world.queued() as producer:
+        with pytest.raises(InvalidTopicError):
+            await producer.send_all([ProducerData("t", [b"x"]), ProducerData("a/b", [b"x"])])
+        assert producer.queued == 0
+        with pytest.raises(TypeError, match="list of messages"):
+            await producer.send("t", b"one")
+
+
+async def test_what_cannot_be_sent_fails_alone(world: Any, told: Any) -> None:
+    producer = world.queued(world.producer(max_message_bytes=5), callbacks=told)
+    async with producer:
+        await producer.send("t", [b"a", b"too large", b"b", 17, b"c", "\ud800"])
+        with pytest.raises(NotSentError, match=r"3 queued messages were not sent.*the first because") as caught:
+            await producer.flush()
+        assert caught.value.count == 3
+        await producer.send("t", [b"d"])
+    assert world.stored("t") == [b"a", b"b", b"c", b"d"]
+    assert [event.message for event in told.lost] == [17, "\ud800", b"too large"]
+    assert (producer.stats.sent, producer.stats.failed, producer.stats.enqueued) == (4, 3, 7)
+
+
+async def test_an_own_encoder(world: Any) -> None:
+    class Comma(Encoder):
+        def encode(self, message: Any, /) -> bytes:
+            return ",".join(map(str, message)).encode()
+
+    async with world.queued(world.producer(encoder=Comma())) as producer:
+        await producer.send("t", [(1, 2), (3,)])
+    assert world.stored("t") == [b"1,2", b"3"]
+
+    class Wrong(Encoder):
+        def encode(self, message: Any, /) -> bytes:
+            return message  # type: ignore[no-any-return]
+
+    producer = world.queued(world.producer(encoder=Wrong()))
+    await producer.start()
+    await producer.send("t", ["text"])
+    with pytest.raises(NotSentError, match="the encoder gave a str"):
+        await producer.close()
+
+
+# A queue without room.
+
+
+def stuck(world: Any) -> asyncio.Event:
+    """Nobody can connect until the event is set."""
+    gate, connect = asyncio.Event(), world.broker.connect
+
+    async def wait(host: str, port: int) -> Any:
+        await gate.wait()
+        return await connect(host, port)
+
+    world.broker.connect = wait
+    return gate
+
+
+async def test_block_waits_and_keeps_the_order(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=3, batch_size=2) as producer:
+        task = asyncio.create_task(producer.send("t", [b"%d" % n for n in range(10)]))
+        await world.advance(1000)
+        assert not task.done()
+        assert producer.queued == 3
+        gate.set()
+        await task
+        assert producer.stats.enqueued == 10
+    assert world.stored("t") == [b"%d" % n for n in range(10)]
+    assert producer.stats.dropped == 0
+
+
+async def test_blocked_senders_are_served_in_turn_and_a_cancelled_one_is_left_out(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=1, batch_size=1) as producer:
+        tasks = []
+        for n in range(6):
+            tasks.append(asyncio.create_task(producer.send("t", [b"%d" % n])))
+            await world.settle()
+        tasks[3].cancel()
+        await world.settle()
+        gate.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(o) for o in outcomes] == [type(None)] * 3 + [asyncio.CancelledError] + [type(None)] * 2
+    assert world.stored("t") == [b"0", b"1", b"2", b"4", b"5"]
+
+
+async def test_blocked_senders_learn_of_the_end(world: Any) -> None:
+    gate = stuck(world)
+    producer = world.queued(queue_size=1, batch_size=1)
+    await producer.start()
+    tasks = [asyncio.create_task(producer.send("t", [b"%d" % n])) for n in range(4)]
+    await world.settle()
+    closing = asyncio.create_task(producer.close())
+    await world.settle()
+    gate.set()
+    await closing
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(o) for o in outcomes] == [type(None)] * 2 + [ProducerClosedError] * 2
+    assert world.stored("t") == [b"0", b"1"]
+
+
+async def test_timeout_of_0_refuses_at_once_as_0_7_2_does(world: Any, told: Any) -> None:
+    gate = stuck(world)
+    producer = world.queued(queue_size=3, batch_size=2, when_full=WhenFull.TIMEOUT, callbacks=told)
+    async with producer:
+        with pytest.raises(QueueFullError, match="the queue of 3 messages was full:") as caught:
+            await producer.send("t", [b"%d" % n for n in range(9)])
+        accepted = caught.value.accepted
+        assert 3 <= accepted < 9
+        assert ("after_enqueue", (b"%d" % accepted, False)) in told.calls
+        gate.set()
+    assert world.stored("t") == [b"%d" % n for n in range(accepted)]
+    assert (producer.stats.dropped, producer.stats.enqueued) == (1, accepted)
+
+
+async def test_timeout_waits_for_so_long(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=2, batch_size=1, when_full=WhenFull.TIMEOUT, enqueue_timeout=3.0) as producer:
+        await producer.send("t", [b"a"])
+        await world.settle()
+        await producer.send("t", [b"b", b"c"])
+        late = asyncio.create_task(producer.send("t", [b"x"]))
+        await world.advance(2.9)
+        assert not late.done()
+        await world.advance(0.2)
+        with pytest.raises(QueueFullError, match="full for 3 s"):
+            await late
+        in_time = asyncio.create_task(producer.send("t", [b"d"]))
+        cancelled = asyncio.create_task(producer.send("t", [b"y"]))
+        await world.advance(1)
+        cancelled.cancel()
+        gate.set()
+        await in_time
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled()
+    assert world.stored("t") == [b"a", b"b", b"c", b"d"]
+    assert producer.stats.dropped == 1
+
+
+async def test_closing_ends_a_wait_with_a_timeout(world: Any) -> None:
+    gate = stuck(world)
+    producer = world.queued(queue_size=1, batch_size=1, when_full=WhenFull.TIMEOUT, enqueue_timeout=3.0)
+    await producer.start()
+    await producer.send("t", [b"a"])
+    await world.settle()
+    await producer.send("t", [b"b"])
+    waiting = asyncio.create_task(producer.send("t", [b"c"]))
+    await world.settle()
+    closing = asyncio.create_task(producer.close())
+    await world.settle()
+    with pytest.raises(ProducerClosedError, match="waited for room"):
+        await waiting
+    gate.set()
+    await closing
+    assert world.stored("t") == [b"a", b"b"]
+
+
+async def test_drop_counts(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=3, batch_size=2, when_full=WhenFull.DROP) as producer:
+        await producer.send("t", [b"%d" % n for n in range(20)])
+        gate.set()
+        await world.settle()
+        await producer.send("t", [b"last"])
+    assert producer.stats.enqueued + producer.stats.dropped == 21
+    assert producer.stats.dropped >= 10
+    stored = world.stored("t")
+    assert len(stored) == producer.stats.sent == producer.stats.enqueued
+    assert stored[-1] == b"last"
+    assert stored[:-1] == sorted(stored[:-1], key=int)
+
+
+async def test_a_sender_that_never_waits_does_not_starve_the_sending(world: Any) -> None:
+    async with world.queued(queue_size=1000, batch_size=10, when_full=WhenFull.DROP) as producer:
+        for n in range(5000):
+            await producer.send("t", [b"%d" % n])
+    assert len(world.stored("t")) == producer.stats.sent > 2500
+
+
+# What goes wrong on the way.
+
+
+def failing(world: Any, times: int, *, stored: bool) -> None:
+    """The next `times` batches lose their connection: before the broker took them, or after."""
+    left = times
+
+    def fail(request: Request) -> bytes | Exception | None:
+        nonlocal left
+        if left and isinstance(request, FetchRequest if stored else MultiProduceRequest):
+            left -= 1
+            return ConnectionClosedError("cut", blamed=True)
+        return None
+
+    world.broker.on_request = fail
+
+
+async def test_a_batch_is_sent_again_before_the_next_one(world: Any) -> None:
+    failing(world, 1, stored=True)
+    async with world.queued(batch_size=2) as producer:
+        await producer.send("t", [b"a", b"b", b"c"])
+        await world.advance(60)
+    assert world.stored("t") == [b"a", b"b", b"a", b"b", b"c"]
+    assert producer.stats.sent == 3
+
+
+async def test_only_what_is_not_confirmed_is_sent_again(world: Any) -> None:
+    """A batch for two brokers, one of which cannot be reached at first: the other's part is not repeated."""
+
+    class ByPartition(Router):
+        async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
+            assert partition is not None
+            return Route(f"broker-{partition}", 1, partition)
+
+        async def close(self) -> None:
+            return
+
+    refusals = iter([True, True])
+    connect = world.broker.connect
+
+    async def refuse(host: str, port: int) -> Any:
+        if host == "broker-1" and next(refusals, False):
+            raise ConnectError("refused")
+        return await connect(host, port)
+
+    world.broker.connect = refuse
+    async with world.queued(world.producer(ByPartition())) as producer:
+        await producer.send_all([ProducerData("t", [b"%d" % n], partition=n % 2) for n in range(4)])
+        flushing = asyncio.create_task(producer.flush())
+        await world.advance(60)
+        await flushing
+    assert world.produced == [[("t", 0, [b"0", b"2"])], [("t", 1, [b"1", b"3"])]]
+
+
+async def test_what_is_given_up_is_told_and_the_next_batch_goes_on(world: Any, told: Any) -> None:
+    failing(world, 1, stored=False)
+    producer = world.queued(world.producer(resends=0), batch_size=2, callbacks=told)
+    await producer.start()
+    await producer.send("t", [b"a", b"b", b"c"])
+    with pytest.raises(NotSentError, match="2 queued messages") as caught:
+        await producer.close()
+    assert isinstance(caught.value.__cause__, UncertainError)
+    assert world.stored("t") == [b"c"]
+    assert [event.message for event in told.lost] == [b"a", b"b"]
+    assert told.calls[-1] == ("close", None)
+    assert (producer.stats.failed, producer.stats.sent) == (2, 1)
+    assert not world.broker.connections
+
+
+async def test_without_confirmation_a_flush_asks(world: Any) -> None:
+    failing(world, 1, stored=True)
+    async with world.queued(world.producer(confirm=False)) as producer:
+        await producer.send("t", [b"a"])
+        with pytest.raises(UncertainError):
+            await producer.flush()
+        await producer.send("t", [b"b"])
+        await producer.flush()
+    assert world.stored("t") == [b"a", b"b"]
+
+
+async def test_close_with_a_limit_gives_up_what_is_left(world: Any, told: Any) -> None:
+    stuck(world)
+    producer = world.queued(batch_size=2, callbacks=told)
+    await producer.start()
+    await producer.send("t", [b"%d" % n for n in range(5)])
+    await world.settle()
+    closing = asyncio.create_task(producer.close(timeout=2.0))
+    await world.advance(1.9)
+    assert not closing.done()
+    await world.advance(0.2)
+    with pytest.raises(NotSentError, match="5 queued messages"):
+        await closing
+    assert [event.message for event in told.lost] == [b"%d" % n for n in range(5)]
+    assert producer.stats.failed == 5
+
+
+async def test_a_cancelled_close_leaves_no_task_behind(world: Any) -> None:
+    stuck(world)
+    producer = world.queued()
+    await producer.start()
+    await producer.send("t", [b"a"])
+    closing = asyncio.create_task(producer.close())
+    await world.settle()
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert len(asyncio.all_tasks()) == 1
+    assert producer.stats.failed == 1
+
+
+async def test_an_error_in_the_block_does_not_take_away_what_was_accepted(world: Any) -> None:
+    async def fail() -> None:
+        async with world.queued() as producer:
+            await producer.send("t", [b"a"])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert world.stored("t") == [b"a"]
+
+
+async def test_a_cancelled_block_ends_at_once(world: Any) -> None:
+    stuck(world)
+
+    async def work() -> None:
+        async with world.queued() as producer:
+            await producer.send("t", [b"a"])
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await world.settle()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert len(asyncio.all_tasks()) == 1
+
+
+# Those who take part.
+
+
+async def test_the_callbacks_in_their_order(world: Any, told: Any) -> None:
+    async with world.queued(batch_size=2, callbacks=told) as producer:
+        await producer.send("t", [b"a"])
+        await producer.send("t", [b"b"])
+        await world.settle()
+        await producer.send("t", [b"c"])
+    assert told.calls == [
+        ("before_enqueue", b"a"),
+        ("after_enqueue", (b"a", True)),
+        ("before_enqueue", b"b"),
+        ("after_enqueue", (b"b", True)),
+        ("after_dequeuing_existing_data", b"a"),
+        ("after_dequeuing_existing_data", b"b"),
+        ("before_sending_data", [b"a", b"b"]),
+        ("before_enqueue", b"c"),
+        ("after_enqueue", (b"c", True)),
+        ("after_dequeuing_existing_data", b"c"),
+        ("before_sending_data", [b"c"]),
+        ("last_batch_before_close", None),
+        ("close", None),
+    ]
+
+
+class Changing(CallbackHandler):
+    """Changes something at every point."""
+
+    def __init__(self) -> None:
+        self.kept: list[Event] = []
+
+    def before_enqueue(self, event: Event) -> Event:
+        return event._replace(message=event.message.upper())
+
+    def after_dequeuing_existing_data(self, event: Event) -> Sequence[Event]:
+        if event.message == b"KEEP":
+            self.kept.append(event)
+            return ()
+        return [event, event._replace(topic="copy")]
+
+    def before_sending_data(self, events: Sequence[Event]) -> Sequence[Event]:
+        return [event for event in events if event.message != b"NO"]
+
+    def last_batch_before_close(self) -> Sequence[Event]:
+        return self.kept
+
+
+async def test_callbacks_may_change_add_and_leave_out(world: Any) -> None:
+    async with world.queued(callbacks=Changing()) as producer:
+        await producer.send("t", [b"a", b"keep", b"no", b"b"])
+        await producer.flush()
+        assert world.stored("t") == world.stored("copy") == [b"A", b"B"]
+    assert world.stored("t") == [b"A", b"B", b"KEEP"]
+    assert producer.stats.sent == 5
+
+
+@pytest.mark.parametrize("point", ["after_dequeuing_existing_data", "before_sending_data"])
+async def test_a_callback_that_raises_loses_what_it_had_and_nothing_else(world: Any, point: str) -> None:
+    callbacks = CallbackHandler()
+    lost: list[Event] = []
+
+    def fail(what: Any) -> Any:
+        if b"bad" in ([what.message] if isinstance(what, Event) else [event.message for event in what]):
+            raise KeyError("oh")
+        return [what] if isinstance(what, Event) else what
+
+    def note(events: Sequence[Event], error: Exception) -> None:
+        lost.extend(events)
+        raise KeyError("here too")
+
+    setattr(callbacks, point, fail)
+    callbacks.not_sent = note  # type: ignore[method-assign]
+    async with world.queued(batch_size=2, callbacks=callbacks) as producer:
+        await producer.send("t", [b"a", b"bad", b"c", b"d"])
+        with structlog.testing.capture_logs(), pytest.raises(NotSentError, match="oh"):
+            await producer.flush()
+    whole_batch = point == "before_sending_data"
+    assert [event.message for event in lost] == ([b"a", b"bad"] if whole_batch else [b"bad"])
+    assert world.stored("t") == ([b"c", b"d"] if whole_batch else [b"a", b"c", b"d"])
+
+
+async def test_a_callback_that_raises_at_the_end_only_loses_the_end(world: Any) -> None:
+    class Bad(CallbackHandler):
+        def last_batch_before_close(self) -> Sequence[Event]:
+            raise KeyError
+
+    async with world.queued(callbacks=Bad()) as producer:
+        await producer.send("t", [b"a"])
+    assert world.stored("t") == [b"a"]
+
+
+async def test_a_callback_of_the_sender_raises_to_the_sender(world: Any) -> None:
+    class Picky(CallbackHandler):
+        def before_enqueue(self, event: Event) -> Event:
+            if event.message == b"bad":
+                raise ValueError("no such thing")
+            return event
+
+    async with world.queued(callbacks=Picky()) as producer:
+        with pytest.raises(ValueError, match="no such thing"):
+            await producer.send("t", [b"a", b"bad", b"c"])
+        assert producer.stats.enqueued == 1
+    assert world.stored("t") == [b"a"]
+
+
+async def test_an_own_event_handler_replaces_encoding_and_sending(world: Any) -> None:
+    batches: list[tuple[list[Any], bytes]] = []
+    ended = []
+
+    class Mine(EventHandler):
+        async def handle(self, events: Sequence[Event], producer: Producer, encoder: Encoder) -> None:
+            batches.append(([event.message for event in events], encoder.encode("é")))
+            if events[0].message == "some":
+                raise EventsFailedError([(events[1], KeyError("second"))])
+            if events[0].message == "all":
+                raise RuntimeError("all of them")
+            await producer.send("mine", [str(len(events))])
+
+        async def close(self) -> None:
+            ended.append(True)
+
+    async with world.queued(batch_size=2, event_handler=Mine()) as producer:
+        for batch in ([1, 2], ["some", 4], ["all", 6]):
+            await producer.send("t", batch)
+            await world.settle()
+        with pytest.raises(NotSentError, match=r"3 queued messages.*second"):
+            await producer.flush()
+    assert batches == [([1, 2], "é".encode()), (["some", 4], "é".encode()), (["all", 6], "é".encode())]
+    assert world.stored("mine") == [b"2"]
+    assert ended == [True]
+    assert (producer.stats.sent, producer.stats.failed, producer.stats.batches) == (3, 3, 3)
+
+
+async def test_an_unfit_message_of_several_brokers_and_retries(world: Any, by_key: Any) -> None:
+    """A message that is too large is found before anything goes out, also when it is compressed."""
+    from consumerd.wire.v07 import Codec
+
+    rng = world.rng
+    producer = world.queued(world.producer(by_key, max_message_bytes=200, codec=Codec.GZIP))
+    large = rng.randbytes(400)
+    async with producer:
+        await producer.send("t", [b"a", large, b"b"], key="k")
+        with pytest.raises(NotSentError) as caught:
+            await producer.flush()
+        assert isinstance(caught.value.__cause__, MessageSizeTooLargeError)
+    assert world.stored("t", 1) == [b"a", b"b"]

@@ -1,0 +1,125 @@
+"""Partitioners, encoders, and how they are found by name."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from consumerd.producer import (
+    DefaultEncoder,
+    EncodingError,
+    HashPartitioner,
+    Partitioner,
+    PartitionerError,
+    PluginError,
+    key_index,
+    load_partitioner,
+    plugins,
+)
+from consumerd.producer.encoders import encode_all
+from consumerd.producer.partitioners import checked_index
+from consumerd.producer.plugins import load_instance
+
+
+def test_the_default_partitioner_is_the_hash_of_0_7_2() -> None:
+    for key in ("a", "hello", "polygenelubricants", b"\xff", ""):
+        for count in (1, 2, 7):
+            assert HashPartitioner().partition(key, count) == key_index(key, count)
+    wrong: Any
+    for wrong in (17, ("a",), 1.5):
+        with pytest.raises(PartitionerError, match=f"of type {type(wrong).__name__}, and not text or bytes"):
+            HashPartitioner().partition(wrong, 2)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 1.0, "0", None])
+def test_a_partitioner_that_names_no_place(wrong: Any) -> None:
+    with pytest.raises(PartitionerError, match="where a number from 0 to 2 is due"):
+        checked_index(load_partitioner(lambda key, count: wrong), "a", 3)
+
+
+class Longest(Partitioner):
+    def partition(self, key: Any, count: int, /) -> int:
+        return count - 1
+
+
+def by_length(key: Any, count: int) -> int:
+    return len(key) % count
+
+
+made = Longest()
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """This module as one that can be imported, and the names of it that a package provides."""
+    this = ModuleType("my_partitioners")
+    this.__dict__.update(Longest=Longest, by_length=by_length, made=made, number=17, cracked=Cracked)
+    monkeypatch.setitem(sys.modules, "my_partitioners", this)
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        names = {"longest": "Longest", "length": "by_length", "twice": "made"}
+        points = [EntryPoint(name, f"my_partitioners:{value}", group) for name, value in names.items()]
+        return [*points, EntryPoint("twice", "elsewhere:x", group)] if group == "consumerd.partitioners" else []
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    return this
+
+
+class Cracked:
+    def __init__(self) -> None:
+        raise ValueError("cannot be")
+
+
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [
+        (None, key_index("abcd", 3)),
+        (Longest(), 2),
+        (by_length, 1),
+        ("longest", 2),
+        ("length", 1),
+        ("my_partitioners:made", 2),
+        ("my_partitioners:Longest", 2),
+        ("my_partitioners:by_length", 1),
+    ],
+)
+def test_a_partitioner_by_object_function_or_name(module: ModuleType, given: Any, index: int) -> None:
+    assert checked_index(load_partitioner(given), "abcd", 3) == index
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nobody", "no package provides the partitioner 'nobody' .*length, longest, twice.* give module:attribute"),
+        ("twice", "several packages provide the partitioner 'twice'"),
+        ("nowhere.at.all:x", "cannot be loaded .ModuleNotFoundError"),
+        ("my_partitioners:nothing", "cannot be loaded .AttributeError"),
+        ("my_partitioners:number", "has no method `partition` and cannot be called"),
+    ],
+)
+def test_names_that_stand_for_nothing(module: ModuleType, name: str, words: str) -> None:
+    with pytest.raises(PluginError, match=words):
+        load_partitioner(name)
+
+
+def test_a_class_that_cannot_be_made(module: ModuleType) -> None:
+    with pytest.raises(
+        PluginError, match=r"the encoder 'my_partitioners:cracked' cannot be made .ValueError: cannot be"
+    ):
+        load_instance("encoder", "consumerd.encoders", "my_partitioners:cracked")
+    with pytest.raises(PluginError, match=r"no package provides the encoder 'x' .*none"):
+        load_instance("encoder", "consumerd.encoders", "x")
+
+
+def test_the_default_encoder() -> None:
+    given = [b"a", bytearray(b"b"), memoryview(b"c"), "д", ""]
+    assert encode_all(DefaultEncoder(), given) == [b"a", b"b", b"c", "д".encode(), b""]
+    assert all(type(payload) is bytes for payload in encode_all(DefaultEncoder(), given))
+    with pytest.raises(EncodingError, match="type int, and not bytes or text"):
+        encode_all(DefaultEncoder(), [1])
+    with pytest.raises(EncodingError, match="UTF-8"):
+        encode_all(DefaultEncoder(), ["\ud800"])
