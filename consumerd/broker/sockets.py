@@ -86,7 +86,7 @@ class Stream:
                 self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._buffer):
-                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end) or _BUFFER))
+                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end)))
             received = await self._receive()
             if not received:
                 return False
@@ -97,6 +97,8 @@ class Stream:
         while True:
             if self._last_bytes is not None and self._last_bytes <= 0:
                 return 0
+            if not self._buffer:  # given back while this waited
+                self._buffer = bytearray(_BUFFER)
             try:
                 with memoryview(self._buffer) as view, view[self._end :] as room:
                     received = self._sock.recv_into(room)

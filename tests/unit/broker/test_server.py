@@ -277,3 +277,35 @@ async def test_random_partitions_are_spread(tmp_path: Path) -> None:
     sizes = [(tmp_path / f"t-{i}" / f"{0:020d}.kafka").stat().st_size for i in range(3)]
     assert sum(sizes) == 60 * len(encode_message(b"a"))
     assert min(sizes) > 0
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """0.7.2 would not start. All that can be said about it in the protocol is the code for unknown errors, and a FIN."""
+    one = encode_message(b"a")
+    for name in ("t-1", "u-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{0:020d}.kafka").write_bytes(one)
+    (tmp_path / "t-1" / f"{len(one) + 5:020d}.kafka").write_bytes(one)
+    before = sorted((path, path.read_bytes()) for path in (tmp_path / "t-1").iterdir())
+    async with make(tmp_path, partitions=3) as broker:
+        for request in (ProduceRequest("t", 1, one), OffsetsRequest("t", 1, -1, 1)):
+            async with connected(broker) as (reader, writer):
+                writer.write(request.encode())
+                assert await reader.read() == b""
+        async with connected(broker) as (reader, writer):
+            fetches = (FetchRequest("t", 1, 0, 100), FetchRequest("u", 0, 0, 100), FetchRequest("t", 0, 0, 100))
+            writer.write(MultiFetchRequest(fetches).encode())
+            assert await answer(reader) == bytes.fromhex("0000 00000002 ffff") + struct.pack(
+                ">ih", 2 + len(one), 0
+            ) + one + bytes.fromhex("00000002 0000")
+        await produce(broker, *[ProduceRequest("t", -1, one)] * 40)  # never to the one that cannot take it
+        sizes = [(tmp_path / f"t-{number}" / f"{0:020d}.kafka").stat().st_size for number in (0, 2)]
+        assert sum(sizes) == 40 * len(one)
+        assert min(sizes) > 0
+    assert sorted((path, path.read_bytes()) for path in (tmp_path / "t-1").iterdir()) == before
+    output = capfd.readouterr().out
+    assert "log_out_of_service" in output
+    assert f"should end at offset {len(one) + 5}" in output

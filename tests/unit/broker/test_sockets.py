@@ -2,6 +2,7 @@ import asyncio
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from consumerd.broker import RequestRefusedError
 from consumerd.broker.sockets import Stream
-from consumerd.storage import OsFiles, Segment, Slice
+from consumerd.storage import OsFiles, OsSegmentFile, Segment, Slice
 
 
 @pytest.fixture
@@ -167,3 +168,35 @@ async def test_a_reader_that_is_gone(pair: tuple[socket.socket, socket.socket]) 
     with pytest.raises(BrokenPipeError):
         await Stream(pair[0], 100).send([b"x"])
     Stream(pair[0], 100).close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "f").write_bytes(content)
+    file = OsFiles().open(tmp_path / "f", create=False)
+    segment = Segment(tmp_path / "f", file, 0, len(content))
+    cold = [(0, 1 << 20), (1 << 21, 3_000_000 - (1 << 21)), (10, 100)]
+    read: list[tuple[int, int]] = []
+    read_at = OsSegmentFile.read_at
+
+    def noting(file: OsSegmentFile, position: int, length: int) -> bytes:
+        if threading.current_thread() is not threading.main_thread():
+            read.append((position, length))
+        return read_at(file, position, length)
+
+    monkeypatch.setattr(OsSegmentFile, "read_at", noting)
+    monkeypatch.setattr(OsSegmentFile, "cached", lambda file, position, length: (position, length) not in cold)
+    got = bytearray()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        sending = group.create_task(
+            Stream(pair[0], 100).send([Slice(segment, 0, 3_000_000), Slice(segment, 10, 100), Slice(segment, 20, 100)])
+        )
+        while len(got) < 3_000_200:
+            got += await asyncio.get_running_loop().sock_recv(pair[1], 1 << 20)
+        await sending
+    assert got == content + content[10:110] + content[20:120]
+    assert read == cold
+    file.close()

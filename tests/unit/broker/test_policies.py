@@ -1,0 +1,103 @@
+"""Delete policies by name: found, made per topic, and refused in one sentence."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from consumerd.broker import Broker, BrokerConfig, policies
+from consumerd.broker import server as server_module
+from consumerd.broker.policies import load_policies
+from consumerd.clock import SystemClock
+from consumerd.errors import ConfigError
+from consumerd.storage import MaxAge, SegmentFacts, StorageError
+from consumerd.wire.v07 import ProduceRequest, encode_message
+
+
+class Newest:
+    """Keep so many segments of topics that begin with `t`; no other topics, please."""
+
+    def __init__(self, topic: str, argument: str) -> None:
+        if not topic.startswith("t"):
+            raise ValueError("not one of mine")
+        self.keep = int(argument or "1")
+
+    def deletable(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
+        return len(segments) - self.keep
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("some_package")
+    module.Newest = Newest  # type: ignore[attr-defined]
+    module.wrong = lambda topic, argument: object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_package", module)
+    found = EntryPoints([EntryPoint("newest", "some_package:Newest", policies.GROUP)])
+    monkeypatch.setattr(policies, "entry_points", lambda group: found.select(group=group))
+
+
+def test_by_entry_point_and_by_module() -> None:
+    one, two = load_policies("p", "newest=3, some_package:Newest ,")
+    assert [factory.policy("t").keep for factory in (one, two)] == [3, 1]  # type: ignore[attr-defined]
+    assert load_policies("p", "") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("newst", "p names 'newst', which is no entry point of consumerd.delete_policies; did you mean newest?"),
+        ("some_package:Old", "p names 'some_package:Old', which cannot be loaded: module 'some_package' has no"),
+        ("newest,:x", "p names ':x', which cannot be loaded: Empty module name"),
+    ],
+)
+def test_wrong_names(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_policies("p", text)
+    assert sentence in str(caught.value)
+
+
+def test_a_factory_that_refuses_is_that_topic_s_matter() -> None:
+    factory, wrong = load_policies("p", "newest=x,some_package:wrong")
+    with pytest.raises(StorageError, match="'newest' refused topic words with ValueError: not one of mine"):
+        factory.policy("words")
+    with pytest.raises(StorageError, match="'newest' refused topic t with ValueError: invalid literal"):
+        factory.policy("t")
+    with pytest.raises(StorageError, match="'some_package:wrong' gave a object, which has no method `deletable`"):
+        wrong.policy("t")
+
+
+@pytest.mark.asyncio
+async def test_a_broker_asks_them_after_age_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.2)
+    config = BrokerConfig.from_properties(
+        {
+            "log.dir": str(tmp_path),
+            "port": "0",
+            "enable.zookeeper": "false",
+            "log.file.size": "1",
+            "log.retention.hours": "1",
+            "log.delete.policies": "newest=2",
+        }
+    )
+    assert [type(policy) for policy in config.log_settings("t").delete_policies] == [MaxAge, Newest]
+    async with Broker(config, clock=SystemClock(), rng=random.Random(1)) as broker:
+        one = encode_message(b"a")
+        for topic, closes in (("words", True), ("t", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            for _ in range(5):
+                writer.write(ProduceRequest(topic, 0, one).encode())
+            if not closes:
+                writer.write_eof()
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+            writer.close()
+        async with asyncio.timeout(10):
+            while len(list((tmp_path / "t-0").iterdir())) != 2:
+                await asyncio.sleep(0.02)
+        starts = sorted(int(path.stem) for path in (tmp_path / "t-0").iterdir())
+        assert starts == [3 * len(one), 4 * len(one)]
