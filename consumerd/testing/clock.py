@@ -26,6 +26,7 @@ class FakeClock:
         self._wall = wall - now
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = count()
+        self._stepping = False
 
     @property
     def sleepers(self) -> int:
@@ -49,8 +50,9 @@ class FakeClock:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._numbers), future))
-        if self.auto:
-            loop.call_soon(self._wake_next)
+        if self.auto and not self._stepping:
+            self._stepping = True
+            loop.call_soon(self._step, loop)
         await future
 
     async def advance(self, seconds: float) -> None:
@@ -69,6 +71,13 @@ class FakeClock:
         while self._next_due() <= target:
             self._wake_next()
         self.now = max(self.now, target)
+
+    def _step(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake one sleeper, and the next one after that one's turn."""
+        self._wake_next()
+        self._stepping = self.sleepers > 0
+        if self._stepping:
+            loop.call_soon(self._step, loop)
 
     def _next_due(self) -> float:
         while self._sleepers and self._sleepers[0][2].done():

@@ -63,7 +63,7 @@ class Handover:
             await cancel([self], self._patience)
             raise TimeoutError(f"the handler has not returned from {self} within {self._patience:g} s{reason}")
         if self.task.cancelled():
-            raise HarnessError(f"{self} was cancelled in the handler's hands: its partition was taken away")
+            raise HarnessError(f"{self} was cancelled: its partition was taken away")
         return self.task.result()
 
     def __repr__(self) -> str:

@@ -91,8 +91,8 @@ class Life:
         await cancel([each for each in running if each is not self._held(partition)], self._patience)
         if grace > 0 and (held := self._held(partition)):
             await asyncio.wait([held.task], timeout=grace)
-        late = self._running(partition)
-        await cancel(late, self._patience)
+        late = self._held(partition) is not None
+        await cancel(self._running(partition), self._patience)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         left: set[asyncio.Task[object]] = set()
@@ -103,7 +103,7 @@ class Life:
             self.commit(partition)
         position = self.position(partition)
         self._trackers.pop(partition, None)
-        return Revocation(partition, bool(late), position, tuple(left))
+        return Revocation(partition, late, position, tuple(left))
 
     async def cancel(self) -> None:
         """Take everything out of the handler's hands at once."""

@@ -49,7 +49,7 @@ class Revocation:
     """How the handler gave a partition back."""
 
     partition: TopicPartition
-    #: Whether it was still at work at the deadline and had to be cancelled.
+    #: Whether it was still at work when its time was over, and had to be cancelled.
     cancelled: bool
     #: Everything before this offset counts as handled.
     position: int | None

@@ -1,0 +1,92 @@
+"""A loop in a thread, seen from other threads."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from consumerd.testing import HarnessError, LoopThread
+
+
+async def current_thread() -> threading.Thread:
+    return threading.current_thread()
+
+
+def test_work_runs_in_another_thread_and_results_and_errors_come_back() -> None:
+    async def broken() -> None:
+        raise KeyError("mine")
+
+    with LoopThread() as loop:
+        assert loop.run(current_thread()) is not threading.current_thread()
+        assert loop.call(threading.current_thread) is loop.run(current_thread())
+        with pytest.raises(KeyError, match="mine"):
+            loop.run(broken())
+
+
+def test_the_loop_goes_on_between_calls() -> None:
+    ticks: list[int] = []
+    enough = threading.Event()
+
+    async def tick() -> None:
+        while True:
+            ticks.append(1)
+            if len(ticks) > 3:
+                enough.set()
+            await asyncio.sleep(0.001)
+
+    async def start() -> None:
+        tasks.append(asyncio.create_task(tick()))
+
+    tasks: list[asyncio.Task[None]] = []
+    with LoopThread() as loop:
+        loop.run(start())
+        assert enough.wait(5)
+    assert tasks[0].cancelled()  # and awaited: what is left ends with the loop
+
+
+def test_work_that_takes_too_long_is_cancelled() -> None:
+    ended = threading.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with LoopThread() as loop:
+        with pytest.raises(TimeoutError, match=r"no end of .*endless.* within 0\.01 s"):
+            loop.run(endless(), timeout=0.01)
+        assert ended.wait(5)
+
+
+def test_a_timeout_of_the_work_is_its_own() -> None:
+    async def work() -> None:
+        raise TimeoutError("mine")
+
+    with LoopThread() as loop, pytest.raises(TimeoutError, match=r"^mine$"):
+        loop.run(work())
+
+
+def test_work_that_was_cancelled_says_so() -> None:
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    with LoopThread() as loop, pytest.raises(asyncio.CancelledError):
+        loop.run(work())
+
+
+def test_it_cannot_wait_for_itself_nor_work_after_its_end() -> None:
+    loop = LoopThread()
+    with pytest.raises(HarnessError, match="await the coroutine"):
+        loop.call(lambda: loop.run(current_thread()))
+    loop.close()
+    loop.close()
+    with pytest.raises(HarnessError, match="has ended"):
+        loop.run(current_thread())
+
+
+def test_its_end_does_not_take_long() -> None:
+    start = time.monotonic()
+    LoopThread().close()
+    assert time.monotonic() - start < 5
