@@ -37,6 +37,8 @@ DEFAULT_EXPANSION = 200
 FREE_EXPANSION = 1 << 30
 #: Messages with a wrong CRC in a row, after which the length of the first is believed.
 _BELIEVED_AFTER = 16
+#: Bytes after a bad message that are looked at, at least, before its length is believed.
+_LOOK_AHEAD = 1 << 20
 
 
 class Stream(Protocol):
@@ -229,7 +231,7 @@ class _Reader:
         """A message that is whole but bad."""
         size = 4 + item.size
         if self.resync:
-            self._fill(size + self.window)
+            self._fill(size + _LOOK_AHEAD)
             if not self._believable(self.at + size):
                 # Its length is wrong, or part of it is missing: messages may begin before it ends.
                 found = self.search.find(self.data, self.at + 1, self.at + size, at_end=self.ended)

@@ -1,0 +1,353 @@
+"""Archives: what is exported is what is decoded, whatever the log and however often the export dies."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import zlib
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumerd.archive import Disk, Export, ExportOptions, Format, Quiet, Stop, find_sources
+from consumerd.archive.zstd import ZstdDecoder
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archive import Flaw, Run, read_runs
+from consumerd.storage.archive_packed import UnpackedStream
+from consumerd.storage.archive_tar import list_members, read_members
+from consumerd.wire.v07 import BatchEnd, Codec, Limits, decode_batch, encode_message_set
+
+LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+
+
+class NoSync(Disk):
+    """A disk that nobody pulls the plug of."""
+
+    def sync(self, file: Any) -> None: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+
+def frame(payload: bytes, magic: int) -> bytes:
+    body = bytes([magic, 0][: magic + 1]) + struct.pack(">I", zlib.crc32(payload)) + payload
+    return struct.pack(">I", len(body)) + body
+
+
+PLAIN = st.builds(frame, st.binary(max_size=40), st.sampled_from([0, 1, 1]))
+WRAPPED = st.builds(
+    lambda payloads, codec: encode_message_set(payloads, codec=codec),
+    st.lists(st.binary(max_size=40), min_size=1, max_size=6),
+    st.sampled_from([Codec.GZIP, Codec.SNAPPY]),
+)
+MESSAGES = st.lists(st.one_of(PLAIN, PLAIN, WRAPPED), max_size=20)
+
+
+def write_log(folder: Path, messages: list[bytes], cuts: set[int], start: int) -> None:
+    """The messages as one partition; after each message whose number is in `cuts` a segment ends."""
+    folder.mkdir(parents=True)
+    segment, begin, offset = b"", start, start
+    for number, message in enumerate(messages):
+        segment += message
+        offset += len(message)
+        if number in cuts:
+            (folder / f"{begin:020d}.kafka").write_bytes(segment)
+            segment, begin = b"", offset
+    (folder / f"{begin:020d}.kafka").write_bytes(segment)
+
+
+def export(source: Path, out: Path, disk: Disk | None = None, **options: Any) -> None:
+    Export(
+        find_sources([str(source)]),
+        out,
+        ExportOptions(broker=2, **options),
+        workers=1,
+        progress=Quiet(),
+        stop=Stop(),
+        monotonic=lambda: 0.0,
+        disk=disk or NoSync(),
+    ).run()
+
+
+def ndjson_rows(out: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(out.glob("*/*/*.ndjson")):
+        for line in path.read_text().split("\n")[:-1]:
+            row = json.loads(line)
+            text = row.pop("payload", None)
+            row["payload"] = base64.b64decode(row.pop("payload_base64")) if text is None else text.encode()
+            found.append(row)
+    return found
+
+
+def parquet_rows(out: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in sorted(out.glob("*/*/*.parquet")):
+        rows += pyarrow.parquet.ParquetFile(path).read().to_pylist()
+    return rows
+
+
+@settings(max_examples=40)
+@given(MESSAGES, st.sets(st.integers(0, 19)), st.integers(0, 1 << 60), st.sampled_from(list(Format)))
+def test_an_export_is_what_is_decoded(messages: list[bytes], cuts: set[int], start: int, form: Format) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        write_log(root / "log" / "top-ic-3", messages, cuts, start)
+        export(root / "log", root / "out", format=form)
+        rows = parquet_rows(root / "out") if form is Format.PARQUET else ndjson_rows(root / "out")
+        batch = decode_batch(b"".join(messages), start)
+        assert batch.end is BatchEnd.COMPLETE
+        found = [(row["offset"], row["index"], row["next_offset"], row["payload"]) for row in rows]
+        assert found == [tuple(message) for message in batch.messages()]
+        for row in rows:
+            assert (row["topic"], row["broker"], row["partition"], row["crc_ok"]) == ("top-ic", 2, 3, True)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Dying(Disk):
+    """Dies before its n-th step; what was not synced by then is lost in part, if its power goes, too."""
+
+    def __init__(self, steps: int, power: bool) -> None:
+        self.steps = steps
+        self.power = power
+        self.unsynced: set[Path] = set()
+
+    def _step(self) -> None:
+        self.steps -= 1
+        if self.steps == -1 and self.power:
+            for path in self.unsynced:
+                with suppress(FileNotFoundError), path.open("r+b") as file:
+                    file.truncate(path.stat().st_size // 2)
+        if self.steps < 0:
+            raise Killed
+
+    def open(self, path: Path) -> Any:
+        self._step()
+        self.unsynced.add(path)
+        return super().open(path)
+
+    def sync(self, file: Any) -> None:
+        self._step()
+        self.unsynced.discard(Path(file.name))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        assert source not in self.unsynced, "renamed before it was synced"
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._step()
+        super().remove(path)
+
+    def make_directory(self, path: Path) -> None:
+        self._step()
+        super().make_directory(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._step()
+
+
+def tree_with_a_tar(root: Path) -> None:
+    messages = [frame(b"%d" % number, 1) for number in range(9)]
+    write_log(root / "log" / "plain-0", messages, {2, 5}, 0)
+    write_log(root / "packed-0", messages, {2, 5}, 0)
+    with tarfile.open(root / "log" / "packed.tar.gz", "w:gz") as tar:
+        tar.add(root / "packed-0", "packed-0")
+
+
+def grow(root: Path) -> None:
+    """The last segment gets another message, as on a broker that is alive."""
+    last = max((root / "log" / "plain-0").iterdir())
+    with last.open("ab") as file:
+        file.write(frame(b"more", 1))
+
+
+def everything(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def killed(root: Path, steps: int, power: bool) -> bool:
+    """Whether an export died at its n-th step."""
+    try:
+        export(root / "log", root / "out", Dying(steps, power))
+    except Killed:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("power", [False, True])
+def test_an_export_killed_at_any_step_goes_on_to_the_same_files(tmp_path: Path, power: bool, grows: bool) -> None:
+    tree_with_a_tar(tmp_path)
+    pristine = max((tmp_path / "log" / "plain-0").iterdir())
+    data, times = pristine.read_bytes(), pristine.stat()
+    steps = 0
+    while killed(tmp_path, steps, power):
+        if grows:
+            grow(tmp_path)
+        export(tmp_path / "log", tmp_path / "out")
+        export(tmp_path / "log", tmp_path / "clean")
+        assert everything(tmp_path / "out") == everything(tmp_path / "clean")
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(tmp_path / "clean")
+        pristine.write_bytes(data)
+        os.utime(pristine, ns=(times.st_atime_ns, times.st_mtime_ns))
+        steps += 1
+    assert steps > 30
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.booleans()), max_size=6))
+def test_an_export_killed_again_and_again(deaths: list[tuple[int, bool, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        tree_with_a_tar(root)
+        for steps, power, grows in deaths:
+            killed(root, steps, power)
+            if grows:
+                grow(root)
+        export(root / "log", root / "out")
+        export(root / "log", root / "clean")
+        assert everything(root / "out") == everything(root / "clean")
+
+
+@given(st.lists(st.one_of(PLAIN, PLAIN, WRAPPED), min_size=1, max_size=8), st.data(), st.booleans())
+def test_verify_finds_every_flipped_byte_that_decode_finds(
+    messages: list[bytes], data: st.DataObject, resync: bool
+) -> None:
+    whole = bytearray(b"".join(messages))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    batch = decode_batch(bytes(whole), 0)
+    found = list(read_runs(io.BytesIO(whole), 0, resync=resync))
+    assert any(isinstance(item, Flaw) for item in found) is (batch.end is not BatchEnd.COMPLETE)
+    before = []
+    for item in found:
+        if isinstance(item, Flaw):
+            assert item.offset == batch.next_offset
+            break
+        before += item.payloads
+    assert before == batch.payloads
+
+
+@given(st.lists(st.one_of(PLAIN, WRAPPED), max_size=8), st.data())
+def test_what_is_read_after_damage_was_written(messages: list[bytes], data: st.DataObject) -> None:
+    """Bytes changed, lost or added in the midst: whatever comes out was a message, and most come out."""
+    whole = b"".join(messages)
+    at = data.draw(st.integers(0, len(whole)))
+    lost = data.draw(st.integers(0, 30))
+    junk = data.draw(st.one_of(st.binary(max_size=30), st.just(bytes(4096))))
+    written = list(decode_batch(whole, 0))
+    found = list(read_runs(io.BytesIO(whole[:at] + junk + whole[at + lost :]), 0, resync=True))
+    ends = [0, *(item.next_offset for item in found)]
+    assert [item.offset for item in found] == ends[:-1]
+    read = [payload for item in found if isinstance(item, Run) for payload in item.payloads]
+    rest = iter(written)
+    assert all(payload in rest for payload in read if payload), "neither in order nor written"
+    boundaries = list(accumulate((len(message) for message in messages), initial=0))
+    intact = [m for m, begin in zip(messages, boundaries, strict=False) if begin + len(m) <= at or begin >= at + lost]
+    assert len(read) >= sum(len(decode_batch(m, 0)) for m in intact) - 14, "more was left out than can be in doubt"
+
+
+@st.composite
+def patched(draw: st.DrawFn) -> bytes:
+    data = b"".join(draw(st.lists(st.one_of(PLAIN, WRAPPED), max_size=6)))
+    at = draw(st.integers(0, len(data)))
+    lengths = [b"\0\0\0\6", b"\xff" * 4, b"\0\x10\0\0", b"\0\0\0\x0b\1\1"]
+    return data[:at] + draw(st.one_of(st.binary(max_size=20), st.sampled_from(lengths))) + data[at:]
+
+
+HOSTILE = st.one_of(st.binary(max_size=300), patched())
+
+
+class Dribble:
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def read(self, size: int, /) -> bytes:
+        return self.file.read(min(size, 1))
+
+
+@given(HOSTILE, st.booleans())
+def test_hostile_segments_whole_and_byte_by_byte(data: bytes, resync: bool) -> None:
+    def told(stream: Any, window: int) -> list[tuple[Any, ...]]:
+        found = list(read_runs(stream, 1000, limits=LIMITS, window=window, resync=resync))
+        ends = [1000, *(item.next_offset for item in found)]
+        assert [item.offset for item in found] == ends[:-1]
+        assert ends[-1] == 1000 + len(data)
+        return [item if isinstance(item, Flaw) else (None, p) for item in found for p in getattr(item, "payloads", [0])]
+
+    expected = told(io.BytesIO(data), 1 << 20)
+    assert told(Dribble(data), 1 << 20) == expected
+    assert told(Dribble(data), 3) == expected
+
+
+def _tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("a-0/00000000000000000000.kafka", "b" * 150, "été"):
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            tar.addfile(member, io.BytesIO(bytes(700)))
+    return file.getvalue()[:-8000]
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=4)), max_size=3),
+    st.booleans(),
+    st.data(),
+)
+def test_hostile_tars(patches: list[tuple[int, bytes]], summed: bool, data: st.DataObject) -> None:
+    tar = bytearray(_tar())
+    for at, patch in patches:
+        at %= len(tar)
+        tar[at : at + len(patch)] = patch
+    if summed:  # else hardly anything would get past the sums
+        for at in range(0, len(tar) - 511, 512):
+            header = tar[at : at + 512]
+            if header[257:262] == b"ustar":
+                header[148:156] = b" " * 8
+                tar[at + 148 : at + 156] = b"%06o\0 " % sum(header)
+    cut = bytes(tar[: data.draw(st.integers(0, len(tar)))])
+    for stream in (io.BytesIO(cut), Dribble(cut)):
+        with suppress(DamagedArchiveError):
+            for member, inside in read_members(stream):
+                assert len(member.name) < 2000
+                inside.read(100)
+    with suppress(DamagedArchiveError):
+        list_members(io.BytesIO(cut))
+
+
+@given(st.sampled_from(["gzip", "zstd"]), st.binary(max_size=2000), st.data())
+def test_hostile_packed_files(codec: str, plain: bytes, data: st.DataObject) -> None:
+    packed = bytearray(
+        gzip.compress(plain) if codec == "gzip" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+    )
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=5))
+
+    def unpacked(stream: Any) -> bytes | None:
+        found = UnpackedStream(stream) if codec == "gzip" else UnpackedStream(stream, ZstdDecoder, what="zstd")
+        try:
+            return b"".join(iter(lambda: found.read(100), b""))
+        except DamagedArchiveError:
+            return None
+
+    assert unpacked(io.BytesIO(packed)) == unpacked(Dribble(bytes(packed)))
