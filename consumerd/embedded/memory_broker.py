@@ -23,6 +23,7 @@ from consumerd.wire.v07 import (
     ErrorCode,
     FetchRequest,
     FetchResponse,
+    Limits,
     MultiFetchRequest,
     MultiFetchResponse,
     MultiProduceRequest,
@@ -37,6 +38,9 @@ from consumerd.wire.v07 import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: With 0.7.2's max.message.size.
+_LIMITS = Limits(max_message_bytes=1_000_000)
 
 
 class MemoryBroker:
@@ -111,7 +115,7 @@ class MemoryBroker:
     def _produced(self, request: ProduceRequest) -> Exception | None:
         """Store a set; a wrong one ends the connection, a message that is too large is dropped (golden notes, 1)."""
         try:
-            checked = check_produced_set(request.messages)
+            checked = check_produced_set(request.messages, limits=_LIMITS)
         except OversizeMessageError:
             return None
         except WireError as error:
