@@ -14,7 +14,16 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.embedded import Child
-from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, encode_message
+from consumerd.wire.v07 import (
+    BatchEnd,
+    Codec,
+    FetchRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    decode_batch,
+    encode_message,
+    encode_message_set,
+)
 from consumerd.zk import Session
 from consumerd.zk.errors import NoNode
 
@@ -74,6 +83,87 @@ async def test_what_was_flushed_survives_kill_nine(tmp_path: Path) -> None:
         process.signal(signal.SIGTERM)
         assert await process.wait() == 0
     assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
+
+
+async def flood(port: int, partition: int, name: bytes, codec: Codec) -> None:
+    """Produce numbered messages as fast as the broker takes them, until it is gone."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for start in itertools.count(0, 20):
+            payloads = [b"%s %d " % (name, number) + b"x" * (number % 90) for number in range(start, start + 20)]
+            writer.write(ProduceRequest("t", partition, encode_message_set(payloads, codec=codec)).encode())
+            await writer.drain()
+    except OSError:
+        writer.close()
+
+
+async def end_of(port: int, partition: int) -> int:
+    (end,) = struct.unpack(">10xq", await ask(port, OffsetsRequest("t", partition, -1, 1).encode()))
+    return int(end)
+
+
+async def watch(port: int, seen: dict[int, int]) -> None:
+    """Note the furthest offset that the broker has shown of every partition: so much is flushed."""
+    while True:
+        for partition, known in seen.items():
+            seen[partition] = max(known, await end_of(port, partition))
+
+
+async def everything(port: int, partition: int) -> list[bytes]:
+    """All payloads of a partition, which must hold nothing but whole messages."""
+    offset, payloads = 0, []
+    while data := (await ask(port, FetchRequest("t", partition, offset, 1 << 20).encode()))[6:]:
+        batch = decode_batch(data, offset)
+        assert batch.end is not BatchEnd.CORRUPT
+        assert batch.next_offset > offset
+        payloads += batch.payloads
+        offset = batch.next_offset
+    assert offset == await end_of(port, partition)
+    return payloads
+
+
+async def test_kill_nine_again_and_again(tmp_path: Path) -> None:
+    """Four lives on one directory, killed while three producers flood it: what was shown once is there ever after, in
+    order, without a gap, and what is there was sent.
+    """
+    settings = ("--set", "log.file.size=200000", "--set", "log.flush.interval=300", "--partitions", "3")
+    arguments = ("--log-dir", tmp_path / "log", "--no-zookeeper", *settings)
+    rng = random.Random(5)
+    kept: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    seen = dict.fromkeys(kept, 0)
+    for life in range(5):
+        async with child(tmp_path / f"{life}.txt", *arguments) as process:
+            port = await ready(process)
+            for partition, before in kept.items():
+                assert await end_of(port, partition) >= seen[partition]
+                payloads = await everything(port, partition)
+                assert payloads[: len(before)] == before
+                name = b"%d/%d" % (life - 1, partition)
+                new = [payload.split(b" ")[:2] for payload in payloads[len(before) :]]
+                assert new == [[name, b"%d" % number] for number in range(len(new))]
+                assert new or not life
+                kept[partition] = payloads
+                seen[partition] = await end_of(port, partition)
+            if life == 4:
+                break
+            before_flood = dict(seen)
+            codecs = (Codec.NONE, Codec.GZIP, Codec.NONE)
+            tasks = [
+                asyncio.create_task(flood(port, number, b"%d/%d" % (life, number), codecs[number])) for number in kept
+            ]
+            tasks.append(asyncio.create_task(watch(port, seen)))
+            async with asyncio.timeout(30):
+                while seen[0] < before_flood[0] + 150_000 or any(
+                    seen[number] == before_flood[number] for number in kept
+                ):
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(rng.uniform(0, 0.2))
+            process.kill()
+            await process.wait()
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(end, asyncio.CancelledError | OSError | None) for end in ends), ends
 
 
 async def test_a_restart_within_the_session_timeout_waits_for_its_old_node(zk_root: str, tmp_path: Path) -> None:
