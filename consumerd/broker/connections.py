@@ -45,11 +45,10 @@ class Connections:
 
     async def accept(self, listener: socket.socket, group: asyncio.TaskGroup, requests: Requests) -> None:
         """Accept clients until cancelled; each gets a task in `group`."""
-        loop = asyncio.get_running_loop()
         refused = 0
         while True:
             try:
-                sock, address = await loop.sock_accept(listener)
+                sock, address = await _accepted(listener)
             except OSError as error:
                 if error.errno in _SHORTAGES:
                     logger.error("accept_paused", reason=error.strerror, connections=len(self))
@@ -78,7 +77,9 @@ class Connections:
             task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        del self._streams[task]
+        stream = self._streams.pop(task)
+        if task.cancelled():
+            stream.close()  # a task that is cancelled before its first step closes nothing itself
         self._resting.pop(task, None)
 
     def _prepare(self, sock: socket.socket) -> None:
@@ -112,3 +113,22 @@ class Connections:
             for task in pending:
                 logger.warning("connection_cut", task=task.get_name())
                 task.cancel()
+
+
+async def _accepted(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+    """The next client, safe to cancel: `loop.sock_accept` may lose one that it has accepted, and leave it open."""
+    while True:
+        try:
+            return listener.accept()
+        except BlockingIOError:
+            await _readable(listener)
+
+
+async def _readable(listener: socket.socket) -> None:
+    loop, descriptor = asyncio.get_running_loop(), listener.fileno()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)

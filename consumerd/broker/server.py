@@ -196,14 +196,16 @@ class Broker:
             logger.info("broker_ready", broker=self.config.broker_id, port=self.port, logs=len(self._logs))
             self.ready.set()
             await self._stopping.wait()
-            listener.close()
-            await self._shut_down(registration, tasks)
+            await self._shut_down(listener, registration, tasks)
 
-    async def _shut_down(self, registration: Registration | None, tasks: list[asyncio.Task[None]]) -> None:
+    async def _shut_down(
+        self, listener: socket.socket, registration: Registration | None, tasks: list[asyncio.Task[None]]
+    ) -> None:
         logger.info("broker_stopping", broker=self.config.broker_id, connections=len(self._connections))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        listener.close()
         if registration is not None:
             try:
                 async with asyncio.timeout(_STOP_PATIENCE):

@@ -20,8 +20,8 @@ from consumerd.storage import Slice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: First size of a connection's read buffer.
-_BUFFER = 1 << 14
+#: First size of a connection's read buffer: room for what consumers send. Producers make it grow at once.
+_BUFFER = 1 << 10
 #: A buffer larger than this is given back when the connection falls idle.
 _KEEP = 1 << 18
 #: Bytes to send without letting other tasks run.

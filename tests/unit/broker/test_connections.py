@@ -123,7 +123,7 @@ async def test_those_that_rest_give_their_buffers_back(tmp_path: Path, monkeypat
     async with make(tmp_path) as broker, connected(broker) as one, connected(broker) as half:
         assert await ask(*one) == await ask(*half) == ANSWER
         half[1].write(PROBE[:9])
-        while sorted(len(stream._buffer) for stream in streams(broker)) != [0, 1 << 14]:
+        while sorted(len(stream._buffer) for stream in streams(broker)) != [0, 1 << 10]:
             await asyncio.sleep(0.01)
         half[1].write(PROBE[9:])
         assert await half[0].readexactly(len(ANSWER)) == ANSWER

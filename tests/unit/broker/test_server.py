@@ -220,14 +220,14 @@ async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
 ) -> None:
     monkeypatch.setattr(connections_module, "_ACCEPT_PAUSE", 0.01)
     failures = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ECONNABORTED, "Connection aborted")]
-    accept = asyncio.get_running_loop().sock_accept
+    accept = connections_module._accepted
 
     async def shaky(listener: socket.socket) -> tuple[socket.socket, Any]:
         if failures:
             raise failures.pop()
         return await accept(listener)
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", shaky)
+    monkeypatch.setattr(connections_module, "_accepted", shaky)
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
         writer.write(OffsetsRequest("t", 0, -1, 1).encode())
         assert await answer(reader) == struct.pack(">hiq", 0, 1, 0)
@@ -283,7 +283,7 @@ async def test_random_partitions_are_spread(tmp_path: Path) -> None:
 async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """0.7.2 would not start. All that can be said about it in the protocol is the code for unknown errors, and a FIN."""
+    """0.7.2 would not start. All that the protocol can say about it is the code for unknown errors, and a FIN."""
     one = encode_message(b"a")
     for name in ("t-1", "u-0"):
         (tmp_path / name).mkdir()

@@ -98,7 +98,7 @@ async def test_the_buffer_of_a_large_request_is_given_back_when_idle(pair: tuple
         assert len(stream._buffer) > 1 << 22
         waiting = group.create_task(read(stream))
         await asyncio.sleep(0)
-        assert len(stream._buffer) == 1 << 14
+        assert len(stream._buffer) == 1 << 10
         stream.stop()
         assert await waiting is None
 
