@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from consumerd.archive.progress import Progress
     from consumerd.archive.sources import Source
 
-#: The manifest is written at most every so many seconds, and not more than a twentieth of the time.
-_SAVE_SECONDS = 1.0
+#: The manifest is written at most every so many seconds, and not more than a twentieth of the time: what a kill costs.
+_SAVE_SECONDS = 0.25
 _SAVE_SHARE = 20
 
 
@@ -113,6 +113,7 @@ class Export:
             self._folder.clean(self._outputs.__contains__)
             tasks = self._plan()
             self._save()
+            self._next_save = 0.0  # the first result is safe at once, the others soon
             try:
                 work = partial(export_source, self._options, str(self._folder.path), self._disk)
                 run_tasks(work, tasks, workers=self._workers, on_event=self._on_event, stop=self._stop)
