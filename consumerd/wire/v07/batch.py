@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 OVERHEAD_PER_MESSAGE = 48
 
 
+def memory_of(count: int, payload_bytes: int) -> int:
+    """Bytes of memory that `count` payloads of together `payload_bytes` bytes take."""
+    return payload_bytes + OVERHEAD_PER_MESSAGE * count
+
+
 class BatchEnd(Enum):
     """Why a batch ends where it ends."""
 
@@ -101,7 +106,7 @@ class MessageBatch:
         self._mark = (-1, 0)
         self.start_offset = start_offset
         self.next_offset = next_offset
-        self.memory_bytes = payload_bytes + OVERHEAD_PER_MESSAGE * len(payloads)
+        self.memory_bytes = memory_of(len(payloads), payload_bytes)
         self.end = end
         self.problem = problem
         self.resume_offset = resume_offset

@@ -45,11 +45,14 @@ class Limits:
     `max_decompressed_bytes`: what one outer message, with all that is nested in it, may decompress to; a batch takes
     no further compressed message once it holds that much.
     `max_depth`: wrappers within wrappers.
+    `max_batch_bytes`: memory after which a batch takes no further compressed message: small leaves cost several times
+    their bytes, and a megabyte of well compressed ones unpacks to hundreds.
     """
 
     max_message_bytes: int = MAX_REQUEST_BYTES
     max_decompressed_bytes: int = 64 * 1024 * 1024
     max_depth: int = 16
+    max_batch_bytes: int = 16 * 1024 * 1024
 
 
 DEFAULT_LIMITS = Limits()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07.batch import BatchEnd, MessageBatch, Run
+from consumerd.wire.v07.batch import BatchEnd, MessageBatch, Run, memory_of
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v07.outer import OuterMessage, Tail, plausible_after, read_outer
 from consumerd.wire.v07.unwrap import unwrap
@@ -60,7 +60,7 @@ class _Decoder:
                 self.magic = item.magic
                 self._plain(len(self.payloads) - 1, start, LAYOUTS[item.magic].overhead)
                 continue
-            if self.expanded >= self.limits.max_decompressed_bytes:
+            if self._is_full():
                 return self._batch(BatchEnd.PARTIAL, needed=4 + item.size)
             try:
                 leaves, expanded = unwrap(item.codec, item.payload, limits=self.limits)
@@ -68,6 +68,10 @@ class _Decoder:
                 return self._corrupt(item, f"cannot be opened: {error}", certain=True)
             self._wrapper(item, leaves, expanded)
         return self._batch(BatchEnd.COMPLETE)
+
+    def _is_full(self) -> bool:
+        memory = memory_of(len(self.payloads), self.payload_bytes)
+        return memory >= self.limits.max_batch_bytes or self.expanded >= self.limits.max_decompressed_bytes
 
     def _plain(self, first: int, start: int, overhead: int) -> None:
         """Account for the plain messages from number `first` on, which stood at `start` and after."""

@@ -227,6 +227,16 @@ def test_a_row_of_bombs_costs_no_more_than_twice_the_limit() -> None:
     assert batch.memory_bytes < 2 * limit
 
 
+def test_small_leaves_count_with_what_they_cost() -> None:
+    one = wrapper(encode_message(b"ab") * 1000)
+    batch = decode_batch(one * 50, 0, limits=Limits(max_batch_bytes=200_000))
+    assert batch.end is BatchEnd.PARTIAL
+    assert 200_000 <= batch.memory_bytes < 200_000 + 51 * 1000
+    assert batch.next_offset == len(batch) // 1000 * len(one)
+    # Whatever the limit, a batch brings the position forward.
+    assert len(decode_batch(one * 2, 0, limits=Limits(max_batch_bytes=1))) == 1000
+
+
 def test_any_buffer_will_do() -> None:
     for data in (HELLO_1, bytearray(HELLO_1), memoryview(HELLO_1), memoryview(b"xx" + HELLO_1)[2:]):
         batch = decode_batch(data, 0)

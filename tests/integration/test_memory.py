@@ -1,0 +1,99 @@
+"""A stalled handler never lets a member grow past its byte budget + 100 MB, whatever the messages look like.
+
+Strategy: the daemon is a process of its own and waits for its topic, so its size at rest can be read. Then a broker
+comes up with logs that were written before. When the handler has something in its hands and nothing moves any more, the
+kernel's high-water mark of the process tells the largest size it ever had: nothing is missed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from consumerd.wire.v07 import Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.zookeeper,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+
+MIB = 1 << 20
+BUDGET = 32 * MIB
+ALLOWED = BUDGET + 100 * 10**6
+PARTITIONS = 4
+
+
+def plain(size: int) -> bytes:
+    return encode_message_set([bytes(size)] * (MIB // (size + 10)))
+
+
+def gzip(size: int, unpacked: int) -> bytes:
+    """One compressed message that unpacks to `unpacked` bytes of messages of `size` bytes."""
+    return encode_message_set([bytes(size)] * (unpacked // (size + 10)), codec=Codec.GZIP)
+
+
+CASES: dict[str, tuple[Callable[[], bytes], int]] = {
+    # what is repeated, and how many bytes of it make a log
+    "100 B": (lambda: plain(100), 48 * MIB),
+    "2 B": (lambda: plain(2), 48 * MIB),  # bytes objects of 0 and 1 B are shared by the interpreter, and cost nothing
+    "gzip of 100 B": (lambda: gzip(100, MIB), 2 * MIB),
+    "gzip of 2 B": (lambda: gzip(2, MIB), 2 * MIB),
+    "large gzip of 1 kB": (lambda: gzip(1000, 16 * MIB), MIB),
+}
+
+
+def peak(pid: int) -> int:
+    """The largest resident size that a process ever had, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def write_logs(directory: Path, block: bytes, size: int) -> None:
+    for number in range(PARTITIONS):
+        log = directory / f"t-{number}"
+        log.mkdir(parents=True)
+        with (log / f"{0:020d}.kafka").open("wb") as segment:
+            for _ in range(max(1, size // len(block))):
+                segment.write(block)
+    (directory / ".kafka_cleanshutdown").touch()
+
+
+async def quiet(process: psutil.Process) -> None:
+    """Return when a process has used no time worth mentioning for a while."""
+    idle = 0
+    while idle < 5:
+        before = process.cpu_times()
+        await asyncio.sleep(0.2)
+        after = process.cpu_times()
+        idle = idle + 1 if after.user + after.system - before.user - before.system < 0.03 else 0
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_stalled_handler(world: Any, case: str) -> None:
+    make, size = CASES[case]
+    write_logs(world.log_dir(), make(), size)
+    daemon = await world.daemon(
+        fetch={"budget": BUDGET, "partition_budget": BUDGET},
+        handler={"name": "bad_handlers:Stalled"},
+        rebalance={"drain_timeout": 0.1},
+    )
+    process = psutil.Process(daemon.pid)
+    await quiet(process)
+    rest = process.memory_info().rss
+    await world.broker(partitions=PARTITIONS)
+    async with asyncio.timeout(30):
+        await world.until(lambda: "in hand" in daemon.stdout_path.read_text(), 30)
+        await quiet(process)
+    grown = peak(daemon.pid) - rest
+    assert daemon.running
+    assert grown <= ALLOWED, f"{grown / 1e6:.0f} MB more than the {rest / 1e6:.0f} MB at rest"
+    assert grown > BUDGET / 4, "the budget was not used: nothing was tested"
