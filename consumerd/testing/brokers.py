@@ -138,9 +138,10 @@ class LoopbackBroker(ABC):
         Raises HarnessError for a partition that the broker has not, InvalidTopicError, BrokerError.
         """
         validate_topic(topic)
-        if not 0 <= partition < (count := self.config.partitions_of(topic)):
+        count = self.config.partitions_of(topic)
+        if not 0 <= partition < count:
             raise HarnessError(
-                f"broker {self.broker_id} has {count} partitions of {topic!r}, and no number {partition}"
+                f"{topic!r} has partitions 0 to {count - 1} on broker {self.broker_id}, and no {partition}"
             )
         request = ProduceRequest(topic, partition, encode_message_set(payloads, magic=magic, codec=codec))
         self._loop.run(self._send(request))
