@@ -1,0 +1,59 @@
+"""What docs/testing.md shows runs as it stands, in a project of its own, with warnings as errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+    from consumerd.embedded import JavaRuntime
+
+pytest_plugins = ["pytester"]
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+INI = """
+[pytest]
+filterwarnings = error
+asyncio_mode = strict
+asyncio_default_fixture_loop_scope = function
+consumerd_missing = fail
+"""
+
+
+def examples() -> dict[str, str]:
+    """The Python blocks, by the file name in their first line."""
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    return {block.splitlines()[0].removeprefix("# "): block for block in blocks}
+
+
+def run(pytester: pytest.Pytester, names: set[str], passed: int) -> None:
+    found = examples()
+    for name in names:
+        pytester.path.joinpath(name).write_text(found[name])
+    pytester.path.joinpath("pytest.ini").write_text(INI)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=100)
+    result.assert_outcomes(passed=passed)
+
+
+WITHOUT_SERVERS = {"test_wordcount.py", "test_failures.py", "test_ledger.py", "test_cancellation.py", "test_group.py"}
+
+
+def test_every_example_is_run_here() -> None:
+    assert set(examples()) == {*WITHOUT_SERVERS, "test_servers.py"}
+
+
+def test_handlers_and_groups(pytester: pytest.Pytester) -> None:
+    run(pytester, WITHOUT_SERVERS, passed=8)
+
+
+def test_servers(pytester: pytest.Pytester, java: JavaRuntime) -> None:
+    run(pytester, {"test_servers.py"}, passed=4)
+
+
+def test_every_fixture_is_in_the_table_and_the_other_way_round(pytester: pytest.Pytester) -> None:
+    listed = set(re.findall(r"^\| `(consumerd_\w+)`", DOCUMENT.read_text(), re.MULTILINE))
+    result = pytester.runpytest_subprocess("--fixtures", "-p", "no:asyncio", timeout=60)
+    assert listed == set(re.findall(r"^(consumerd_\w+)", result.stdout.str(), re.MULTILINE))
