@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_check_knows_it(environment: dict[str, str], tmp_path: Path, options: st
     assert "Traceback" not in done.stderr
 
 
+def test_its_own_tests_pass(environment: dict[str, str], tmp_path: Path) -> None:
+    shutil.copytree(PLUGIN, tmp_path / "plugin", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "plugin"],
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
 def test_installing_it_leaves_nothing_in_the_source(environment: dict[str, str]) -> None:
     found = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.is_file()}
     assert {name for name in found if "__pycache__" not in name} == {
@@ -85,4 +101,5 @@ def test_installing_it_leaves_nothing_in_the_source(environment: dict[str, str])
         "pyproject.toml",
         "src/consumerd_wordcount/__init__.py",
         "src/consumerd_wordcount/py.typed",
+        "tests/test_wordcount.py",
     }
