@@ -43,9 +43,17 @@ def encode_message_set(payloads: Iterable[bytes], *, magic: int = 1, codec: Code
     """
     pieces: list[bytes] = []
     add = pieces.append
-    for payload in payloads:
-        add(_head(payload, magic, Codec.NONE))
-        add(payload)
+    if magic == 1:  # what producers write; one call less for each message
+        try:
+            for payload in payloads:
+                add(_HEAD_1(len(payload) + 6, 1, 0, crc32(payload)))
+                add(payload)
+        except struct.error as error:
+            raise EncodeError("a payload is too long for one message") from error
+    else:
+        for payload in payloads:
+            add(_head(payload, magic, Codec.NONE))
+            add(payload)
     joined = b"".join(pieces)
     if codec is Codec.NONE or not joined:
         return joined
