@@ -14,12 +14,13 @@ order of a partition is the order of `send`. What is promised then:
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
 from consumerd.fetch.backoff import sleep_unless
-from consumerd.producer.data import ProducerData
+from consumerd.producer.data import NOT_A_LIST
 from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError, QueueFullError
 from consumerd.producer.event_handling import DefaultEventHandler
 from consumerd.producer.event_queue import EventQueue
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.ports import Clock
+    from consumerd.producer.data import ProducerData
     from consumerd.producer.events import EventHandler
     from consumerd.producer.producer import Producer
 
@@ -64,13 +66,21 @@ class AsyncProducer:
         #: Hooks cost nothing where nobody hooks on.
         self._hooked = callbacks is not None
         self._handler = event_handler or DefaultEventHandler()
-        self.stats = AsyncProducerStats()
+        self._stats = AsyncProducerStats()
+        #: Names that were found good.
+        self._topics: set[str] = set()
+        self._unyielded = 0
         self._task: asyncio.Task[None] | None = None
         #: Events that were taken from the queue and handled, one way or the other.
         self._finished = 0
         self._progress = asyncio.Event()
         self._untold = 0
         self._cause: Exception | None = None
+
+    @property
+    def stats(self) -> AsyncProducerStats:
+        """What was counted so far."""
+        return replace(self._stats, enqueued=self._queue.put_count)
 
     @property
     def queued(self) -> int:
@@ -92,30 +102,37 @@ class AsyncProducer:
 
         Raises InvalidTopicError, ProducerClosedError; QueueFullError with WhenFull.TIMEOUT; what the callbacks raise.
         """
-        await self.send_all([ProducerData(topic, payloads, key, partition)])
+        self._check(topic)
+        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+            raise TypeError(NOT_A_LIST)
+        accepted, offer = 0, self._queue.offer
+        self._queue.mark()
+        for message in payloads:
+            event = Event(topic, message, key, partition)
+            if self._hooked or not offer(event):
+                accepted += await self._enqueue(event, accepted)
+                self._queue.mark()
+            else:
+                accepted += 1
+            self._unyielded += 1
+            if self._unyielded >= self._settings.batch_size:
+                self._unyielded = 0
+                await asyncio.sleep(0)  # or a sender that never waits would starve the task that sends
+                self._queue.mark()
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
         """The same for several. All that goes to one partition in one batch is joined, whatever `merge` says."""
+        for item in data:
+            self._check(item.topic)
+        for item in data:
+            await self.send(item.topic, item.payloads, key=item.key, partition=item.partition)
+
+    def _check(self, topic: str) -> None:
         if self._task is None:
             raise ProducerClosedError("the producer was not started: use `async with`, or await start().")
-        for item in data:
-            validate_topic(item.topic)
-        accepted = 0
-        offer, batch_size = self._queue.offer, self._settings.batch_size
-        try:
-            for item in data:
-                for message in item.payloads:
-                    event = Event(item.topic, message, item.key, item.partition)
-                    if self._hooked or not offer(event):
-                        accepted += await self._enqueue(event, accepted)
-                    else:
-                        accepted += 1
-                    if self._queue.put_count % batch_size == 0:
-                        self._queue.mark()
-                        await asyncio.sleep(0)  # or a sender that never waits would starve the task that sends
-        finally:
-            self._queue.mark()
-            self.stats.enqueued += accepted
+        if topic not in self._topics:
+            validate_topic(topic)
+            self._topics.add(topic)
 
     async def _enqueue(self, event: Event, accepted: int) -> bool:
         """The slow way: with hooks, or into a full queue. Whether it is in."""
@@ -123,14 +140,13 @@ class AsyncProducer:
         added = self._queue.offer(event)
         try:
             if not added and self._settings.when_full is not WhenFull.DROP:
-                self._queue.mark()
                 block = self._settings.when_full is WhenFull.BLOCK
                 added = await self._queue.put(event, None if block else self._settings.enqueue_timeout)
         finally:
             if self._hooked:
                 self._callbacks.after_enqueue(event, added)
         if not added:
-            self.stats.dropped += 1
+            self._stats.dropped += 1
             if self._settings.when_full is WhenFull.TIMEOUT:
                 raise QueueFullError(self._settings.queue_size, self._settings.enqueue_timeout, accepted)
             await asyncio.sleep(0)
@@ -272,10 +288,10 @@ class AsyncProducer:
                 events = self._callbacks.before_sending_data(events)
             if not events:
                 return
-            self.stats.batches += 1
+            self._stats.batches += 1
             await self._handler.handle(events, self._producer, self._producer.encoder)
         except EventsFailedError as error:
-            self.stats.sent += len(events) - len(error.failures)
+            self._stats.sent += len(events) - len(error.failures)
             by_cause: dict[int, tuple[Exception, list[Event]]] = {}
             for event, cause in error.failures:
                 by_cause.setdefault(id(cause), (cause, []))[1].append(event)
@@ -284,10 +300,10 @@ class AsyncProducer:
         except Exception as error:
             self._failed(events, error)
         else:
-            self.stats.sent += len(events)
+            self._stats.sent += len(events)
 
     def _failed(self, events: Sequence[Event], error: Exception) -> None:
-        self.stats.failed += len(events)
+        self._stats.failed += len(events)
         if not self._untold:
             self._cause = error
         self._untold += len(events)

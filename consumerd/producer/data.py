@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+NOT_A_LIST = "payloads is a list of messages: put a single one into brackets"
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerData:
@@ -23,4 +25,4 @@ class ProducerData:
 
     def __post_init__(self) -> None:
         if isinstance(self.payloads, (str, bytes, bytearray, memoryview)):
-            raise TypeError(f"payloads is a list of messages: give [{type(self.payloads).__name__}], not one alone")
+            raise TypeError(NOT_A_LIST)

@@ -32,8 +32,7 @@ def encode_sets(
     only for the error. Raises MessageSizeTooLargeError.
     """
     if codec is Codec.NONE:
-        for payload in payloads:
-            _check(topic, len(payload), max_message_bytes)
+        _check(topic, max(map(len, payloads), default=0), max_message_bytes)
         return [encode_message_set(part, magic=magic) for part in _parts(payloads, max_set_bytes)]
     wrappers = (
         wrapper
@@ -53,6 +52,9 @@ def _check(topic: str, size: int, limit: int) -> None:
 
 def _parts(payloads: Sequence[bytes], max_set_bytes: int) -> Iterator[Sequence[bytes]]:
     """Consecutive parts of `payloads` whose message sets have at most `max_set_bytes`, as few as can be."""
+    if sum(map(len, payloads)) + HEADER * len(payloads) <= max_set_bytes:
+        yield payloads
+        return
     first, size = 0, 0
     for position, payload in enumerate(payloads):
         more = HEADER + len(payload)

@@ -1,9 +1,9 @@
 """The queue between those who send and the task that sends: bounded, and emptied in batches.
 
 Strategy: a batch is due when there are enough messages, when the oldest has waited for `queue_time`, or when somebody
-is in a hurry (a flush, the end). Only the moment of each *call* is noted, not that of each message: a mark says up to
-which message of the sequence it holds. Senders who wait for room stand in a line, so they are served in the order in
-which they came.
+is in a hurry (a flush, the end). Not every message has its time noted, that would cost more than the rest: a mark says
+from which message of the sequence on they are younger than it, so a message may go a little early but never late.
+Senders who wait for room stand in a line, and are served in the order in which they came.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class EventQueue:
     def __init__(self, settings: QueueSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
+        self._size = settings.queue_size
         #: A full queue is a batch too.
         self._enough = min(settings.batch_size, settings.queue_size)
         self._events: deque[Event] = deque()
-        #: (number of the last event of a call, when it was): the first belongs to the oldest event.
+        #: (number of an event, when it came at the earliest); the first is of the oldest event in the queue, or before.
         self._marks: deque[tuple[int, float]] = deque()
+        self._marks_apart = self._enough // 8
         #: How many events were ever put in; the number of the last one.
         self.put_count = 0
         self._taken = 0
@@ -59,9 +61,14 @@ class EventQueue:
         if self._closed:
             raise ProducerClosedError("the producer is closed: nothing can be sent any more.")
         events = self._events
-        if len(events) >= self._settings.queue_size or self._line.locked():
+        if len(events) >= self._size or self._line.locked():
             return False
-        self._append(event)
+        if not events:
+            self.mark()
+        events.append(event)
+        self.put_count += 1
+        if len(events) == self._enough:
+            self._news.set()
         return True
 
     async def put(self, event: Event, seconds: float | None) -> bool:
@@ -91,25 +98,25 @@ class EventQueue:
 
     async def _put_in_line(self, event: Event) -> None:
         async with self._line:
-            while len(self._events) >= self._settings.queue_size and not self._closed:
+            while len(self._events) >= self._size and not self._closed:
                 self._room.clear()
                 await self._room.wait()
             if self._closed:
                 raise ProducerClosedError("the producer was closed while a message waited for room in its queue.")
-            self._append(event)
-
-    def _append(self, event: Event) -> None:
-        self._events.append(event)
-        self.put_count += 1
-        if len(self._events) == self._enough:
-            self._news.set()
+            self.mark()
+            self._events.append(event)
+            self.put_count += 1
+            if len(self._events) == self._enough:
+                self._news.set()
 
     def mark(self) -> None:
-        """The call that put something in is over, or about to wait: what is new in the queue is as old as now."""
-        if not self._marks or self._marks[-1][0] < self.put_count:
-            self._marks.append((self.put_count, self._clock.monotonic()))
-            if len(self._marks) == 1:
-                self._news.set()  # from here on there is a time to wake up
+        """What is put in from here on is not older than now. For the first of a row of `offer`s, after every await."""
+        if not self._events:
+            self._marks.clear()
+            self._news.set()  # from here on there is a time to wake up
+        elif self.put_count < self._marks[-1][0] + self._marks_apart:
+            return
+        self._marks.append((self.put_count + 1, self._clock.monotonic()))
 
     def hurry(self) -> int:
         """Everything that is in now is due. Returns the number of the last event."""
@@ -136,8 +143,9 @@ class EventQueue:
         events = self._events
         taken = [events.popleft() for _ in range(min(len(events), self._settings.batch_size))]
         self._taken += len(taken)
-        while self._marks and self._marks[0][0] <= self._taken:
-            self._marks.popleft()
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= self._taken + 1:
+            marks.popleft()
         self._room.set()
         return taken
 
@@ -152,6 +160,6 @@ class EventQueue:
         """Until a batch is due: 0 or less is now, None is not known yet."""
         if len(self._events) >= self._enough or self._hurry > self._taken or self._closed:
             return 0.0
-        if not self._marks:
+        if not self._events:
             return None
         return self._marks[0][1] + self._settings.queue_time - self._clock.monotonic()

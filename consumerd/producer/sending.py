@@ -11,7 +11,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from consumerd.net import ConnectError
 from consumerd.producer.encoding import encode_sets
@@ -61,32 +60,27 @@ class Sender:
         pending[:] = [item for item in pending if item.payloads]
         if not pending:
             return
-        sendings = 0
-
-        def exhausted(state: RetryCallState) -> bool:
-            assert state.outcome is not None
-            nonlocal sendings
-            if isinstance(state.outcome.exception(), UncertainError):
+        attempt = sendings = 0
+        while True:
+            attempt += 1
+            try:
+                await self._attempt(pending, merge, multi)
+            except UncertainError as error:
                 sendings += 1
-                return sendings > self._settings.resends
-            return state.attempt_number - sendings > self._settings.retries
-
-        attempts = AsyncRetrying(
-            sleep=self._clock.sleep,
-            stop=exhausted,
-            wait=self._pause,
-            retry=retry_if_exception_type((UncertainError, *_UNSENT)),
-            before_sleep=_log_retry,
-            reraise=True,
-        )
-        try:
-            await attempts(self._attempt, pending, merge, multi)
-        except _UNSENT as error:
-            if sendings:
-                raise UncertainError(
-                    f"{error}; an earlier try may have stored the messages or a part of them."
-                ) from error
-            raise
+                if sendings > self._settings.resends:
+                    raise
+                log.warning("send_retried", attempt=attempt, error=str(error))
+            except _UNSENT as error:
+                if attempt - sendings > self._settings.retries:
+                    if not sendings:
+                        raise
+                    raise UncertainError(
+                        f"{error}; an earlier try may have stored the messages or a part of them."
+                    ) from error
+                log.warning("send_retried", attempt=attempt, error=str(error))
+            else:
+                return
+            await self._clock.sleep(self._pause(attempt))
 
     async def check(self, item: ProducerData) -> None:
         """Raise what `send` would raise about `item` itself. Nothing is sent."""
@@ -142,13 +136,6 @@ class Sender:
             )
         ]
 
-    # Retries.
-
-    def _pause(self, state: RetryCallState) -> float:
-        bound = self._settings.initial_backoff * 2.0 ** min(state.attempt_number - 1, 64)
+    def _pause(self, attempt: int) -> float:
+        bound = self._settings.initial_backoff * 2.0 ** min(attempt - 1, 64)
         return self._rng.uniform(0.0, min(bound, self._settings.max_backoff))
-
-
-def _log_retry(state: RetryCallState) -> None:
-    assert state.outcome is not None
-    log.warning("send_retried", attempt=state.attempt_number, error=str(state.outcome.exception()))

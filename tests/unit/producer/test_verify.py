@@ -178,9 +178,13 @@ async def test_a_log_that_cannot_be_read_on_is_no_wait(world: Any, answer: bytes
 
 
 async def test_a_message_that_is_larger_than_a_fetch(world: Any) -> None:
-    with_partitions(world, 1)
-    async with world.producer(verify=True, max_message_bytes=10_000_000) as producer:
-        await producer.send("t", [b"x" * 5_000_000, b"y"], partition=0)
+    def large(request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            world.broker.append("t", 0, b"x" * 5_000_000)
+
+    with_partitions(world, 1, large)
+    async with world.producer(verify=True) as producer:
+        await producer.send("t", [b"y", b"z"], partition=0)
 
 
 async def test_damage_by_others_is_read_over(world: Any) -> None:

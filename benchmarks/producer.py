@@ -1,0 +1,135 @@
+"""Producing to consumerd's own broker, in another process: synchronous and asynchronous, by size and codec.
+
+`sync` awaits `Producer.send` of a batch of 200, `async` awaits `AsyncProducer.send` of one message, with a batch size
+of 200. Confirmed: a batch counts when the broker answered behind it. Unconfirmed is what Kafka 0.7.2 does: `send`
+returns when the bytes are in the socket; the time ends with one confirmation of all. Best of the rounds, subjects in
+turns.
+
+Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
+one thread, unconfirmed. They are printed for the proportions; only ratios within one run hold.
+
+    python -m benchmarks.producer [--rounds 3] [--messages 40000] [--codec none] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.race import Measurement, table
+from consumerd.clock import SystemClock
+from consumerd.embedded.processes import BrokerProcess
+from consumerd.net import connect
+from consumerd.producer import AsyncProducer, Producer, ProducerSettings, QueueSettings, StaticRouter
+from consumerd.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+BATCH = 200
+SIZES = (100, 200, 1000)
+#: Million messages per second of Kafka 0.7.2, uncompressed: (sync, async) by size.
+KAFKA_072 = {100: (1.3, 0.34), 200: (1.05, 0.3), 1000: (0.35, 0.15)}
+
+
+def payloads(size: int) -> list[bytes]:
+    """Words of a small vocabulary, so that compressors have something to find, as in logs and events."""
+    rng = random.Random(size)
+    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(500)]
+    return [b" ".join(rng.choices(words, k=size))[:size] for _ in range(BATCH)]
+
+
+def producer(port: int, codec: Codec, confirm: bool) -> Producer:
+    rng = random.Random(1)
+    settings = ProducerSettings(codec=codec, confirm=confirm)
+    router = StaticRouter([("127.0.0.1", port)], rng=rng)
+    return Producer(router, connect=connect, clock=SystemClock(), rng=rng, settings=settings)
+
+
+async def sync(port: int, batch: list[bytes], count: int, codec: Codec, confirm: bool) -> float:
+    async with producer(port, codec, confirm) as ours:
+        await ours.send("bench", batch, partition=0)
+        await ours.flush()
+        started = time.perf_counter()
+        for _ in range(count // BATCH):
+            await ours.send("bench", batch, partition=0)
+        await ours.flush()
+        return time.perf_counter() - started
+
+
+async def in_background(port: int, batch: list[bytes], count: int, codec: Codec, confirm: bool) -> float:
+    queue = QueueSettings(batch_size=BATCH)
+    async with AsyncProducer(producer(port, codec, confirm), clock=SystemClock(), queue=queue) as ours:
+        await ours.send("bench", batch, partition=0)
+        await ours.flush()
+        started = time.perf_counter()
+        for _ in range(count // BATCH):
+            for message in batch:
+                await ours.send("bench", [message], partition=0)
+        await ours.flush()
+        return time.perf_counter() - started
+
+
+SUBJECTS: dict[str, tuple[Callable[..., Awaitable[float]], bool]] = {
+    "sync": (sync, True),
+    "sync, unconfirmed": (sync, False),
+    "async": (in_background, True),
+    "async, unconfirmed": (in_background, False),
+}
+
+
+async def measure(rounds: int, count: int, codecs: list[Codec]) -> list[Measurement]:
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        # As benchmarks/broker.py: the disk of a shared machine is not what is measured.
+        settings = {"log.flush.interval": 1_000_000, "log.default.flush.interval.ms": 3_600_000}
+        async with BrokerProcess(Path(folder), None, settings=settings) as broker:
+            for codec in codecs:
+                for size in SIZES:
+                    batch = payloads(size)
+                    best = dict.fromkeys(SUBJECTS, float("inf"))
+                    for _ in range(rounds):
+                        for name, (work, confirm) in SUBJECTS.items():
+                            gc.collect()
+                            seconds = await work(broker.port, batch, count, codec, confirm)
+                            best[name] = min(best[name], seconds)
+                    results += report(codec, size, {name: count / s / 1e6 for name, s in best.items()})
+    return results
+
+
+def report(codec: Codec, size: int, figures: dict[str, float]) -> list[Measurement]:
+    case = f"{size} B, {codec.name.lower()}, batches of {BATCH}"
+    found = []
+    for name, figure in figures.items():
+        ratio = None
+        if codec is Codec.NONE and name.endswith("unconfirmed"):
+            ratio = figure / KAFKA_072[size][name.startswith("async")]
+        found.append(Measurement("producer", case, name, figure, "M msg/s", ratio))
+    if codec is Codec.NONE:
+        for name, figure in zip(("0.7.2 sync", "0.7.2 async"), KAFKA_072[size], strict=True):
+            found.append(Measurement("producer", case, name, figure, "M msg/s", None))
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=40_000, help="messages of one measurement")
+    parser.add_argument("--codec", choices=[codec.name.lower() for codec in Codec], action="append")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    codecs = [Codec[name.upper()] for name in arguments.codec or [codec.name for codec in Codec]]
+    results = asyncio.run(measure(arguments.rounds, arguments.messages // BATCH * BATCH, codecs))
+    print(json.dumps([r.as_json() for r in results], indent=1) if arguments.json else "\n".join(table(results)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
