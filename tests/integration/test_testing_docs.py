@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pytester"]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "testing.md"
 INI = """
 [pytest]
 filterwarnings = error
@@ -23,14 +24,14 @@ consumerd_missing = fail
 """
 
 
-def examples() -> dict[str, str]:
+def examples(document: Path = DOCUMENT) -> dict[str, str]:
     """The Python blocks, by the file name in their first line."""
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
     return {block.splitlines()[0].removeprefix("# "): block for block in blocks}
 
 
-def run(pytester: pytest.Pytester, names: set[str], passed: int) -> None:
-    found = examples()
+def run(pytester: pytest.Pytester, names: set[str], passed: int, document: Path = DOCUMENT) -> None:
+    found = examples(document)
     for name in names:
         pytester.path.joinpath(name).write_text(found[name])
     pytester.path.joinpath("pytest.ini").write_text(INI)
@@ -51,6 +52,10 @@ def test_handlers_and_groups(pytester: pytest.Pytester) -> None:
 
 def test_servers(pytester: pytest.Pytester, java: JavaRuntime) -> None:
     run(pytester, {"test_servers.py"}, passed=4)
+
+
+def test_the_readmes_handler(pytester: pytest.Pytester) -> None:
+    run(pytester, {"wordcount.py", "test_wordcount.py"}, passed=1, document=ROOT / "README.md")
 
 
 def test_every_fixture_is_in_the_table_and_the_other_way_round(pytester: pytest.Pytester) -> None:
