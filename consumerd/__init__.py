@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from consumerd.errors import ConsumerdError
     from consumerd.handlers import Batch, Identity, Message
     from consumerd.partition import TopicPartition
+    from consumerd.producer import (
+        AsyncProducer,
+        CallbackHandler,
+        Encoder,
+        EventHandler,
+        Partitioner,
+        Producer,
+        ProducerConfig,
+        ProducerData,
+        ProducerSettings,
+        QueueSettings,
+        open_producer,
+    )
     from consumerd.registry import Blacklist, TopicFilter, Whitelist
     from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
 
@@ -38,14 +51,18 @@ __version__ = "0.1.0"
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "AsyncProducer",
     "Batch",
     "BatchStream",
     "Blacklist",
+    "CallbackHandler",
     "ConnectorStateError",
     "ConsumerConfig",
     "ConsumerConnector",
     "ConsumerTimeoutError",
     "ConsumerdError",
+    "Encoder",
+    "EventHandler",
     "FetchRefusedError",
     "FetchRequest",
     "FetchResult",
@@ -58,6 +75,12 @@ __all__ = [
     "MessageStream",
     "NotAssignedError",
     "OffsetOutOfRangeError",
+    "Partitioner",
+    "Producer",
+    "ProducerConfig",
+    "ProducerData",
+    "ProducerSettings",
+    "QueueSettings",
     "RebalanceListener",
     "SimpleConsumer",
     "TopicFilter",
@@ -65,12 +88,26 @@ __all__ = [
     "UnknownRefusalError",
     "Whitelist",
     "WrongPartitionError",
+    "open_producer",
 ]
 
 _ROOMS = {
     "consumerd.errors": ("ConsumerdError",),
     "consumerd.handlers": ("Batch", "Identity", "Message"),
     "consumerd.partition": ("TopicPartition",),
+    "consumerd.producer": (
+        "AsyncProducer",
+        "CallbackHandler",
+        "Encoder",
+        "EventHandler",
+        "Partitioner",
+        "Producer",
+        "ProducerConfig",
+        "ProducerData",
+        "ProducerSettings",
+        "QueueSettings",
+        "open_producer",
+    ),
     "consumerd.registry": ("Blacklist", "TopicFilter", "Whitelist"),
     "consumerd.wire.v07": ("EARLIEST", "LATEST", "FetchRequest", "MessageBatch"),
 }
