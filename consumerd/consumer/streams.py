@@ -101,13 +101,7 @@ class MessageStream:
 
     async def _next_batch(self) -> Batch:
         self.ack()
-        while True:
-            delivery = await self._take()
-            if delivery.sink.winding:  # within a compressed message: what begun it was the other way of iterating
-                delivery.end(whole=False)
-                self.withdraw(delivery)
-            else:
-                return delivery.give()
+        return (await self._take()).give()
 
     async def _take(self) -> Delivery:
         """A delivery to hand something out of, which the fence allows at this moment."""
