@@ -13,9 +13,9 @@ from consumerd.cli.session import with_session, zookeeper_options
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from consumerd.producer import ProducerData, Router
+    from consumerd.producer import ProducerData, QueueSettings, Router
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -23,10 +23,15 @@ Examples:
   tail -F access.log | consumerd produce --zookeeper zk1:2181/kafka --topic access
   gzip -dc old.gz | consumerd produce --broker 127.0.0.1:9092 --topic events --codec gzip
   consumerd produce --zookeeper zk1:2181 --topic orders --key-separator '\\t' < orders.tsv
+  app | consumerd produce --zookeeper zk1:2181 --topic app --async --queue-time 1
 
 Each line is a message, without its newline: any bytes, empty lines too. A batch counts as sent when the broker has
 taken it; one whose connection broke before is sent again, so a message may come twice, but none is lost. With an error
 the exit code is not 0, and the lines after the batch that failed were not sent.
+
+With --async lines wait in a queue, while others are read, until a batch is full or the oldest has waited for the queue
+time; a batch that fails is given up and told at the end, and those after it are sent. --verify reads back what was
+sent: brokers show what they have flushed, so a batch may take seconds.
 """
 
 STDIN = 0
@@ -48,6 +53,11 @@ class Options:
     magic: int
     batch_size: int
     max_message_bytes: int
+    queued: bool
+    queue_time: float | None
+    queue_size: int | None
+    verify: bool
+    verify_timeout: float
 
 
 @click.command("produce", epilog=EXAMPLES)
@@ -79,6 +89,23 @@ class Options:
     show_default=True,
     help="The brokers' max.message.size.",
 )
+@click.option("--async", "queued", is_flag=True, help="Send in the background, through a queue.")
+@click.option(
+    "--queue-time",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="With --async: how long a line waits for others to make up a batch.  [default: 5]",
+)
+@click.option("--queue-size", type=click.IntRange(1), help="With --async: lines that wait at most.  [default: 10000]")
+@click.option("--verify", is_flag=True, help="Read back what was sent, and fail where it is not there.")
+@click.option(
+    "--verify-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --verify: how long to look.",
+)
 def command(**options: object) -> None:
     """Send the lines of standard input to a topic."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
@@ -89,6 +116,8 @@ def command(**options: object) -> None:
         raise click.UsageError("give either --broker or --zookeeper.")
     if given.key_separator == "":
         raise click.BadParameter("it is empty.", param_hint="--key-separator")
+    if not given.queued and (given.queue_time is not None or given.queue_size is not None):
+        raise click.UsageError("--queue-time and --queue-size belong to --async.")
     configure_logs("warning", "auto")
     if given.key_separator and given.brokers:
         click.echo("consumerd: keys have no influence with --broker; give --zookeeper to place by key.", err=True)
@@ -108,25 +137,30 @@ def command(**options: object) -> None:
 def _static(options: Options, rng: random.Random) -> Router:
     from consumerd.producer import StaticRouter  # noqa: PLC0415
 
-    return StaticRouter([parse_address(text) for text in options.brokers], rng=rng)
+    return StaticRouter(parse_brokers(options.brokers), rng=rng)
 
 
 async def _produce(options: Options, router: Router, rng: random.Random) -> None:
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.net import connect  # noqa: PLC0415
-    from consumerd.producer import Producer, ProducerSettings  # noqa: PLC0415
+    from consumerd.producer import AsyncProducer, Producer, ProducerSettings  # noqa: PLC0415
     from consumerd.producer.lines import LineReader  # noqa: PLC0415
     from consumerd.wire.v07 import Codec, validate_topic  # noqa: PLC0415
 
     validate_topic(options.topic)
     clock = SystemClock()
     settings = ProducerSettings(
-        codec=Codec[options.codec.upper()], magic=options.magic, max_message_bytes=options.max_message_bytes
+        codec=Codec[options.codec.upper()],
+        magic=options.magic,
+        max_message_bytes=options.max_message_bytes,
+        verify=options.verify,
+        verify_timeout=options.verify_timeout,
     )
     reader = LineReader(STDIN, max_line_bytes=_MAX_LINE_BYTES)
     started = clock.monotonic()
     messages = size = 0
-    async with Producer(router, connect=connect, clock=clock, rng=rng, settings=settings) as producer:
+    sync = Producer(router, connect=connect, clock=clock, rng=rng, settings=settings)
+    async with AsyncProducer(sync, clock=clock, queue=_queue(options)) if options.queued else sync as producer:
         while (lines := await reader.read()) is not None:
             for batch in _batches(lines, options.batch_size):
                 await producer.send_all(_data(options, batch, messages + 1), merge=True)
@@ -137,14 +171,25 @@ async def _produce(options: Options, router: Router, rng: random.Random) -> None
         click.echo(f"{messages:,} messages ({size:,} bytes) sent to {options.topic} in {seconds:.1f} s", err=True)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as host and port. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    fits = bare == host if ":" not in bare else len(bare) == len(host) - 2
-    if not (colon and bare and fits and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"--broker {text} is not an address such as 127.0.0.1:9092.")
-    return bare, int(port)
+def _queue(options: Options) -> QueueSettings:
+    from consumerd.producer import QueueSettings  # noqa: PLC0415
+
+    ours = QueueSettings()
+    return QueueSettings(
+        batch_size=options.batch_size,
+        queue_time=ours.queue_time if options.queue_time is None else options.queue_time,
+        queue_size=options.queue_size or ours.queue_size,
+    )
+
+
+def parse_brokers(texts: Sequence[str], option: str = "--broker") -> list[tuple[str, int]]:
+    """The addresses that `option` was given. Raises ConfigError."""
+    from consumerd.producer.config import parse_address  # noqa: PLC0415
+
+    try:
+        return [parse_address(text) for text in texts]
+    except ConfigError as error:
+        raise ConfigError(f"{option} {error}") from None
 
 
 def _batches(lines: list[bytes], size: int) -> Iterator[list[bytes]]:

@@ -214,3 +214,49 @@ async def test_a_terminal_is_told_how_much_was_sent(tmp_path: Path) -> None:
         assert process.returncode == 0
     assert os.read(controller, 1000).startswith(b"2 messages (6 bytes) sent to t in ")
     os.close(controller)
+
+
+async def test_in_the_background(tmp_path: Path) -> None:
+    async with make_broker(tmp_path, flush_messages=1) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        more = ("--batch-size", "50", "--queue-size", "120", "--queue-time", "0.01", "--codec", "gzip")
+        code, errors = await produce(
+            b"\n".join(LINES), "--broker", address, "--topic", "t", "--partition", "1", "--async", *more
+        )
+        assert (code, errors) == (0, "")
+        assert await stored(broker.port, "t", 1) == LINES
+        await broker.stop()
+        code, errors = await produce(b"a\nb\n", "--broker", address, "--topic", "t", "--async")
+        assert code == ExitCode.BROKER
+        assert "consumerd: 2 queued messages were not sent, or not confirmed; the first because: cannot" in errors
+        assert "Traceback" not in errors
+
+
+async def test_an_unfinished_batch_does_not_wait_for_the_end_of_the_input(tmp_path: Path) -> None:
+    async with make_broker(tmp_path) as broker:
+        process = await start(
+            "--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--partition", "0", "--async", "--queue-time", "0.1"
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        async with asyncio.timeout(20):
+            while await stored(broker.port, "t", 0) != [b"one"]:
+                await asyncio.sleep(0.05)
+        process.stdin.write(b"two")
+        process.stdin.close()
+        assert await process.wait() == 0
+        assert await stored(broker.port, "t", 0) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("queued", [(), ("--async",)])
+async def test_verified(tmp_path: Path, queued: tuple[str, ...]) -> None:
+    """A broker drops what is larger than its limit without a word: only reading back tells."""
+    async with make_broker(tmp_path, max_message_bytes=1000) as broker:
+        arguments = ("--broker", f"127.0.0.1:{broker.port}", "--topic", "t", "--verify", *queued)
+        code, errors = await produce(b"\n".join(LINES[:6]) + b"\n", *arguments)
+        assert (code, errors) == (0, "")
+        both = await stored(broker.port, "t", 0) + await stored(broker.port, "t", 1)
+        assert both == LINES[:6]
+        code, errors = await produce(b"x" * 1001 + b"\n", *arguments, "--verify-timeout", "0.5")
+        assert code == (ExitCode.BROKER if queued else ExitCode.CHECK_FAILED)
+        assert "could not be read back within 0.5 s (1 in t-" in errors

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
-from consumerd.cli.produce import parse_address
+from consumerd.cli.produce import parse_brokers
 from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def logs() -> Iterator[None]:
     [("127.0.0.1:9092", ("127.0.0.1", 9092)), ("kafka:1", ("kafka", 1)), ("[::1]:65535", ("::1", 65535))],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert parse_address(text) == address
+    assert parse_brokers([text]) == [address]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 )
 def test_texts_that_are_no_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an address such as"):
-        parse_address(text)
+        parse_brokers([text])
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,8 @@ def test_texts_that_are_no_addresses(text: str) -> None:
         (["--topic", "t", "--broker", "a:1", "--magic", "2"], "--magic"),
         (["--topic", "t", "--broker", "a:1", "--batch-size", "0"], "--batch-size"),
         (["--topic", "t", "--broker", "a:1", "--key-separator", ""], "--key-separator"),
+        (["--topic", "t", "--broker", "a:1", "--queue-time", "1"], "belong to --async"),
+        (["--topic", "t", "--broker", "a:1", "--async", "--queue-size", "0"], "--queue-size"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
