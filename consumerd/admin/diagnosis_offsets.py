@@ -117,8 +117,8 @@ def progress_findings(first: Look, second: Look) -> Iterable[Finding]:
                 Kind.BLACK_HOLE,
                 str(partition),
                 f"{format_owner(*owner)} owns it, but {stands} while {grown} bytes were written in {seconds:.0f} s; "
-                f"the lag is {lag} bytes. Probably nobody reads it: a JVM member that gave up while it joined owns "
-                "without reading.",
+                f"the lag is {lag} bytes. Probably nobody reads it: its handler hangs, or it is a JVM member that gave "
+                "up while it joined, and owns without reading.",
                 f"Restart {process_of(second.survey.group, owner[0])}; a nudge does not help. If its commits are more "
                 f"than {seconds:.0f} s apart, look again with a longer --interval.",
             )
