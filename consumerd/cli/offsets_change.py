@@ -128,7 +128,7 @@ class How:
         return path
 
     def _show(self, plan: Plan, *, executed: bool, backup: Path | None) -> None:
-        from consumerd.cli.tables import show_rows  # noqa: PLC0415
+        from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
         if self.as_json:
             click.echo(json.dumps(_as_json(plan, executed=executed, backup=backup), indent=2))
@@ -141,7 +141,7 @@ class How:
                 (change.group, change.partition, _offset(change.before), _after(change), _remark(change))
                 for change in plan.changes
             ),
-            title=f"{moving} of {len(plan.changes)} offsets {verb}",
+            title=f"{moving} of {counted(len(plan.changes), 'offset')} {verb}",
         )
 
 
