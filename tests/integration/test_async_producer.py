@@ -1,0 +1,197 @@
+"""The asynchronous producer against a broker in a process of its own and a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import consumerd
+from consumerd.embedded.processes import BrokerProcess
+from consumerd.net import connect
+from consumerd.producer import AsyncProducer, NotArrivedError, Producer, WhenFull, key_index
+from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio
+
+
+async def log(port: int, topic: str, partition: int) -> bytes:
+    connection = await connect("127.0.0.1", port)
+    try:
+        request = FetchRequest(topic, partition, 0, 50_000_000)
+        return decode_fetch_response(await connection.request(request.encode())).data
+    finally:
+        await connection.close()
+
+
+async def stored(port: int, topic: str, partition: int) -> list[bytes]:
+    return decode_batch(await log(port, topic, partition), 0).payloads
+
+
+class ByNumber(consumerd.Partitioner):
+    """Keys are numbers."""
+
+    def partition(self, key: Any, count: int, /) -> int:
+        assert isinstance(key, int)
+        return key % count
+
+
+async def test_a_producer_of_0_7_properties_on_zookeeper(tmp_path: Path, zk_root: str) -> None:
+    config = consumerd.ProducerConfig.from_properties(
+        {
+            "zk.connect": zk_root,
+            "producer.type": "async",
+            "compression.codec": "2",
+            "compressed.topics": "zipped",
+            "batch.size": "50",
+            "queue.time": "100",
+            "num.retries": "4",
+        }
+    )
+    async with BrokerProcess(tmp_path, zk_root, partitions=3, settings={"log.flush.interval": 1}) as broker:
+        async with consumerd.open_producer(config) as first:
+            assert isinstance(first, AsyncProducer)
+            await first.send("plain", ["first"])
+            await first.send("zipped", [b"first"])
+        async with consumerd.open_producer(config) as producer:
+            async with asyncio.timeout(20):  # until the topic's partitions are registered, all goes to partition 0
+                while len(await _registered(zk_root)) < 2:
+                    await asyncio.sleep(0.05)
+            for n in range(500):
+                await producer.send("plain" if n % 2 else "zipped", [b"%d" % n], key=f"key {n % 7}")
+            await producer.flush()
+            for topic, start in (("plain", 1), ("zipped", 0)):
+                wanted: list[list[bytes]] = [[], [], []]
+                for n in range(start, 500, 2):
+                    wanted[key_index(f"key {n % 7}", 3)].append(b"%d" % n)
+                found = [await stored(broker.port, topic, p) for p in range(3)]
+                assert [[m for m in payloads if m != b"first"] for payloads in found] == wanted
+        codecs = {
+            topic: {m.codec for p in range(3) for m in iter_outer(await log(broker.port, topic, p))}
+            for topic in ("plain", "zipped")
+        }
+        assert codecs == {"plain": {Codec.NONE}, "zipped": {Codec.SNAPPY}}
+
+
+async def _registered(zk_root: str) -> list[str]:
+    import random
+
+    from consumerd.clock import SystemClock
+    from consumerd.zk import NoNode, Session
+
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random()) as zk:
+        found = []
+        for topic in ("plain", "zipped"):
+            try:
+                found += await zk.children(f"/brokers/topics/{topic}")
+            except NoNode:
+                continue
+        return found
+
+
+async def test_own_partitioner_and_encoder_in_a_synchronous_one(tmp_path: Path, zk_root: str) -> None:
+    class Csv(consumerd.Encoder):
+        def encode(self, message: Any, /) -> bytes:
+            return ";".join(message).encode()
+
+    config = consumerd.ProducerConfig(zookeeper=zk_root, partitioner=ByNumber(), encoder=Csv())
+    async with BrokerProcess(tmp_path, zk_root, partitions=2, settings={"log.flush.interval": 1}) as broker:
+        async with consumerd.open_producer(config) as producer:
+            assert isinstance(producer, Producer)
+            await producer.send("plain", [("a", "b")], key=0)
+            async with asyncio.timeout(20):
+                while not await _registered(zk_root):
+                    await asyncio.sleep(0.05)
+            async with asyncio.timeout(20):  # the producer's own watch
+                while not await stored(broker.port, "plain", 1):
+                    await producer.send("plain", [("c", "d")], key=17)
+        assert (await stored(broker.port, "plain", 0))[0] == b"a;b"
+        assert set(await stored(broker.port, "plain", 1)) == {b"c;d"}
+
+
+@pytest.mark.kill
+async def test_sigkill_of_the_broker_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, None, partitions=2, settings={"log.flush.interval": 1})
+    config = consumerd.ProducerConfig(
+        brokers=(("127.0.0.1", broker.port),),
+        background=True,
+        settings=consumerd.ProducerSettings(retries=100, resends=20, max_backoff=0.2, codec=Codec.GZIP),
+        queue=consumerd.QueueSettings(batch_size=20, queue_time=0.01, queue_size=500),
+    )
+    sent = 0
+    stop = asyncio.Event()
+
+    async def go_on(producer: Any) -> None:
+        nonlocal sent
+        while not stop.is_set():
+            await producer.send("t", [b"%d" % sent], partition=sent % 2)
+            sent += 1
+            await asyncio.sleep(0)
+
+    await broker.start()
+    try:
+        async with asyncio.timeout(60), consumerd.open_producer(config) as producer:
+            sending = asyncio.create_task(go_on(producer))
+            for _ in range(3):
+                await asyncio.sleep(0.3)
+                broker.kill()
+                await asyncio.sleep(0.1)
+                await broker.start()
+            await asyncio.sleep(0.2)
+            stop.set()
+            await sending
+        assert sent > 1000
+        assert isinstance(producer, AsyncProducer)
+        assert (producer.stats.sent, producer.stats.failed) == (sent, 0)
+        for partition in (0, 1):
+            firsts = dict.fromkeys(map(int, await stored(broker.port, "t", partition)))
+            assert list(firsts) == list(range(partition, sent, 2))
+    finally:
+        await broker.stop()
+
+
+async def test_verified_by_real_flushes(tmp_path: Path) -> None:
+    """The broker flushes by time only: reading back has to wait for it, and what is too large is not there."""
+    settings: dict[str, str | int] = {
+        "log.flush.interval": 1_000_000,
+        "log.default.flush.interval.ms": 300,
+        "log.default.flush.scheduler.interval.ms": 100,
+        "max.message.size": 1000,
+    }
+    async with BrokerProcess(tmp_path, None, partitions=3, settings=settings) as broker:
+        config = consumerd.ProducerConfig(
+            brokers=(("127.0.0.1", broker.port),),
+            settings=consumerd.ProducerSettings(verify=True, verify_timeout=1.5),
+        )
+        async with consumerd.open_producer(config) as producer:
+            for n in range(5):
+                await producer.send("t", [b"%d" % n, b"same"])
+            with pytest.raises(NotArrivedError, match=r"\(1 in t-2\)"):
+                await producer.send("t", [b"x" * 1001], partition=2)
+        found = [payload for p in range(3) for payload in await stored(broker.port, "t", p)]
+        assert sorted(found) == sorted([b"same"] * 5 + [b"%d" % n for n in range(5)])
+
+
+async def test_a_queue_that_fills_while_the_broker_is_away(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, None, settings={"log.flush.interval": 1})
+    config = consumerd.ProducerConfig(
+        brokers=(("127.0.0.1", broker.port),),
+        background=True,
+        settings=consumerd.ProducerSettings(retries=100, max_backoff=0.1),
+        queue=consumerd.QueueSettings(queue_size=100, batch_size=10, when_full=WhenFull.DROP),
+    )
+    async with consumerd.open_producer(config) as producer:
+        assert isinstance(producer, AsyncProducer)
+        for n in range(1000):
+            await producer.send("t", [b"%d" % n], partition=0)
+        assert 890 <= producer.stats.dropped <= 900
+        await broker.start()
+        await producer.flush()
+        found = await stored(broker.port, "t", 0)
+        await broker.stop()
+    assert len(found) == producer.stats.sent == 1000 - producer.stats.dropped
+    assert found == sorted(found, key=int)
