@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
-BATCHES = 0.8
-MESSAGES = 0.8
+BATCHES = 0.75
+MESSAGES = 0.75
 
 CONFIG = ConsumerConfig(group="bench", zookeeper="memory:2181", consumer_timeout=20)
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -1,0 +1,45 @@
+"""The names of the library: there, documented, and imported only when asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import consumerd
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import consumerd; consumerd.__version__; "
+        "new = set(sys.modules) - before; print(sorted(m for m in new if m.partition('.')[0] not in "
+        "('importlib', 'typing', 'warnings', '_frozen_importlib')), 'asyncio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
+                          capture_output=True, text=True, check=True, timeout=30)  # fmt: skip
+    assert "consumerd." not in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+def test_one_name_imports_no_more_than_it_needs() -> None:
+    code = "import sys, consumerd; consumerd.TopicPartition; print([m for m in sys.modules if 'consumerd.' in m])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "['consumerd.partition']"
+
+
+def test_every_name_is_there() -> None:
+    for name in consumerd.__all__:
+        assert getattr(consumerd, name) is not None
+    assert set(consumerd.__all__) <= set(dir(consumerd))
+    assert len(set(consumerd.__all__)) == len(consumerd.__all__)
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'SimpleConsumr'"):
+        _ = consumerd.SimpleConsumr  # type: ignore[attr-defined]
+    with pytest.raises(ImportError):
+        from consumerd import nothing  # type: ignore[attr-defined]  # noqa: F401
