@@ -115,8 +115,8 @@ async def examine(zk: ZooKeeper, group: str, connect: Connector, interval: float
 
     first = await _look(zk, group, connect)
     findings = diagnose(first.survey, first.ranges)
-    if not interval:
-        return first, findings
+    if not interval or not first.survey.view.members:
+        return first, findings  # nobody is there who could move anything
     await asyncio.sleep(interval)
     second = await _look(zk, group, connect)
     findings = lasting(findings, diagnose(second.survey, second.ranges))

@@ -126,7 +126,7 @@ async def verify_group(zk: ZooKeeper, group: str, wait: float) -> list[Differenc
     """
     deadline = asyncio.get_running_loop().time() + wait
     while True:
-        survey = await survey_group(zk, group)
+        survey = await survey_group(zk, group, brokers=False)
         if not survey.view.members:
             raise NotFoundError(f"group {group!r} has no members now, so there is nothing to verify")
         found = differences(survey)
