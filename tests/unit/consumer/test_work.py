@@ -191,6 +191,61 @@ async def test_what_a_cancelled_handler_marked_counts_up_to_a_whole_outer_messag
 
 
 @pytest.mark.asyncio
+async def test_what_is_marked_in_the_batch_in_hand_counts_at_once(setups: list[Setup]) -> None:
+    class Marks(Handler):
+        async def handle(self, batch: Batch) -> None:
+            for count in range(len(batch)):
+                batch.mark(count)
+                await steps.get()
+
+    steps: asyncio.Queue[None] = asyncio.Queue()
+    setups.append(s := Setup(Marks()))
+    end = s.put(batch(0, b"a", b"b", b"c"))
+    for count in range(3):
+        async with asyncio.timeout(5):
+            while s.work.position != count * 11:
+                await asyncio.sleep(0)
+        assert s.stats.messages == 0
+        steps.put_nowait(None)
+    await s.position(end)
+    assert s.stats.messages == 3
+
+
+@pytest.mark.asyncio
+async def test_after_a_seek_what_was_begun_counts_for_nothing(setups: list[Setup]) -> None:
+    go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    handler = Recorder(lambda _: None if go_on.done() else go_on)
+    setups.append(s := Setup(handler))
+    s.put(batch(0, b"a"))
+    await handler.started.wait()
+    s.work.seek(500)
+    s.lane.clear()
+    assert s.work.position == 500
+    go_on.set_result(None)
+    await handler.ended.wait()
+    end = s.put(batch(500, b"b"))
+    await s.position(end)
+    assert handler.seen == [b"a", b"b"]
+    assert s.stats.messages == 1
+
+
+@pytest.mark.asyncio
+async def test_a_seek_while_a_batch_waits_at_the_fence_drops_it(setups: list[Setup]) -> None:
+    handler = Recorder()
+    setups.append(s := Setup(handler))
+    s.fence.close()
+    s.put(batch(0, b"a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(s.lane) == 0
+    s.work.seek(500)
+    s.fence.open()
+    end = s.put(batch(500, b"b"))
+    await s.position(end)
+    assert handler.seen == [b"b"]
+
+
+@pytest.mark.asyncio
 async def test_a_handler_that_fails_for_good_ends_the_work_with_its_error(setups: list[Setup]) -> None:
     class Fails(Handler):
         async def handle(self, batch: Batch) -> None:

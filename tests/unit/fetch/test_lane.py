@@ -79,6 +79,21 @@ async def test_clearing_keeps_what_the_consumer_holds() -> None:
     assert budget.used == 0
 
 
+async def test_clearing_while_a_consumer_wakes_up_leaves_it_waiting() -> None:
+    budget, lane = make()
+    getting = asyncio.create_task(lane.get())
+    await asyncio.sleep(0)
+    await fill(lane, 1)
+    lane.clear()
+    await asyncio.sleep(0)
+    assert not getting.done()
+    _, last = await fill(lane, 2)
+    assert await getting is not last
+    assert await lane.get() is last
+    lane.close()
+    assert budget.used == 0
+
+
 async def test_closing_gives_everything_back_and_wakes_everybody() -> None:
     budget, lane = make(max_batches=1)
     await fill(lane, 1)
