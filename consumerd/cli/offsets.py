@@ -58,19 +58,16 @@ Examples:
 """
 
 
-class PartitionName(click.ParamType[str]):
-    """`broker-partition`."""
+def _partition_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, if all of them are `broker-partition`."""
+    from consumerd.partition import TopicPartition  # noqa: PLC0415
 
-    name = "broker-partition"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name, if it is one."""
-        from consumerd.partition import TopicPartition  # noqa: PLC0415
-
+    for name in names:
         try:
-            return TopicPartition.parse("", value).name
+            TopicPartition.parse("", name)
         except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
+            raise click.BadParameter(f"{error}.") from None
+    return names
 
 
 topic_option = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
@@ -78,7 +75,7 @@ partition_option = click.option(
     "--partition",
     "partitions",
     multiple=True,
-    type=PartitionName(),
+    callback=_partition_names,
     metavar="BROKER-PARTITION",
     help="Only partitions of this name; may be given several times.",
 )
