@@ -1,8 +1,9 @@
 """The high-level consumer of 0.7 in asyncio form: a member of a group whose messages come out of streams.
 
-Strategy: the member is the daemon's (`consumerd.consumer.consumer.GroupConsumer`), run by one task that belongs to the
-connector; its handler hands batches to streams. The connector adds what a library needs: a session of its own, waiting
-until the first assignment is decided, and a shutdown that is bounded in time and cannot wait for itself.
+Strategy: the member is the daemon's (`consumerd.consumer.consumer.GroupConsumer`), run by a task that belongs to the
+connector (`MemberRun`); its handler hands batches to streams. The connector adds what a library needs: a session of
+its own, waiting until the first assignment is decided, and a shutdown that is bounded in time and cannot wait for
+itself.
 
 A failure of the member (a corrupt partition with the policy `fail`, refused credentials, ...) comes out of its
 streams; if nobody iterates any more, out of `shutdown`.
@@ -21,8 +22,9 @@ import structlog
 from consumerd.clock import SystemClock
 from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.errors import ConnectorStateError
+from consumerd.consumer.member_run import MemberRun
 from consumerd.consumer.streams import MessageStream, StreamHandler
-from consumerd.errors import ConfigError, ConsumerdError, ZooKeeperError
+from consumerd.errors import ConfigError, ZooKeeperError
 from consumerd.net import connect as connect_to_broker
 from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 from consumerd.wire.errors import InvalidTopicError
@@ -73,9 +75,7 @@ class ConsumerConnector:
         self._rng = rng or SystemRandom()
         self._zk = zk
         self._session: Session | None = None
-        self._consumer: GroupConsumer | None = None
-        self._member: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
+        self._member: MemberRun | None = None
         self._failure_told = False
         self._streams: list[MessageStream] = []
         self._closing = asyncio.Lock()
@@ -124,32 +124,25 @@ class ConsumerConnector:
         """
         for stream in self._streams:
             stream.leave(asyncio.current_task())
-        if self._consumer is not None:
-            self._consumer.request_stop()
         async with self._closing:
             if self._closed:
                 return
             try:
-                await self._wait_for_member()
+                if self._member is not None:
+                    await self._member.leave()
             finally:
                 self._closed = True
                 if self._session is not None:
                     await self._session.close()
-        if self._failure is not None and not self._failure_told:
-            self._failure_told = True
-            if not any(stream.failure_told for stream in self._streams):
-                raise self._failure
+        if not any(stream.failure_told for stream in self._streams):
+            self._raise_failure()
 
-    async def _wait_for_member(self) -> None:
-        if self._member is None:
-            return
-        try:
-            await asyncio.wait([self._member], timeout=self._config.stop_timeout)
-        finally:
-            if not self._member.done():
-                log.warning("stop_forced", group=self._config.group, seconds=self._config.stop_timeout)
-                self._member.cancel()
-                await asyncio.wait([self._member])
+    def _raise_failure(self) -> None:
+        """Raise what stopped the member, once."""
+        failure = None if self._member is None else self._member.failure
+        if failure is not None and not self._failure_told:
+            self._failure_told = True
+            raise failure
 
     # -- streams
 
@@ -195,11 +188,11 @@ class ConsumerConnector:
     ) -> None:
         if self._zk is None or self._closed:
             raise ConnectorStateError("the connector is not running; use it with `async with`")
-        if self._consumer is not None:
+        if self._member is not None:
             raise ConnectorStateError(
                 "this connector has its streams already; make one connector for each subscription"
             )
-        consumer = self._consumer = GroupConsumer(
+        consumer = GroupConsumer(
             self._config.settings(subscription, clock=self._clock, rng=self._rng),
             zk=self._zk,
             connect=self._connect,
@@ -209,35 +202,15 @@ class ConsumerConnector:
             listener=self._listener,
         )
         self._streams = streams
-        self._member = asyncio.create_task(self._run_member(consumer), name=f"member of {self._config.group}")
-        ready = asyncio.create_task(consumer.ready.wait())
-        try:
-            await asyncio.wait([ready, self._member], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-        if self._failure is not None:
-            self._failure_told = True
-            raise self._failure
+        self._member = MemberRun(
+            consumer, self._session, stop_timeout=self._config.stop_timeout, ended=self._end_streams
+        )
+        await self._member.wait_ready()
+        self._raise_failure()
 
-    async def _run_member(self, consumer: GroupConsumer) -> None:
-        guard = asyncio.create_task(self._guard_session(consumer))
-        try:
-            await consumer.run()
-        except Exception as error:  # told to whoever iterates or shuts down
-            self._failure = error
-        finally:
-            guard.cancel()
-            await asyncio.wait([guard])
-            for stream in self._streams:
-                stream.end(self._failure)
-
-    async def _guard_session(self, consumer: GroupConsumer) -> None:
-        """A session that ended for good (refused credentials) takes the member with it."""
-        if self._session is not None:
-            try:
-                await self._session.wait_closed()
-            except ConsumerdError as error:
-                consumer.request_stop(error)
+    def _end_streams(self, failure: BaseException | None) -> None:
+        for stream in self._streams:
+            stream.end(failure)
 
     # -- single partitions
 
@@ -296,6 +269,6 @@ class ConsumerConnector:
 
     @property
     def _running(self) -> GroupConsumer:
-        if self._consumer is None or self._closed:
+        if self._member is None or self._closed:
             raise ConnectorStateError("the connector has no streams, or is shut down already")
-        return self._consumer
+        return self._member.consumer

@@ -491,7 +491,8 @@ async def test_what_stops_the_member_comes_out_of_the_shutdown_if_nobody_iterate
     async def idle() -> None:
         async with connector(group, out_of_range="fail") as made:
             await made.create_message_streams({"t": 1})
-            await asyncio.wait([made._member])
+            await made._member.wait_ready()
+            await asyncio.wait([made._member._life])
 
     with pytest.raises(OffsetRefusedError):
         await idle()
@@ -518,9 +519,46 @@ async def test_nothing_is_handed_out_on_an_old_lease(group: Any) -> None:
     async with connector(group, consumer_timeout=0.2) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         await take(stream, 1)
-        made._consumer._fence.close()
+        made._member.consumer._fence.close()
         await asyncio.sleep(0.011)  # as old as a look at the fence may be
         with pytest.raises(ConsumerTimeoutError):
             await anext(stream)
-        made._consumer._fence.open()
+        made._member.consumer._fence.open()
         assert await take(stream, 3) == [b"1", b"2", b"3"]
+
+
+async def test_a_failure_while_zookeeper_is_away_comes_out_within_the_stop_timeout(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    async with connector(group, stop_timeout=0.05) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        await anext(stream)
+        group.zookeeper.disconnect(made._zk)
+        made._member.consumer.request_stop(CorruptPartitionError(TP, 0, "as it were"))
+        with pytest.raises(CorruptPartitionError, match="as it were"):
+            async for _ in stream:
+                pass
+
+
+async def test_a_cancelled_shutdown_ends_the_member_at_once(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    taken, done = asyncio.Event(), asyncio.Event()
+
+    async def work(stream: MessageStream) -> None:
+        async for _ in stream:
+            taken.set()
+            await done.wait()
+
+    async with connector(group) as made:
+        worker = asyncio.create_task(work((await made.create_message_streams({"t": 1}))["t"][0]))
+        await taken.wait()
+        stopping = asyncio.create_task(made.shutdown())
+        await asyncio.sleep(0.01)
+        stopping.cancel()
+        async with asyncio.timeout(0.5):
+            await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        done.set()
+        await worker
+    assert group.offset(TP) is None
