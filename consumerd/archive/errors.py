@@ -37,7 +37,9 @@ class WriteFailedError(StorageError):
 
 
 class WorkerDiedError(ConsumerdError):
-    """A worker process ended before its work did."""
+    """A worker process ended before its work did (killed, out of memory). The next run takes up what it left."""
+
+    exit_code = ExitCode.FORCED
 
 
 class InterruptedWorkError(ConsumerdError):

@@ -75,10 +75,8 @@ class QueueFullError(ConsumerdError):
         self.accepted = accepted
 
 
-class ProducerClosedError(ConsumerdError):
-    """The producer is closed, or was never started."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+class ProducerClosedError(RuntimeError):
+    """The producer is closed, or was never started: a mistake of the calling code, which no operator can mend."""
 
 
 class NotSentError(BrokerError):
@@ -89,7 +87,7 @@ class NotSentError(BrokerError):
         self.count = count
 
 
-class EventsFailedError(ConsumerdError):
+class EventsFailedError(BrokerError):
     """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
 
     def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
