@@ -1,16 +1,22 @@
 """Broker throughput over loopback with a raw client: fetches of 1 MiB, produces of 200 messages, small round trips.
 
 The broker runs in a process of its own, once on asyncio and once on uvloop; the client is a blocking socket that does
-no work. `blocking` is the same client against a loop that does nothing but a blocking `os.sendfile` (fetch) or a
-blocking receive (produce), without logs, checks or other connections. Best of the rounds.
+no work, or, where it says `and decode`, takes the messages out of what it fetched. `blocking` is the same client
+against a loop that does nothing but a blocking `os.sendfile` (fetch) or a blocking receive (produce), without logs,
+checks or other connections. Best of the rounds, which take turns.
 
-    python -m benchmarks.broker [--size 100] [--megabytes 256] [--rounds 3]
+Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
+one client thread, no compression: its SimpleConsumer stands beside fetch and decode, its sync producer beside produce.
+They say which order of magnitude to expect, not who is faster by a tenth.
+
+    python -m benchmarks.broker [--size 100 --size 1000] [--megabytes 128] [--rounds 3] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import socket
@@ -25,10 +31,11 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from benchmarks.race import Measurement, table
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.daemon.logs import configure_logs
-from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, encode_message_set
+from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +45,17 @@ PER_SET = 200
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 PROBE_ANSWER = 18
 MODES = ("blocking", "asyncio", "uvloop")
+DECODE = "fetch 1 MiB and decode"
+PRODUCE = {
+    1_000_000_000: "produce, no flush",
+    100_000: "produce, flush every 100000 messages",
+    500: "produce, flush every 500 messages",
+}
+#: Million messages per second of Kafka 0.7.2 by size of the payload, lowest and highest of several runs.
+KAFKA_072 = {
+    DECODE: {100: (2.8, 4.7), 200: (2.5, 3.9), 1000: (0.7, 1.5)},
+    PRODUCE[100_000]: {100: (1.3, 1.3), 200: (0.8, 1.3), 1000: (0.2, 0.5)},
+}
 
 
 async def serve(folder: Path, flush_interval: int) -> None:
@@ -53,7 +71,7 @@ def serve_blocking(folder: Path) -> None:
     """One connection: answer every 1 MiB fetch by sendfile, swallow everything larger, answer a probe."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    fetch = len(FetchRequest("bench", 0, 0, FETCH).encode())
+    fetch = FetchRequest("bench", 0, 0, FETCH).encode()
     while True:
         sock, _ = listener.accept()
         with sock, (folder / "bench-0" / f"{0:020d}.kafka").open("rb") as file:
@@ -63,8 +81,10 @@ def serve_blocking(folder: Path) -> None:
             tail = b""
             while got := sock.recv_into(buffer):
                 tail = (tail + view[max(0, got - len(PROBE)) : got].tobytes())[-len(PROBE) :]
-                if got == fetch:
-                    (offset,) = struct.unpack_from(">q", view, fetch - 12)
+                if (
+                    got == len(fetch) and view[: got - 12] == fetch[:-12]
+                ):  # else a piece of a produce, as long by chance
+                    (offset,) = struct.unpack_from(">q", view, got - 12)
                     length = min(FETCH, size - offset)
                     sock.send(struct.pack(">ih", length + 2, 0), socket.MSG_MORE)
                     while length:
@@ -77,7 +97,7 @@ def serve_blocking(folder: Path) -> None:
 @contextmanager
 def running(mode: str, folder: Path, flush_interval: int) -> Iterator[socket.socket]:
     argv = [sys.executable, "-m", "benchmarks.broker", "--serve", mode, str(folder), str(flush_interval)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
@@ -90,7 +110,31 @@ def running(mode: str, folder: Path, flush_interval: int) -> Iterator[socket.soc
 
 def receive(sock: socket.socket, buffer: memoryview, count: int) -> None:
     while count:
-        count -= sock.recv_into(buffer, min(count, len(buffer)))
+        received = sock.recv_into(buffer, min(count, len(buffer)))
+        if not received:
+            raise ConnectionError("the broker has closed the connection; what it says goes to standard error")
+        count -= received
+
+
+def receive_into(sock: socket.socket, buffer: memoryview) -> None:
+    while buffer:
+        received = sock.recv_into(buffer)
+        if not received:
+            raise ConnectionError("the broker has closed the connection; what it says goes to standard error")
+        buffer = buffer[received:]
+
+
+def fetch_and_decode(sock: socket.socket, end: int) -> float:
+    buffer = memoryview(bytearray(6 + FETCH))
+    offset = 0
+    started = time.perf_counter()
+    while offset < end:
+        sock.sendall(FetchRequest("bench", 0, offset, FETCH).encode())
+        size = 6 + min(FETCH, end - offset)
+        receive(sock, buffer[:6], 6)
+        receive_into(sock, buffer[6:size])
+        offset = decode_batch(buffer[6:size], offset).next_offset
+    return time.perf_counter() - started
 
 
 def fetch_all(sock: socket.socket, end: int) -> float:
@@ -120,11 +164,11 @@ def round_trips(sock: socket.socket, count: int) -> float:
     return time.perf_counter() - started
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Best figure of every mode and kind: bytes per second, or round trips per second."""
+def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Best figure of every kind and mode: bytes per second, or round trips per second."""
     rng = random.Random(2)
-    batch = encode_message_set([rng.randbytes(arguments.size) for _ in range(PER_SET)])
-    sets = (arguments.megabytes << 20) // len(batch)
+    batch = encode_message_set([rng.randbytes(size) for _ in range(PER_SET)])
+    sets = (megabytes << 20) // len(batch)
     frame = ProduceRequest("bench", 0, batch).encode()
     best: dict[str, dict[str, float]] = {}
 
@@ -140,16 +184,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
             segment.flush()
             os.fsync(segment.fileno())  # or the first to be measured shares the disk with the writing of this
         end = sets * len(batch)
-        for number in range(arguments.rounds):
+        for number in range(rounds):
             for mode in MODES if number % 2 else reversed(MODES):
                 with running(mode, log.parent, 500) as sock:
                     note("fetch 1 MiB", mode, end / fetch_all(sock, end))
                     if mode != "blocking":
+                        note(DECODE, mode, end / fetch_and_decode(sock, end))
                         note("round trips", mode, 5000 / round_trips(sock, 5000))
-                for flush in (1_000_000_000, 100_000, 500):
+                for flush, kind in PRODUCE.items():
                     if mode == "blocking" and flush != 1_000_000_000:
                         continue
-                    kind = f"produce, flush every {flush} messages" if flush < 1_000_000 else "produce, no flush"
                     target = log.parent if mode == "blocking" else Path(folder) / f"produce-{number}-{mode}-{flush}"
                     count = sets if flush > 1000 else sets // 8
                     with running(mode, target, flush) as sock:
@@ -157,11 +201,31 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     return best
 
 
+def results(size: int, figures: dict[str, dict[str, float]]) -> list[Measurement]:
+    """The figures as million messages per second; `ratio` is ours against the subject, ours being the better loop."""
+    found = []
+    for kind, modes in figures.items():
+        case = f"{kind}, {size} B" if kind != "round trips" else kind
+        ours = max(modes["asyncio"], modes["uvloop"])
+        for mode, figure in modes.items():
+            ratio = ours / figure if mode == "blocking" else None
+            if kind == "round trips":
+                found.append(Measurement("broker", case, mode, figure, "/s"))
+            else:
+                found.append(Measurement("broker", case, mode, figure / (size + 10) / 1e6, "Mmsg/s", ratio))
+        if size in KAFKA_072.get(kind, {}):
+            mine = ours / (size + 10) / 1e6
+            for which, figure in zip(("lowest", "highest"), KAFKA_072[kind][size], strict=True):
+                found.append(Measurement("broker", case, f"0.7.2 {which}", figure, "Mmsg/s", mine / figure))
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=100, help="bytes of payload")
-    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--size", type=int, action="append", help="bytes of payload (default: 100 and 1000)")
+    parser.add_argument("--megabytes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.serve:
@@ -171,16 +235,13 @@ def main(argv: list[str] | None = None) -> int:
         else:
             (uvloop.run if mode == "uvloop" else asyncio.run)(serve(Path(folder), int(flush)))
         return 0
-    entry = arguments.size + 10
-    print(f"broker, {arguments.size} B messages in sets of {PER_SET}, best of {arguments.rounds}")
-    for kind, figures in measure(arguments).items():
-        for mode, figure in figures.items():
-            if kind == "round trips":
-                text = f"{figure:10.0f} /s"
-            else:
-                text = f"{figure / 1e6:8.0f} MB/s {figure / entry / 1e6:7.2f} Mmsg/s"
-            ratio = f"  {figure / figures['blocking']:.2f} of blocking" if "blocking" in figures else ""
-            print(f"  {kind:38s} {mode:8s}{text}{ratio}")
+    found = []
+    for size in arguments.size or [100, 1000]:
+        found += results(size, measure(size, arguments.megabytes, arguments.rounds))
+    if arguments.json:
+        print(json.dumps([result.as_json() for result in found], indent=1))
+    else:
+        print("\n".join(table(found)))
     return 0
 
 
