@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("consumerd.cli.broker", "Run a Kafka 0.7 broker."),
     "produce": ("consumerd.cli.produce", "Send the lines of standard input to a topic."),
     "consume": ("consumerd.cli.consume", "Print the messages of a topic as a member of a group."),
+    "mirror": ("consumerd.cli.mirror", "Copy topics from one cluster to another."),
     "topics": ("consumerd.cli.topics", "See the topics that brokers registered."),
     "group": ("consumerd.cli.group", "See a consumer group, plan its assignment, find what is wrong and mend it."),
     "offsets": ("consumerd.cli.offsets", "See, change, save and restore the committed offsets of groups."),

@@ -1,0 +1,136 @@
+"""`consumerd mirror`: one cluster's topics to another cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from consumerd.daemon.config import Config
+    from consumerd.daemon.mirroring import Target
+
+EXAMPLES = """\b
+Examples:
+  consumerd mirror --from-zookeeper old:2181 --group move --whitelist 'events|orders' --to-zookeeper new:2181/kafka
+  consumerd mirror --from-zookeeper zk1:2181 --group copy --topic events --to-broker 10.0.0.7:9092 --codec gzip --verify
+  consumerd mirror --from-zookeeper zk1:2181 --group once --blacklist 'test-.*' --to-zookeeper zk2:2181 --exit-at-end
+  consumerd mirror -c source.toml --to-zookeeper zk2:2181/kafka
+
+It is a member of the group: run it twice and they share the partitions. A batch is committed when the target has taken
+it. Stopped, killed or cut off, nothing is lost; what was sent and not committed yet is sent again. Each source
+partition goes to one partition of the target, in order; docs/tools.md says which.
+"""
+
+_SAID_BY_CONFIG = {
+    "from_zookeeper": "--from-zookeeper",
+    "group": "--group",
+    "topics": "--topic",
+    "whitelist": "--whitelist",
+    "blacklist": "--blacklist",
+    "initial": "--from",
+}
+
+
+@click.command("mirror", epilog=EXAMPLES)
+@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the source's brokers and the group register.")
+@click.option("--group", help="The group to be a member of, on the source.")
+@click.option("--topic", "topics", multiple=True, help="A topic to mirror; may be given several times.")
+@click.option("--whitelist", metavar="REGEX", help="Mirror all topics that match, new ones too.")
+@click.option("--blacklist", metavar="REGEX", help="Mirror all topics that do not match.")
+@click.option(
+    "-c",
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A daemon's configuration that says all of the above; its [handler] is not used.",
+)
+@click.option("--to-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the target's brokers register.")
+@click.option("--to-broker", "brokers", multiple=True, metavar="HOST:PORT", help="Or a broker; several times for more.")
+@click.option("--codec", type=click.Choice(["none", "gzip", "snappy"]), default="none", show_default=True)
+@click.option(
+    "--from",
+    "initial",
+    type=click.Choice(["earliest", "latest"]),
+    help="Where to start in partitions without a committed offset.  [default: earliest]",
+)
+@click.option(
+    "--any-partition", is_flag=True, help="Let each batch go to any partition: spreads better, and loses the order."
+)
+@click.option("--verify", is_flag=True, help="Read back on the target what was sent, before it is committed.")
+@click.option(
+    "--verify-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --verify: how long to look.",
+)
+@click.option(
+    "--max-message-bytes",
+    type=click.IntRange(1, 100 * 1024 * 1024),
+    default=1_000_000,
+    show_default=True,
+    help="The target's max.message.size: brokers drop larger ones without a word.",
+)
+@click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is mirrored.")
+def command(**options: Any) -> None:
+    """Copy topics from one cluster to another, as a member of a group."""
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+    from consumerd.daemon.mirroring import mirror  # noqa: PLC0415
+
+    target = _target(options)
+    config = _config(options)
+    configure_logs(config.log.level, config.log.format)
+    sent = run_on_loop(mirror(config, target, exit_at_end=options["exit_at_end"]), config.daemon.loop)
+    if sys.stderr.isatty():
+        click.echo(f"{sent:,} messages mirrored", err=True)
+
+
+def _config(options: dict[str, Any]) -> Config:
+    """The member's configuration, from a file or the command line. Raises ConfigError, UsageError."""
+    from consumerd.daemon.config import load, parse  # noqa: PLC0415
+
+    if options["path"] is not None:
+        for name, option in _SAID_BY_CONFIG.items():
+            if options[name]:
+                raise click.UsageError(f"{option} is said by --config: give one of both.")
+        return load(options["path"])
+    if options["from_zookeeper"] is None or options["group"] is None:
+        raise click.UsageError("give --from-zookeeper and --group, or --config.")
+    if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
+        raise click.UsageError("give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
+    group: dict[str, Any] = {"id": options["group"]}
+    if options["topics"]:
+        group["topics"] = dict.fromkeys(options["topics"], 1)
+    for name in ("whitelist", "blacklist"):
+        if options[name]:
+            group[name] = options[name]
+    document = {
+        "group": group,
+        "zookeeper": {"connect": options["from_zookeeper"], "connection_timeout": 10.0},
+        "fetch": {"initial": options["initial"] or "earliest"},
+    }
+    return parse(document, "the command line")
+
+
+def _target(options: dict[str, Any]) -> Target:
+    from consumerd.cli.produce import parse_brokers  # noqa: PLC0415
+    from consumerd.daemon.mirroring import Target  # noqa: PLC0415
+    from consumerd.producer import ProducerSettings  # noqa: PLC0415
+    from consumerd.wire.v07 import Codec  # noqa: PLC0415
+
+    if bool(options["brokers"]) == (options["to_zookeeper"] is not None):
+        raise click.UsageError("give either --to-zookeeper or --to-broker.")
+    settings = ProducerSettings(
+        codec=Codec[options["codec"].upper()],
+        max_message_bytes=options["max_message_bytes"],
+        verify=options["verify"],
+        verify_timeout=options["verify_timeout"],
+    )
+    brokers = tuple(parse_brokers(options["brokers"], "--to-broker"))
+    return Target(options["to_zookeeper"], brokers, not options["any_partition"], settings)

@@ -1,0 +1,165 @@
+"""The mirror: the daemon's member with another cluster's producer as its handler.
+
+Strategy: as for the console consumer, everything is the daemon's but the handler and the condition to stop. Around it:
+both clusters have to be there before anything is made, and must not be one. A batch is tried for as long as the target
+is away; only what cannot be mended stops the mirror.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd import __version__
+from consumerd.clock import SystemClock
+from consumerd.cluster import ClusterView
+from consumerd.daemon.build import build_connection_settings, build_session, build_settings
+from consumerd.daemon.config import ZooKeeperSection
+from consumerd.daemon.service import run_member
+from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
+from consumerd.handlers import RetryPolicy, retrying
+from consumerd.mirror import (
+    KeepingPartitioner,
+    MirrorHandler,
+    PlacedRouter,
+    SourceCounts,
+    find_reverse_mirrors,
+    mirror_host,
+    refuse_same_cluster,
+    refuse_same_place,
+)
+from consumerd.net import connect
+from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
+from consumerd.registry import StaticSubscription, make_consumer_id
+from consumerd.zk import NotConnected, parse_connect_string
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from consumerd.consumer import ConsumerSettings
+    from consumerd.daemon.config import Config
+    from consumerd.net import Connector
+    from consumerd.ports import Clock
+    from consumerd.producer import Router
+    from consumerd.registry import Subscription
+    from consumerd.zk import Session
+
+log = structlog.get_logger(__name__)
+
+#: Longest pause between two tries of a batch, in seconds.
+_MAX_BACKOFF = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Exactly one of `zookeeper` and `brokers`. With `placed` each source partition has one partition there."""
+
+    zookeeper: str | None = None
+    brokers: tuple[tuple[str, int], ...] = ()
+    placed: bool = True
+    settings: ProducerSettings = field(default_factory=ProducerSettings)
+
+
+async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -> int:
+    """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
+
+    Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
+    as `consumerd.daemon.service.serve`.
+    """
+    if target.zookeeper is not None:
+        refuse_same_place(config.zookeeper.connect, target.zookeeper)
+    clock, rng = SystemClock(), SystemRandom()
+    settings = replace(_settings(config, clock, rng), stop_at_end=exit_at_end)
+    async with AsyncExitStack() as stack:
+        source = await _session(stack, config.zookeeper, clock, rng)
+        other = None
+        if target.zookeeper is not None:
+            section = ZooKeeperSection(
+                connect=target.zookeeper,
+                session_timeout=config.zookeeper.session_timeout,
+                connection_timeout=config.zookeeper.connection_timeout,
+            )
+            other = await _session(stack, section, clock, rng)
+        if exit_at_end:
+            await _require_topics(source, settings.subscription)
+        await refuse_same_cluster(source, other, target.brokers)
+        if other is not None:
+            for member, topics in (await find_reverse_mirrors(source, other, settings.subscription)).items():
+                log.warning("mirror_circle", member=member, topics=topics, reason="it reads from the target")
+        connector = partial(connect, settings=build_connection_settings(config))
+        producer = Producer(
+            _router(target, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=target.settings
+        )
+        inner = MirrorHandler(producer, SourceCounts(source) if target.placed else None)
+        policy = RetryPolicy(max_attempts=sys.maxsize, max_backoff=_MAX_BACKOFF)
+        handler = retrying(inner, policy, clock=clock, rng=rng, name="mirror")
+        log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+        await run_member(config, settings, handler, source, clock=clock, rng=rng)
+    log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+    return inner.sent
+
+
+async def _require_topics(source: Session, subscription: Subscription) -> None:
+    """Named topics have to be there when only what there is is mirrored: else a misspelt one would pass for done."""
+    if isinstance(subscription, StaticSubscription):
+        found = await ClusterView(source).read_topics(subscription.streams)
+        for topic in subscription.streams:
+            if not found.get(topic):
+                raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
+
+
+def _settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettings:
+    """The member's, with an id that says what it does, unless the configuration has one."""
+    settings = build_settings(config, clock=clock, rng=rng)
+    if settings.fixed_id:
+        return settings
+    host = mirror_host(socket.gethostname())
+    made = make_consumer_id(settings.group, host, int(clock.wall() * 1000), rng.getrandbits(64))
+    return replace(settings, consumer_id=made)
+
+
+def _router(target: Target, zk: Session | None, connector: Connector, rng: Random) -> Router:
+    if zk is not None:
+        return ZooKeeperRouter(zk, rng=rng, partitioner=KeepingPartitioner())
+    if not target.brokers:
+        raise ConfigError("a mirror needs a target: a ZooKeeper, or brokers.")
+    if target.placed:
+        return PlacedRouter(target.brokers, connect=connector)
+    return StaticRouter(target.brokers, rng=rng)
+
+
+async def _session(stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random) -> Session:
+    """A started session, closed with `stack`. Looks for the chroot first: a session would make it."""
+    hosts, chroot = parse_connect_string(section.connect)
+    if chroot:
+        servers = ",".join(map(str, hosts))
+        looker = build_session(section.model_copy(update={"connect": servers}), clock=clock, rng=rng)
+        try:
+            await _start(looker, section)
+            if await looker.exists(chroot) is None:
+                raise NotFoundError(
+                    f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address"
+                )
+        finally:
+            await looker.close()
+    session = build_session(section, clock=clock, rng=rng)
+    stack.push_async_callback(session.close)
+    await _start(session, section)
+    return session
+
+
+async def _start(session: Session, section: ZooKeeperSection) -> None:
+    try:
+        await session.start(section.connection_timeout)
+    except NotConnected as error:
+        raise ZooKeeperError(
+            f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
+            "check the address and that it runs."
+        ) from error

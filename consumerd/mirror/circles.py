@@ -1,0 +1,108 @@
+"""Mirrors that would feed themselves.
+
+Strategy: a mirror writes to the topics that it reads, so source and target must not be one cluster. Brokers tell: each
+announces itself with a name of its own making (`host-milliseconds`), so a broker that is registered on both sides is
+one broker, whatever the addresses look like. A pair of mirrors in opposite directions is a circle too, but each of them
+may be meant for other messages: that is only warned about. It is seen by the names of members, since ours say that they
+are mirrors (`mirror_host`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, ClassVar
+
+from consumerd.cluster import ClusterView
+from consumerd.cluster.reading import children, data, read_all
+from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.registry import RegistryError, id_path, ids_path, parse_subscription
+from consumerd.zk import parse_connect_string
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.ports import ZooKeeper
+    from consumerd.registry import Subscription
+
+#: What stands before the host's name in the id of a member that mirrors.
+_MARK = "mirror-"
+
+
+class CircleError(ConsumerdError):
+    """Source and target are the same cluster: every message would be mirrored again and again."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+
+def mirror_host(host: str) -> str:
+    """The host's name as it stands in a consumer id, so that others can see what this member does."""
+    return _MARK + host
+
+
+def refuse_same_place(source: str, target: str) -> None:
+    """Raise CircleError for two connect strings with a server in common and the same chroot; ConfigError."""
+    ours, theirs = parse_connect_string(source), parse_connect_string(target)
+    if ours.chroot == theirs.chroot and set(ours.hosts) & set(theirs.hosts):
+        raise CircleError(
+            f"source and target are both the cluster in ZooKeeper at {source}: "
+            "what is mirrored would be mirrored again for ever."
+        )
+
+
+async def refuse_same_cluster(
+    source: ZooKeeper, target: ZooKeeper | None, addresses: Iterable[tuple[str, int]] = ()
+) -> None:
+    """Raise CircleError when a broker of `source` is one of `target`, or listens on one of `addresses`."""
+    brokers = (await ClusterView(source).read_brokers()).values()
+    if target is not None:
+        others = (await ClusterView(target).read_brokers()).values()
+        same = [broker for broker in brokers if broker in others]
+        if same:
+            raise CircleError(
+                f"broker {same[0].id} ({same[0].host}:{same[0].port}) is registered at the source and at the target: "
+                "they are one cluster, and what is mirrored would be mirrored again for ever."
+            )
+    wanted = set().union(*[await _resolved(*address) for address in addresses])
+    for broker in brokers if wanted else ():
+        if wanted & await _resolved(*broker.address):
+            raise CircleError(
+                f"broker {broker.id} of the source listens on {broker.host}:{broker.port}, which is the target too: "
+                "what is mirrored would be mirrored again for ever."
+            )
+
+
+async def _resolved(host: str, port: int) -> set[tuple[str, int]]:
+    """The address, and what it stands for where that can be found out."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    return {(host, port), *((str(entry[4][0]), port) for entry in found)}
+
+
+async def find_reverse_mirrors(
+    source: ZooKeeper, target: ZooKeeper, subscription: Subscription
+) -> dict[str, list[str]]:
+    """Members of groups on the target that mirror from there, and those of our topics that they read."""
+    ours = [topic for topic in await ClusterView(source).read_topics() if _wants(subscription, topic)]
+    groups = await ClusterView(target).read_groups()
+    members = await read_all(groups, lambda group: children(target, ids_path(group)))
+    mirrors = [(group, name) for group in groups for name in members[group] if name.startswith(f"{group}_{_MARK}")]
+    texts = await read_all(mirrors, lambda mirror: data(target, id_path(*mirror)))
+    found = {}
+    for (_, name), text in texts.items():
+        try:
+            theirs = parse_subscription(text or b"")
+        except RegistryError:  # gone, or none that we would understand
+            continue
+        if topics := [topic for topic in ours if _wants(theirs, topic)]:
+            found[name] = topics
+    return found
+
+
+def _wants(subscription: Subscription, topic: str) -> bool:
+    try:
+        return subscription.streams_for(topic) > 0
+    except RegistryError:  # too intricate for this name
+        return False

@@ -1,0 +1,78 @@
+"""The handler of `consumerd mirror`: each batch goes to the same topic on another cluster, and returns confirmed.
+
+Strategy: nothing is kept here. A batch is handed over again until the target has taken it, so what is committed on the
+source is on the target, and what is not committed may be there twice. What no repetition can mend is the handler's last
+word at once: a message that is too large, or, where it is verified, one that the target does not store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers import Handler
+from consumerd.producer import (
+    EncodingError,
+    MessageSizeTooLargeError,
+    NoPartitionError,
+    NotArrivedError,
+    PartitionerError,
+)
+from consumerd.registry import DialectError
+from consumerd.wire.errors import InvalidTopicError
+
+if TYPE_CHECKING:
+    from consumerd.handlers import Batch
+    from consumerd.mirror.placing import SourceCounts
+    from consumerd.partition import TopicPartition
+    from consumerd.producer import Producer
+
+log = structlog.get_logger(__name__)
+
+_HOPELESS = (
+    MessageSizeTooLargeError,
+    InvalidTopicError,
+    NoPartitionError,
+    PartitionerError,
+    EncodingError,
+    DialectError,
+)
+#: How often a batch of which something did not arrive is sent: each time the rest of it is stored once more.
+ARRIVAL_TRIES = 3
+
+
+class MirrorHandler(Handler):
+    """Sends batches through `producer`, which it owns and closes. `counts` is None where any partition will do."""
+
+    def __init__(self, producer: Producer, counts: SourceCounts | None) -> None:
+        self._producer = producer
+        self._counts = counts
+        self._not_arrived: dict[TopicPartition, int] = {}
+        #: Messages that the target has taken.
+        self.sent = 0
+
+    async def handle(self, batch: Batch) -> None:
+        """Send all of `batch`. Raises HandlerFailedError for what cannot be mended, else what the producer raises."""
+        key = None if self._counts is None else await self._counts.source(batch.partition)
+        try:
+            await self._producer.send(batch.topic, batch.payloads, key=key)
+        except _HOPELESS as error:
+            raise HandlerFailedError(
+                f"{batch.partition} cannot be mirrored from {batch.start_offset} on: {error}"
+            ) from error
+        except NotArrivedError as error:
+            tries = self._not_arrived[batch.partition] = self._not_arrived.get(batch.partition, 0) + 1
+            if tries >= ARRIVAL_TRIES:
+                raise HandlerFailedError(
+                    f"{batch.partition} cannot be mirrored from {batch.start_offset} on: {error}"
+                ) from error
+            raise
+        self._not_arrived.pop(batch.partition, None)
+        self.sent += len(batch)
+
+    async def stop(self) -> None:
+        """Close the producer."""
+        await self._producer.close()
+        log.info("mirror_ended", sent=self.sent)

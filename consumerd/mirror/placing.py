@@ -1,0 +1,98 @@
+"""Where a source partition's messages go on the target: always to the same partition, so that their order is kept.
+
+Strategy: the source partition travels as the key of its messages. On a target with ZooKeeper the key's index among the
+target's partitions, sorted by broker and number, is (broker * partitions per broker + partition) mod n: clusters of the
+same shape are mirrored one to one, others evenly. On a list of brokers the same is done in two steps: a broker of the
+list by the source's broker, one of its partitions by the source's partition.
+
+The index changes when n does: when a topic is new on the target, or a broker of it comes or goes. Then order holds
+only among what was sent before, and among what was sent after.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.cluster.reading import data
+from consumerd.errors import BrokerError, ConfigError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.producer import Partitioner, Route, Router
+from consumerd.producer.verify import count_partitions
+from consumerd.registry import parse_partition_count, topic_broker_path
+from consumerd.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
+
+
+class Source(NamedTuple):
+    """A partition of the source, as a key: `partitions` is how many the topic has on that broker."""
+
+    broker: int
+    partition: int
+    partitions: int
+
+
+class SourceCounts:
+    """How many partitions topics have on the brokers of the source, by its ZooKeeper. Each is looked up once."""
+
+    def __init__(self, zk: ZooKeeper) -> None:
+        self._zk = zk
+        self._known: dict[tuple[str, int], int] = {}
+
+    async def source(self, partition: TopicPartition) -> Source:
+        """The key of a partition. Raises BrokerError while its broker is away, ZooKeeperError, RegistryError."""
+        place = partition.topic, partition.broker
+        if place not in self._known:
+            text = await data(self._zk, topic_broker_path(*place))
+            if text is None:
+                raise BrokerError(
+                    f"broker {partition.broker} is not registered with topic {partition.topic!r} at the moment: "
+                    f"where messages of {partition} belong is known when it is back."
+                )
+            self._known[place] = parse_partition_count(text)
+        return Source(partition.broker, partition.partition, self._known[place])
+
+
+class KeepingPartitioner(Partitioner):
+    """The index for a `Source` among `count` partitions of the target."""
+
+    def partition(self, key: Any, count: int, /) -> int:
+        source = Source(*key)
+        return (source.broker * source.partitions + source.partition) % count
+
+
+class PlacedRouter(Router):
+    """The same for a fixed list of brokers: for a `Source` always one broker and, as long as it has them, partition."""
+
+    def __init__(self, brokers: Sequence[tuple[str, int]], *, connect: Connector) -> None:
+        if not brokers:
+            raise ConfigError("the list of brokers is empty: give at least one host:port.")
+        self._brokers = list(brokers)
+        self._connect = connect
+        self._counts: dict[tuple[tuple[str, int], str], int] = {}
+
+    async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
+        """Raises ConnectError when the broker cannot be asked for its partitions."""
+        assert isinstance(key, Source)
+        address = self._brokers[key.broker % len(self._brokers)]
+        count = self._counts.get((address, topic))
+        if count is None:
+            count = self._counts[address, topic] = await self._count(address, topic)
+        return Route(*address, key.partition % count)
+
+    async def _count(self, address: tuple[str, int], topic: str) -> int:
+        connection = await self._connect(*address)
+        try:
+            return await count_partitions(connection, topic)
+        except (ConnectionClosedError, WireError) as error:
+            raise ConnectError(f"{error} (while asking for its partitions; nothing was sent)") from error
+        finally:
+            await connection.close()
+
+    async def close(self) -> None:
+        self._counts.clear()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from consumerd.cli.main import run
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOURCE = ["--from-zookeeper", "127.0.0.1:1/a", "--group", "g"]
+TARGET = ["--to-zookeeper", "127.0.0.1:1/b"]
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command sends the log to the standard error of its time, which here ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "either --to-zookeeper or --to-broker"),
+        ([*TARGET, "--to-broker", "h:1"], "either --to-zookeeper or --to-broker"),
+        (TARGET, "give --from-zookeeper and --group, or --config"),
+        ([*TARGET, *SOURCE], "exactly one of --topic"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--whitelist", "a"], "exactly one of --topic"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--codec", "lz4"], "--codec"),
+        ([*TARGET, "-c", "x.toml", "--group", "g"], "--group is said by --config"),
+        ([*TARGET, "-c", "x.toml", "--topic", "t"], "--topic is said by --config"),
+        ([*TARGET, "-c", "x.toml", "--from", "latest"], "--from is said by --config"),
+    ],
+)
+def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mirror", *arguments]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "no.toml")
+    assert run(["mirror", "-c", missing, *TARGET]) == ExitCode.CONFIG
+    assert "cannot read the configuration" in capsys.readouterr().err
+    assert run(["mirror", *SOURCE, "--topic", "a/b", *TARGET]) == ExitCode.CONFIG
+    assert "topic name 'a/b'" in capsys.readouterr().err
+    assert run(["mirror", *SOURCE, "--topic", "t", "--to-broker", "h"]) == ExitCode.CONFIG
+    assert "--to-broker h is not an address" in capsys.readouterr().err
+
+
+def test_a_cluster_is_not_mirrored_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mirror", *SOURCE, "--topic", "t", "--to-zookeeper", "127.0.0.1:1/a"]) == ExitCode.REFUSED
+    assert "source and target are both the cluster in ZooKeeper" in capsys.readouterr().err

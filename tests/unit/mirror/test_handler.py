@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.memory_broker import MemoryBroker
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.errors import HandlerFailedError
+from consumerd.handlers import Batch, RetryPolicy, retrying
+from consumerd.mirror import KeepingPartitioner, MirrorHandler, SourceCounts
+from consumerd.net import ConnectionClosedError
+from consumerd.partition import TopicPartition
+from consumerd.producer import NotArrivedError, Producer, ProducerSettings, UncertainError, ZooKeeperRouter
+from consumerd.testing.clock import FakeClock
+from consumerd.wire.v07 import Codec, ErrorCode, FetchRequest, FetchResponse, Request, decode_batch, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+pytestmark = pytest.mark.asyncio
+
+SOURCE = TopicPartition("t", 1, 2)
+
+
+def batch(*payloads: bytes, partition: TopicPartition = SOURCE, codec: Codec = Codec.NONE) -> Batch:
+    return Batch(partition, decode_batch(encode_message_set(payloads, codec=codec), 4000))
+
+
+class Target:
+    """A cluster of two brokers with two partitions each, and a handler that mirrors to it."""
+
+    def __init__(self) -> None:
+        self.zookeeper = MemoryZooKeeper()
+        self.broker = MemoryBroker()
+        self.clock = FakeClock(auto=True)
+        for number in (0, 1):
+            self.zookeeper.put(f"/brokers/ids/{number}", b"x-1:broker-%d:9092" % number)
+            self.zookeeper.put(f"/brokers/topics/t/{number}", b"2")
+        self.source = MemoryZooKeeper()
+        self.source.put("/brokers/topics/t/1", b"3")
+
+    async def start(self, zk: Any, source: Any, **settings: Any) -> MirrorHandler:
+        rng = random.Random(1)
+        router = ZooKeeperRouter(zk, rng=rng, partitioner=KeepingPartitioner())
+        producer = Producer(
+            router,
+            connect=self.connect,
+            clock=self.clock,
+            rng=rng,
+            settings=ProducerSettings(**settings),
+        )
+        return MirrorHandler(producer, SourceCounts(source))
+
+    async def connect(self, host: str, port: int) -> Any:
+        self.reached = host
+        return await self.broker.connect(host, port)
+
+    def stored(self, partition: int) -> list[bytes]:
+        return decode_batch(bytes(self.broker.logs.get(("t", partition), b"")), 0).payloads
+
+
+@pytest_asyncio.fixture
+async def target() -> AsyncIterator[Any]:
+    made = Target()
+    async with made.zookeeper.session() as zk, made.source.session() as source:
+        made.sessions = (zk, source)  # type: ignore[attr-defined]
+        yield made
+
+
+async def test_a_batch_is_on_the_target_when_it_is_handled(target: Any) -> None:
+    handler = await target.start(*target.sessions)
+    await handler.handle(batch(b"a", b"", b"\xff"))
+    # 1 * 3 + 2 = 5, and 5 mod 4 = 1: broker 0, partition 1
+    assert target.stored(1) == [b"a", b"", b"\xff"]
+    assert target.reached == "broker-0"
+    await handler.handle(batch(b"b", b"c", codec=Codec.GZIP))
+    assert target.stored(1) == [b"a", b"", b"\xff", b"b", b"c"]
+    assert handler.sent == 5
+    await handler.stop()
+    assert not target.broker.connections
+
+
+async def test_what_is_not_confirmed_is_not_handled(target: Any) -> None:
+    handler = await target.start(*target.sessions, resends=0)
+    target.broker.on_request = lambda request: (
+        ConnectionClosedError("cut") if isinstance(request, FetchRequest) else None
+    )
+    with pytest.raises(UncertainError):
+        await handler.handle(batch(b"a"))
+    assert handler.sent == 0
+    target.broker.on_request = lambda request: None
+    await handler.handle(batch(b"a"))
+    assert handler.sent == 1
+    await handler.stop()
+
+
+async def test_what_cannot_be_mended_is_the_last_word(target: Any) -> None:
+    handler = await target.start(*target.sessions, max_message_bytes=3)
+    with pytest.raises(HandlerFailedError, match=r"t/1-2 cannot be mirrored from 4000 on: .* has 4 bytes"):
+        await handler.handle(batch(b"a", b"four"))
+    assert target.stored(1) == []
+    target.zookeeper.put("/brokers/ids/0", b'{"host":"h","port":1,"version":1,"jmx_port":-1}')
+    for _ in range(5):  # the watch is told
+        await asyncio.sleep(0)
+    with pytest.raises(HandlerFailedError, match=r"Kafka 0\.8 or later"):
+        await handler.handle(batch(b"a"))
+    await handler.stop()
+
+
+async def test_what_does_not_arrive_is_not_sent_for_ever(target: Any) -> None:
+    """The target drops it each time: the retries of the mirror, endless otherwise, end here."""
+    handler = await target.start(*target.sessions, verify=True, verify_timeout=1.0, max_message_bytes=10_000_000)
+
+    def answer(request: Request) -> Any:
+        if isinstance(request, FetchRequest) and request.max_size > 0:
+            return FetchResponse(ErrorCode.NONE, b"").encode()[4:]
+        return None
+
+    target.broker.on_request = answer
+    endless = retrying(
+        handler, RetryPolicy(max_attempts=10**9), clock=target.clock, rng=random.Random(1), name="mirror"
+    )
+    with pytest.raises(HandlerFailedError, match=r"t/1-2 cannot be mirrored from 4000 on: .*could not be read back"):
+        await endless.handle(batch(b"a"))
+    assert target.stored(1) == [b"a"] * 3
+    # Another batch, and one that arrives in between, begin to count anew.
+    with pytest.raises(NotArrivedError):
+        await handler.handle(batch(b"b", partition=TopicPartition("t", 1, 0)))
+    await handler.stop()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from consumerd.embedded.memory_broker import MemoryBroker
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.errors import BrokerError, ConfigError
+from consumerd.mirror import KeepingPartitioner, PlacedRouter, Source, SourceCounts
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.partition import TopicPartition
+from consumerd.registry import RegistryError
+from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, Request
+
+PLACE = KeepingPartitioner()
+
+
+@pytest.mark.parametrize("brokers", [[0, 1, 2], [1001, 1002, 1003], [5, 7, 9]])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_cluster_of_the_same_shape_is_mirrored_one_to_one_if_its_ids_follow_each_other(
+    brokers: list[int], partitions: int
+) -> None:
+    count = len(brokers) * partitions
+    places = [PLACE.partition(Source(b, p, partitions), count) for b in brokers for p in range(partitions)]
+    if brokers == [0, 1, 2]:
+        assert places == list(range(count))
+    if brokers != [5, 7, 9]:
+        assert sorted(places) == list(range(count))
+    assert all(0 <= place < count for place in places)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
+def test_other_shapes_get_even_shares(count: int) -> None:
+    places = Counter(PLACE.partition(Source(b, p, 6), count) for b in (0, 1) for p in range(6))
+    assert max(places.values()) - min(places.values()) <= 1
+    assert len(places) == min(count, 12)
+
+
+@pytest.mark.asyncio
+async def test_the_source_is_looked_up_once() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/topics/t/3", b"7")
+    zookeeper.put("/brokers/topics/t/4", b"many")
+    async with zookeeper.session() as zk:
+        counts = SourceCounts(zk)
+        assert await counts.source(TopicPartition("t", 3, 2)) == Source(3, 2, 7)
+        zookeeper.remove("/brokers/topics/t/3")
+        assert await counts.source(TopicPartition("t", 3, 5)) == Source(3, 5, 7)
+        with pytest.raises(BrokerError, match="broker 9 is not registered with topic 't' at the moment"):
+            await counts.source(TopicPartition("t", 9, 0))
+        with pytest.raises(RegistryError):
+            await counts.source(TopicPartition("t", 4, 0))
+
+
+class Cluster:
+    """Brokers with 1, 2, 3... partitions, by port."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.opened: list[MemoryBroker] = []
+        self.fault: Exception | None = None
+
+    async def __call__(self, host: str, port: int) -> Any:
+        broker = MemoryBroker()
+        self.opened.append(broker)
+        self.asked.append(port)
+
+        def answer(request: Request) -> Any:
+            if self.fault is not None:
+                return self.fault
+            assert isinstance(request, FetchRequest)
+            error = ErrorCode.NONE if request.partition < port else ErrorCode.WRONG_PARTITION
+            return FetchResponse(error, b"").encode()[4:]
+
+        broker.on_request = answer
+        return await broker.connect(host, port)
+
+
+@pytest.mark.asyncio
+async def test_a_list_of_brokers() -> None:
+    cluster = Cluster()
+    router = PlacedRouter([("h", 1), ("h", 3)], connect=cluster)
+    routes = [await router.route("t", Source(b, p, 6), None) for b in (0, 1) for p in range(6)]
+    assert [(r.port, r.partition) for r in routes] == [(1, 0)] * 6 + [(3, p % 3) for p in range(6)]
+    assert cluster.asked == [1, 3]
+    await router.route("u", Source(1, 0, 6), None)
+    assert cluster.asked == [1, 3, 3]
+    assert not any(broker.connections for broker in cluster.opened)
+    await router.close()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_cannot_be_asked_is_asked_again() -> None:
+    cluster = Cluster()
+    router = PlacedRouter([("h", 2)], connect=cluster)
+    cluster.fault = ConnectionClosedError("gone")
+    with pytest.raises(ConnectError, match="while asking for its partitions; nothing was sent"):
+        await router.route("t", Source(0, 1, 2), None)
+    cluster.fault = None
+    assert (await router.route("t", Source(0, 1, 2), None)).partition == 1
+    assert not any(broker.connections for broker in cluster.opened)
+    with pytest.raises(ConfigError, match="list of brokers is empty"):
+        PlacedRouter([], connect=cluster)
