@@ -75,6 +75,7 @@ class Connections:
             task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")
             self._streams[task] = stream
             task.add_done_callback(self._forget)
+            await asyncio.sleep(0)  # a crowd at the door does not keep those inside waiting
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         stream = self._streams.pop(task)
