@@ -1,0 +1,249 @@
+"""`consumerd mirror` as a process, between two clusters in one ZooKeeper server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command
+from consumerd.errors import ExitCode
+from consumerd.net import connect
+from consumerd.producer import Producer, ProducerSettings, StaticRouter
+from consumerd.storage.dump import find_segments, read_segment
+from consumerd.wire.v07 import Codec
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+PARTITIONS = 3
+
+
+class Clusters:
+    """A source and a target with one broker each."""
+
+    def __init__(self, directory: Path, zk_root: str) -> None:
+        self.directory = directory
+        self.source_place, self.target_place = f"{zk_root}/source", f"{zk_root}/target"
+        settings: dict[str, str | int] = {"log.flush.interval": 1}
+        self.source = BrokerProcess(directory / "s", self.source_place, partitions=PARTITIONS, settings=settings)
+        self.target = BrokerProcess(directory / "t", self.target_place, partitions=PARTITIONS, settings=settings)
+
+    async def produce(self, topic: str, count: int, *, start: int = 0, codec: Codec = Codec.NONE) -> None:
+        """Numbered messages, batch by batch round the partitions."""
+        rng = random.Random(1)
+        router = StaticRouter([("127.0.0.1", self.source.port)], rng=rng)
+        settings = ProducerSettings(codec=codec)
+        async with Producer(router, connect=connect, clock=SystemClock(), rng=rng, settings=settings) as producer:
+            for first in range(start, start + count, 10):
+                lines = [b"%s-%d" % (topic.encode(), n) for n in range(first, min(first + 10, start + count))]
+                await producer.send(topic, lines, partition=first // 10 % PARTITIONS)
+
+    def held(self, broker: BrokerProcess, topic: str) -> list[list[bytes]]:
+        """What the segment files of a broker hold, by partition."""
+        found: list[list[bytes]] = []
+        for partition in range(PARTITIONS):
+            folder = broker.log_directory / f"{topic}-{partition}"
+            segments = find_segments(sorted(folder.glob("*.kafka")))
+            entries = [entry for path, start in segments for entry in read_segment(path, start) if entry.valid]
+            found.append([payload for entry in entries for payload in entry.payloads])
+        return found
+
+    async def mirror(self, *arguments: str, group: str = "mirror") -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *consumerd_command("mirror", "--from-zookeeper", self.source_place, "--group", group, *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        return process.returncode, errors.decode()
+
+    async def create_on_target(self, *topics: str) -> None:
+        """So that all of a topic's partitions are known from the first message on."""
+        rng = random.Random(1)
+        router = StaticRouter([("127.0.0.1", self.target.port)], rng=rng)
+        async with (
+            Producer(router, connect=connect, clock=SystemClock(), rng=rng) as producer,
+            Session(self.target_place, clock=SystemClock(), rng=rng) as zk,
+        ):
+            for topic in topics:
+                await producer.send(topic, [b"first"], partition=0)
+                async with asyncio.timeout(20):
+                    while await zk.exists(f"/brokers/topics/{topic}/0") is None:
+                        await asyncio.sleep(0.02)
+
+    async def committed(self, group: str, topic: str) -> dict[str, int]:
+        async with Session(self.source_place, clock=SystemClock(), rng=random.Random()) as zk:
+            root = f"/consumers/{group}/offsets/{topic}"
+            return {name: int((await zk.get(f"{root}/{name}"))[0] or b"") for name in await zk.children(root)}
+
+
+@asynccontextmanager
+async def clusters(directory: Path, zk_root: str) -> AsyncIterator[Clusters]:
+    made = Clusters(directory, zk_root)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(made.source)
+        await stack.enter_async_context(made.target)
+        yield made
+
+
+async def test_all_that_is_there_partition_by_partition(tmp_path: Path, zk_root: str) -> None:
+    async with clusters(tmp_path, zk_root) as made:
+        await made.produce("alpha", 500)
+        await made.produce("beta", 300, codec=Codec.GZIP)
+        await made.produce("other", 10)
+        await made.create_on_target("alpha", "beta")
+        arguments = ("--whitelist", "alpha|beta", "--to-zookeeper", made.target_place, "--exit-at-end")
+        code, errors = await made.mirror(*arguments, "--codec", "gzip")
+        assert code == 0, errors
+        for topic in ("alpha", "beta"):
+            source, target = made.held(made.source, topic), made.held(made.target, topic)
+            target[0].remove(b"first")
+            assert target == source
+            ends = {f"0-{p}": self_size(made.source, topic, p) for p in range(PARTITIONS)}
+            assert await made.committed("mirror", topic) == ends
+        assert not any(made.held(made.target, "other"))
+        # Once more: nothing is left to do. Then what is new, and only that.
+        assert (await made.mirror(*arguments))[0] == 0
+        await made.produce("alpha", 50, start=500)
+        code, errors = await made.mirror(*arguments, "--verify")
+        assert code == 0, errors
+        target = made.held(made.target, "alpha")
+        target[0].remove(b"first")
+        assert target == made.held(made.source, "alpha")
+        assert '"sent": 50' in errors
+
+
+def self_size(broker: BrokerProcess, topic: str, partition: int) -> int:
+    """Where a log ends."""
+    return sum(path.stat().st_size for path, _ in find_segments([broker.log_directory / f"{topic}-{partition}"]))
+
+
+@pytest.mark.parametrize("any_partition", [False, True])
+async def test_to_a_list_of_brokers(tmp_path: Path, zk_root: str, any_partition: bool) -> None:
+    async with clusters(tmp_path, zk_root) as made:
+        await made.produce("alpha", 300)
+        arguments = ["--topic", "alpha", "--to-broker", made.target.address, "--exit-at-end", "--codec", "snappy"]
+        code, errors = await made.mirror(*arguments, *(["--any-partition"] if any_partition else []))
+        assert code == 0, errors
+        source, target = made.held(made.source, "alpha"), made.held(made.target, "alpha")
+        assert sorted(chain(*target)) == sorted(chain(*source))
+        if not any_partition:
+            assert target == source  # also though the topic is new there
+
+
+async def test_what_is_refused_or_missing_is_one_sentence(tmp_path: Path, zk_root: str) -> None:
+    async with clusters(tmp_path, zk_root) as made:
+        await made.produce("alpha", 10)
+        to = ("--to-zookeeper", made.target_place)
+        cases = [
+            (("--topic", "alpha", "--to-broker", made.source.address), ExitCode.REFUSED, "of the source listens on"),
+            (("--topic", "alpha", "--to-zookeeper", f"{zk_root}/no"), ExitCode.NOT_FOUND, "there is no node"),
+            (("--topic", "alhpa", "--exit-at-end", *to), ExitCode.NOT_FOUND, "no broker has registered the topic"),
+            (
+                ("--topic", "alpha", "--max-message-bytes", "3", *to),
+                ExitCode.HANDLER_FAILED,
+                "cannot be mirrored from 0 on: a message for topic 'alpha' has 7 bytes and the limit is 3",
+            ),
+        ]
+        outcomes = await asyncio.gather(
+            *[made.mirror(*arguments, group=f"g{n}") for n, (arguments, _, _) in enumerate(cases)]
+        )
+        for (code, errors), (_, expected, words) in zip(outcomes, cases, strict=True):
+            assert code == expected, errors
+            last = errors.splitlines()[-1]
+            assert last.startswith("consumerd: ")
+            assert words in last
+            assert "Traceback" not in errors
+
+
+class MirrorProcess(Process):
+    """A mirror that goes on until it is stopped."""
+
+    def __init__(self, directory: Path, *arguments: str, name: str = "mirror") -> None:
+        super().__init__(name, directory)
+        self.arguments = arguments
+
+    async def start(self, timeout: float = 30.0) -> None:
+        await self._launch(consumerd_command("mirror", *self.arguments), "ready", timeout)
+
+
+async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Path, zk_root: str) -> None:
+    async with clusters(tmp_path, zk_root) as made, AsyncExitStack() as stack:
+        await made.produce("alpha", 100)
+        await made.create_on_target("alpha")
+        there = ("--from-zookeeper", made.source_place, "--to-zookeeper", made.target_place)
+        back = ("--from-zookeeper", made.target_place, "--to-zookeeper", made.source_place)
+        first, second = (
+            MirrorProcess(tmp_path, *there, "--group", "there", "--whitelist", "alpha|gamma", name=name)
+            for name in ("first", "second")
+        )
+        await stack.enter_async_context(first)
+        await stack.enter_async_context(second)
+        await made.produce("gamma", 60)
+        await made.produce("alpha", 100, start=100)
+        async with asyncio.timeout(30):
+            while True:
+                alpha, gamma = (list(chain(*made.held(made.target, topic))) for topic in ("alpha", "gamma"))
+                if len(set(alpha)) == 201 and len(set(gamma)) == 60:
+                    break
+                await asyncio.sleep(0.1)
+        assert await first.stop() == 0
+        assert await second.stop() == 0
+        assert not [event for event in first.events() if event["event"] == "mirror_circle"]
+        # Nothing came twice, although the partitions changed hands.
+        assert len(alpha) == 201
+        assert len(gamma) == 60
+        # The other way round is remarked upon where the first one still runs.
+        await first.start()
+        reverse = MirrorProcess(tmp_path, *back, "--group", "back", "--topic", "beta", "--topic", "alpha", name="back")
+        await stack.enter_async_context(reverse)
+        (warning,) = [event for event in reverse.events() if event["event"] == "mirror_circle"]
+        assert warning["member"].startswith("there_mirror-")
+        assert warning["topics"] == ["alpha"]
+        reverse.kill()  # before it makes rounds
+
+
+async def test_a_configuration_of_a_daemon(tmp_path: Path, zk_root: str) -> None:
+    async with clusters(tmp_path, zk_root) as made:
+        await made.produce("alpha", 30)
+        path = tmp_path / "source.toml"
+        path.write_text(
+            f'[group]\nid = "g"\ntopics = {{alpha = 1}}\nconsumer_id = "pod-0"\n[zookeeper]\n'
+            f"connect = {json.dumps(made.source_place)}\n[handler]\nname = 'nowhere'\n[log]\nlevel = 'warning'\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *consumerd_command("mirror", "-c", str(path), "--to-broker", made.target.address, "--exit-at-end"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 0, errors.decode()
+        assert errors == b""
+        assert made.held(made.target, "alpha") == made.held(made.source, "alpha")
+
+
+async def test_ctrl_c_is_a_graceful_stop(tmp_path: Path, zk_root: str) -> None:
+    async with clusters(tmp_path, zk_root) as made:
+        await made.produce("alpha", 30)
+        process = MirrorProcess(
+            tmp_path, "--from-zookeeper", made.source_place, "--group", "g", "--topic", "alpha",
+            "--to-broker", made.target.address,
+        )  # fmt: skip
+        async with process:
+            async with asyncio.timeout(20):
+                while sum(map(len, made.held(made.target, "alpha"))) < 30:
+                    await asyncio.sleep(0.05)
+            process.child.signal(signal.SIGINT)
+            assert await process.wait(20) == 0
+        assert await made.committed("g", "alpha")
