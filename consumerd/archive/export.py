@@ -2,12 +2,13 @@
 
 Strategy: the manifest is the truth about what is finished, and only this process writes it and gives names to files. A
 name is given before the manifest knows of it, and what a name replaced is removed after; a run that finds files of
-which its manifest does not know removes them. So a kill at any point costs the segments in the making and nothing else,
-and never leaves a message twice.
+which its manifest was not told any more removes them. So a kill at any point costs the segments in the making and a
+quarter of a second, and never leaves a message twice.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -133,7 +134,8 @@ class Export:
             self._claim(entry.summary.name, entry.key)
         inside: dict[str, list[Entry]] = {}
         for entry in self._manifest.entries.values():
-            inside.setdefault(entry.key.partition(INSIDE)[0], []).append(entry)
+            for match in re.finditer(re.escape(INSIDE), entry.key):  # names may hold what separates them
+                inside.setdefault(entry.key[: match.start()], []).append(entry)
         tasks = []
         for source in self._sources:
             if source.is_tar:
@@ -187,10 +189,17 @@ class Export:
             )
 
     def _claim_output(self, output: str, source: str) -> None:
-        """Of two overlapping segments, cut to the same range, one would take the other's place."""
-        other = self._outputs.setdefault(output, source)
-        if other != source:
+        """No file takes the place of another one.
+
+        Two overlapping segments, cut to the same range, would, and so would ours of somebody else's.
+        """
+        other = self._outputs.get(output)
+        if other is None and self._folder.size(output) is not None:
+            path = self._folder.path / output
+            raise OutputFolderError(f"{path} is there already and was not made by this export; move it away")
+        if other not in (None, source):
             raise DuplicateSegmentError(f"{other} and {source} hold the same offsets; export only one of the two")
+        self._outputs[output] = source
 
     def _on_event(self, event: object) -> None:
         if isinstance(event, BytesRead):
@@ -224,6 +233,7 @@ class Export:
     def _save(self) -> None:
         began = self._monotonic()
         self._folder.write_manifest(self._manifest.dump())
+        self._folder.forget()
         for name in self._replaced:
             self._folder.remove(name)
         self._replaced.clear()

@@ -129,7 +129,7 @@ class _Segment:
                     self._rows += len(run.payloads)
                     self._into().add_run(run)
             return
-        if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL:
+        if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and self._touches(item):
             raise CorruptSegmentError(
                 f"{self._summary.source}: {item.problem}; look at it with `consumerd log verify`, then export with "
                 "--on-corrupt skip or keep"
@@ -139,6 +139,12 @@ class _Segment:
             if options.on_corrupt is OnCorrupt.KEEP:
                 self._rows += 1
                 self._into().add_flaw(item)
+
+    def _touches(self, flaw: Flaw) -> bool:
+        """Whether something that is asked for may be lost."""
+        return flaw.next_offset >= self._options.first and (
+            self._options.last is None or flaw.offset < self._options.last
+        )
 
     def _is_wanted(self, flaw: Flaw) -> bool:
         return flaw.offset >= self._options.first and (self._options.last is None or flaw.offset < self._options.last)

@@ -137,7 +137,7 @@ class Manifest:
 def load(data: bytes | None, options: ExportOptions) -> Manifest:
     """The manifest of a former run, or a new one.
 
-    Raises OutputFolderError where it is broken, or tells of another kind of files than `options`.
+    Raises OutputFolderError where it is broken, or tells of files of another kind than `options`.
     """
     fixed = options.fixed()
     if data is None:
@@ -153,7 +153,7 @@ def load(data: bytes | None, options: ExportOptions) -> Manifest:
             f"the {MANIFEST} of the output folder is not one of this version; export into an empty folder"
         ) from error
     for key, value in fixed.items():
-        if former.get(key) != value:
+        if entries and former.get(key) != value:
             raise OutputFolderError(
                 f"the output folder holds an export with {key} = {former.get(key)!r}, not {value!r}; "
                 "use the same options, or an empty folder"

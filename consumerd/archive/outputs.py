@@ -5,8 +5,10 @@
     <folder>/<topic>/<broker>-<partition>/<start>-<end>.ndjson     20 digits each; [start, end) in log offsets
 
 Strategy: workers write into `.partial`; only the parent gives names, so that there is one place where two segments of
-the same name meet. Its own two names begin with characters that engines skip which read whole folders. The folder
-belongs to one export at a time, held by a lock that dies with its process.
+the same name meet. Before a file gets its name, a note of it is put into `.partial`, and stays until the manifest tells
+of the file: so the next run knows which files a kill has left over, and never touches one that is not ours. The two
+names of our own begin with characters that engines skip which read whole folders. The folder belongs to one export at
+a time, held by a lock that dies with its process.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import re
 import secrets
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"
-_RANGE = re.compile(r"[0-9]{20}-[0-9]{20}\.(ndjson|ndjson\.gz|ndjson\.zst|parquet)")
+#: How the names of notes end.
+_NOTE = ".name"
 
 #: Of isal's levels 0 to 3, as for messages.
 _GZIP_LEVEL = 2
@@ -156,6 +158,7 @@ class OutputFolder:
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
         self.path = path
         self._disk = disk or Disk()
+        self._notes: list[Path] = []
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -182,22 +185,35 @@ class OutputFolder:
     def clean(self, listed: Callable[[str], bool]) -> None:
         """Remove what a former run left: unfinished files, and finished ones of which its manifest did not hear."""
         with refusals(self.path):
-            for partial in (self.path / PARTIAL).iterdir():
-                self._disk.remove(partial)
-            for file in self.path.glob("*/*/*"):
-                if _RANGE.fullmatch(file.name) and not listed(str(file.relative_to(self.path))):
-                    self._disk.remove(file)
+            left = list((self.path / PARTIAL).iterdir())
+            for note in (path for path in left if path.suffix == _NOTE):
+                name, end, _ = note.read_bytes().partition(b"\n")
+                if end and not listed(name.decode()):  # a note without its end came before any renaming
+                    self._disk.remove(self.path / name.decode())
+            for path in left:
+                self._disk.remove(path)
 
     def commit(self, partial: Path, name: str) -> None:
         """Give a sealed file its name, durably."""
         target = self.path / name
         with refusals(target):
+            note = partial.with_name(partial.name + _NOTE)
+            self._write(note, name.encode() + b"\n")
+            self._disk.sync_directory(note.parent)
+            self._notes.append(note)
             if not target.parent.is_dir():
                 self._disk.make_directory(target.parent)
                 for parent in (self.path, target.parent.parent):
                     self._disk.sync_directory(parent)
             self._disk.rename(partial, target)
             self._disk.sync_directory(target.parent)
+
+    def forget(self) -> None:
+        """The manifest tells of all files that have names."""
+        with refusals(self.path / PARTIAL):
+            for note in self._notes:
+                self._disk.remove(note)
+        self._notes.clear()
 
     def remove(self, name: str) -> None:
         """Remove a file that another one has taken the place of."""
@@ -225,10 +241,13 @@ class OutputFolder:
         """Put a new manifest in the place of the old one, durably and at one stroke."""
         passing = self.path / PARTIAL / secrets.token_hex(8)
         with refusals(self.path / MANIFEST):
-            with self._disk.open(passing) as file:
-                at = 0
-                while at < len(data):
-                    at += file.write(data[at:])
-                self._disk.sync(file)
+            self._write(passing, data)
             self._disk.rename(passing, self.path / MANIFEST)
             self._disk.sync_directory(self.path)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        with self._disk.open(path) as file:
+            at = 0
+            while at < len(data):
+                at += file.write(data[at:])
+            self._disk.sync(file)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: How long the parent waits for an event before it looks around, in seconds.
 _LOOK = 0.1
+#: How many events it takes before it does, too.
+_EVENTS = 1000
 
 
 class Stop:
@@ -112,16 +114,22 @@ class _Pool:
             while not self._ended.empty():
                 self._note_end(self._ended.get())
                 left -= 1
-        self._take_events(reader, 0)
+        while self._take_events(reader, 0):
+            pass
 
-    def _take_events(self, reader: Connection[Any, Any], patience: float) -> None:
-        while (event := _received(reader, patience)) is not None:
+    def _take_events(self, reader: Connection[Any, Any], patience: float) -> bool:
+        """Whether there may be more."""
+        for _ in range(_EVENTS):
+            event = _received(reader, patience)
+            if event is None:
+                return False
             patience = 0
             if self._error is None:
                 try:
                     self._on_event(event)
                 except BaseException as error:  # kept until the workers have ended
                     self._error = error
+        return True
 
     def _note_end(self, future: Future[None]) -> None:
         error = None if future.cancelled() else future.exception()

@@ -148,7 +148,7 @@ def test_a_killed_worker_is_told_of(archive: Path, expected: dict[str, bytes], t
             child.kill()
             break
     _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == ExitCode.INTERNAL
+    assert process.returncode == ExitCode.FORCED
     assert errors.startswith(b"consumerd: a worker process died")
     subprocess.run(command(archive / "log", out), check=True, capture_output=True, timeout=DEADLINE)
     assert files(out) == expected

@@ -146,11 +146,25 @@ def test_what_is_gone_from_the_output_is_made_again(log: Path, out: Path, export
 def test_what_a_former_run_left_is_removed(log: Path, out: Path, export: RunExport, files: Files) -> None:
     export(log, out=out)
     before = files(out)
-    (out / ".partial" / "0123").write_bytes(b"half a file")
-    (out / "events" / "0" / f"{0:020}-{30:020}.ndjson").write_bytes(b"no manifest knows of it")
-    (out / "events" / "0" / "notes.txt").write_bytes(b"somebody's own")
+    left, own = f"events/0/{0:020}-{30:020}.ndjson", f"events/0/{900:020}-{930:020}.ndjson"
+    (out / ".partial" / "01").write_bytes(b"half a file")
+    (out / ".partial" / "02.name").write_text(f"{left}\n")
+    (out / ".partial" / "03.name").write_text(f"{min(before)}\n")
+    (out / ".partial" / "04.name").write_text(own)  # the note itself is cut
+    (out / left).write_bytes(b"the manifest was not told of it any more")
+    (out / own).write_bytes(b"somebody else's")
     export(log, out=out)
-    assert files(out) == {**before, "events/0/notes.txt": b"somebody's own"}
+    assert files(out) == {**before, own: b"somebody else's"}
+
+
+def test_a_file_that_is_not_ours_is_never_replaced(log: Path, out: Path, export: RunExport, files: Files) -> None:
+    export(log / "events-0", out=out)
+    theirs = f"events/1/{300:020}-{315:020}.ndjson"
+    (out / "events" / "1").mkdir()
+    (out / theirs).write_bytes(b"of a daemon that writes files")
+    with pytest.raises(OutputFolderError, match="is there already and was not made by this export"):
+        export(log, out=out)
+    assert files(out)[theirs] == b"of a daemon that writes files"
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
@@ -249,6 +263,17 @@ def test_corrupt_messages_end_it_unless_told_otherwise(
     row = rows(files(out)[name])[1]
     assert (row["offset"], row["next_offset"], row["crc_ok"], row["payload"]) == (15, 30, False, "hello")
     assert "has a CRC of" in row["problem"]
+
+
+def test_corruption_outside_of_what_is_asked_for(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO * 2 + BAD + HELLO * 2)
+    assert export(tmp_path / "log", out=out / "before", last=30).rows == 2
+    assert export(tmp_path / "log", out=out / "after", first=46).rows == 1
+    for first, last in ((0, 31), (30, None)):  # other options are fine while nothing is finished
+        with pytest.raises(CorruptSegmentError):
+            export(tmp_path / "log", out=out / "within", first=first, last=last)
 
 
 def test_what_is_no_message_never_becomes_a_row(
