@@ -236,6 +236,52 @@ async def test_bad_input_is_one_sentence_and_a_code(
         assert "Traceback" not in process.output()
 
 
+SERVER_PROPERTIES = """# what a 0.7 installation has, and what it does not
+brokerid=5
+hostname=localhost
+port: 1
+num.threads=2
+socket.send.buffer=1048576
+socket.receive.buffer=1048576
+max.socket.request.bytes=104857600
+log.dir={log}
+num.partitions=2
+topic.partition.count.map=wide:7
+log.flush.interval=1
+log.default.flush.interval.ms=1000
+log.default.flush.scheduler.interval.ms=1000
+log.retention.hours=168
+topic.log.retention.size=wide:1000000
+log.file.size=536870912
+log.cleanup.interval.mins=1
+monitoring.period.secs=600
+zk.connect=localhost:2181
+zk.connectiontimeout.ms=1000000
+zk.synctime.ms=2000
+"""
+
+
+async def test_a_server_properties_of_0_7(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(SERVER_PROPERTIES.format(log=tmp_path / "log"))
+    arguments = ("--config", file, "--no-zookeeper", "--set", "log.file.size=100", "--broker-id", "6")
+    async with child(tmp_path / "out.txt", *arguments) as process:
+        line = await process.wait_for_line(lambda text: '"event": "ready"' in text and "host" in text, 30)
+        assert json.loads(line)["broker"] == 6
+        port = int(json.loads(line)["port"])  # `--port 0` wins, too
+        one = encode_message(b"x" * 200)
+        assert await ask(port, *[ProduceRequest("wide", 6, one).encode()] * 3) == b""
+        assert (await ask(port, FetchRequest("wide", 6, 0, 10_000).encode()))[4:] == b"\0\0" + one
+        assert (await ask(port, FetchRequest("other", 2, 0, 10_000).encode()))[4:] == b"\0\3"
+        output = process.output()
+        assert output.count("property_without_effect") == 2
+        for sentence in ("there is no JMX here", "no part of this broker waits for other ZooKeeper servers"):
+            assert sentence in output
+        process.terminate()
+        assert await process.wait() == 0
+    assert len(list((tmp_path / "log" / "wide-6").iterdir())) == 3
+
+
 async def test_a_second_signal_forces(tmp_path: Path) -> None:
     """A client that does not read holds up the graceful stop; the second signal does not wait for it."""
     arguments = ("--log-dir", tmp_path / "log", "--no-zookeeper", "--set", "log.flush.interval=1")
