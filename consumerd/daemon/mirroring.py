@@ -30,6 +30,7 @@ from consumerd.mirror import (
     MirrorHandler,
     PlacedRouter,
     SourceCounts,
+    TargetTopics,
     find_reverse_mirrors,
     mirror_host,
     refuse_same_cluster,
@@ -97,7 +98,11 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
         producer = Producer(
             _router(target, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=target.settings
         )
-        inner = MirrorHandler(producer, SourceCounts(source) if target.placed else None)
+        inner = MirrorHandler(
+            producer,
+            SourceCounts(source) if target.placed else None,
+            None if other is None else TargetTopics(other, connect=connector, clock=clock),
+        )
         policy = RetryPolicy(max_attempts=sys.maxsize, max_backoff=_MAX_BACKOFF)
         handler = retrying(inner, policy, clock=clock, rng=rng, name="mirror")
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)

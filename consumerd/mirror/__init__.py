@@ -9,6 +9,7 @@ from consumerd.mirror.circles import (
 )
 from consumerd.mirror.handler import MirrorHandler
 from consumerd.mirror.placing import KeepingPartitioner, PlacedRouter, Source, SourceCounts
+from consumerd.mirror.topics import TargetTopics
 
 __all__ = [
     "CircleError",
@@ -17,6 +18,7 @@ __all__ = [
     "PlacedRouter",
     "Source",
     "SourceCounts",
+    "TargetTopics",
     "find_reverse_mirrors",
     "mirror_host",
     "refuse_same_cluster",

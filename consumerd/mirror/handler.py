@@ -26,6 +26,7 @@ from consumerd.wire.errors import InvalidTopicError
 if TYPE_CHECKING:
     from consumerd.handlers import Batch
     from consumerd.mirror.placing import SourceCounts
+    from consumerd.mirror.topics import TargetTopics
     from consumerd.partition import TopicPartition
     from consumerd.producer import Producer
 
@@ -44,11 +45,15 @@ ARRIVAL_TRIES = 3
 
 
 class MirrorHandler(Handler):
-    """Sends batches through `producer`, which it owns and closes. `counts` is None where any partition will do."""
+    """Sends batches through `producer`, which it owns and closes.
 
-    def __init__(self, producer: Producer, counts: SourceCounts | None) -> None:
+    `counts` is None where any partition will do, `topics` where the target has no ZooKeeper to look into.
+    """
+
+    def __init__(self, producer: Producer, counts: SourceCounts | None, topics: TargetTopics | None = None) -> None:
         self._producer = producer
         self._counts = counts
+        self._topics = topics
         self._not_arrived: dict[TopicPartition, int] = {}
         #: Messages that the target has taken.
         self.sent = 0
@@ -57,6 +62,8 @@ class MirrorHandler(Handler):
         """Send all of `batch`. Raises HandlerFailedError for what cannot be mended, else what the producer raises."""
         key = None if self._counts is None else await self._counts.source(batch.partition)
         try:
+            if self._topics is not None:
+                await self._topics.ensure(batch.topic)
             await self._producer.send(batch.topic, batch.payloads, key=key)
         except _HOPELESS as error:
             raise HandlerFailedError(

@@ -5,8 +5,8 @@ target's partitions, sorted by broker and number, is (broker * partitions per br
 same shape are mirrored one to one, others evenly. On a list of brokers the same is done in two steps: a broker of the
 list by the source's broker, one of its partitions by the source's partition.
 
-The index changes when n does: when a topic is new on the target, or a broker of it comes or goes. Then order holds
-only among what was sent before, and among what was sent after.
+The index changes when n does: when a broker of the target comes or goes. Then order holds only among what was sent
+before, and among what was sent after.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Making a topic on the target before the first message goes there.
+
+Strategy: in 0.7 a topic begins to be when something is produced to it, and until it is registered producers know
+nothing but its partition 0. Messages of all source partitions would begin there and change their place later, and with
+it their order. So a topic that no live broker has is made on all of them with an empty message set, which a broker
+takes as it takes others (golden notes, 1), and its registration is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.cluster import ClusterView
+from consumerd.errors import BrokerError
+from consumerd.wire.v07 import FetchRequest, ProduceRequest
+
+if TYPE_CHECKING:
+    from consumerd.net import Connector
+    from consumerd.ports import Clock, ZooKeeper
+
+log = structlog.get_logger(__name__)
+
+#: Registration is asynchronous (golden notes, 4), but takes no longer than a look at ZooKeeper.
+_PAUSE, _PATIENCE = 0.05, 10.0
+
+
+class TargetTopics:
+    """The topics of the target, by its ZooKeeper."""
+
+    def __init__(self, zk: ZooKeeper, *, connect: Connector, clock: Clock) -> None:
+        self._view = ClusterView(zk)
+        self._connect = connect
+        self._clock = clock
+        self._there: set[str] = set()
+        self._turn = asyncio.Lock()
+
+    async def ensure(self, topic: str) -> None:
+        """Return when all live brokers have `topic`, if none had it; once it is there it is not looked for again.
+
+        Raises ZooKeeperError, BrokerError; a topic that is not registered in time is left to itself, with a warning.
+        """
+        if topic in self._there:
+            return
+        async with self._turn:
+            if topic in self._there or await self._brokers(topic):
+                self._there.add(topic)
+                return
+            brokers = await self._view.read_brokers()
+            for broker in brokers.values():
+                await self._make(topic, *broker.address)
+            deadline = self._clock.monotonic() + _PATIENCE
+            while brokers and not brokers.keys() <= await self._brokers(topic):
+                if self._clock.monotonic() > deadline:
+                    log.warning("topic_not_registered", topic=topic, reason="its messages may change their partition")
+                    break
+                await self._clock.sleep(_PAUSE)
+            if brokers:
+                self._there.add(topic)
+
+    async def _brokers(self, topic: str) -> set[int]:
+        found = await self._view.read_topics([topic])
+        return set(found.get(topic, ()))
+
+    async def _make(self, topic: str, host: str, port: int) -> None:
+        connection = await self._connect(host, port)
+        try:
+            await connection.send(ProduceRequest(topic, 0, b"").encode())
+            await connection.request(FetchRequest(topic, 0, 0, 0).encode())  # it has worked through the one before
+        except BrokerError as error:
+            log.warning("topic_not_made", topic=topic, broker=f"{host}:{port}", error=str(error))
+        finally:
+            await connection.close()
