@@ -81,9 +81,7 @@ def serve_blocking(folder: Path) -> None:
             tail = b""
             while got := sock.recv_into(buffer):
                 tail = (tail + view[max(0, got - len(PROBE)) : got].tobytes())[-len(PROBE) :]
-                if (
-                    got == len(fetch) and view[: got - 12] == fetch[:-12]
-                ):  # not a piece of a produce
+                if got == len(fetch) and view[: got - 12] == fetch[:-12]:  # not a piece of a produce
                     (offset,) = struct.unpack_from(">q", view, got - 12)
                     length = min(FETCH, size - offset)
                     sock.send(struct.pack(">ih", length + 2, 0), socket.MSG_MORE)
