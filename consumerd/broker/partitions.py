@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.broker.threads import in_thread
 from consumerd.storage import FlushFailedError, StorageError
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ class Partition:
         async with self._appending:
             now = self._clock.monotonic()
             if log.roll_due(now):
-                await asyncio.to_thread(log.roll, now)
+                await in_thread(log.roll, now)
             if len(data) > _LARGE:
-                await asyncio.to_thread(log.append, data, messages, now)
+                await in_thread(log.append, data, messages, now)
             else:
                 log.append(data, messages, now)
         if log.flush_due():
@@ -61,7 +62,7 @@ class Partition:
         """Delete what retention lets go; returns the names of the files. Raises StorageError."""
         async with self._appending:
             now_ms = int(self._clock.wall() * 1000)
-            return await asyncio.to_thread(self.log.clean, self._clock.monotonic(), now_ms)
+            return await in_thread(self.log.clean, self._clock.monotonic(), now_ms)
 
     def hold(self, offset: int, max_bytes: int) -> Slice:
         """The file range of a fetch, its segment held open: release it when sent. Raises OffsetOutOfRangeError."""
@@ -77,7 +78,7 @@ class Partition:
         target = self.log.end_offset
         async with self._flushing:
             if self.log.flushed_offset < target:
-                await asyncio.to_thread(self.log.flush, self._clock.monotonic())
+                await in_thread(self.log.flush, self._clock.monotonic())
 
 
 class Partitions:
@@ -116,7 +117,7 @@ class Partitions:
             return known, False
         async with self._creating:
             now = self._clock.monotonic()
-            log, new_topic = await asyncio.to_thread(self._logs.get_or_create, topic, partition, now)
+            log, new_topic = await in_thread(self._logs.get_or_create, topic, partition, now)
             known = self._known.setdefault((topic, partition), Partition(log, self._clock))
             return known, new_topic
 

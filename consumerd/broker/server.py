@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -19,12 +19,12 @@ from consumerd.broker.errors import ListenError
 from consumerd.broker.partitions import Partitions
 from consumerd.broker.registration import Registration
 from consumerd.broker.requests import Requests
+from consumerd.broker.threads import in_thread
 from consumerd.errors import ZooKeeperError
 from consumerd.storage import LogManager, OsFiles
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
     from types import TracebackType
 
     from consumerd.broker.config import BrokerConfig
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from consumerd.storage import Files, LoadReport
 
 logger = structlog.get_logger(__name__)
-
-Result = TypeVar("Result")
 
 _BACKLOG = 1024
 #: Seconds from the start to the first look at retention, as in 0.7.2 (golden notes, 3).
@@ -120,16 +118,16 @@ class Broker:
     async def run(self) -> None:
         """Serve until `stop`; cancelled, or with an error, it ends at once and without the clean marker."""
         try:
-            self._tell(await _in_thread(self._logs.open, self._clock.monotonic()))
+            self._tell(await in_thread(self._logs.open, self._clock.monotonic()))
             with await asyncio.to_thread(self._listen) as listener:
                 try:
                     await self._serve(listener)
                 except BaseExceptionGroup as group:
                     raise _first(group) from None
         except BaseException:
-            await _in_thread(self._logs.abandon)
+            await in_thread(self._logs.abandon)
             raise
-        await _in_thread(self._logs.close, self._clock.monotonic())
+        await in_thread(self._logs.close, self._clock.monotonic())
         logger.info("broker_stopped", broker=self.config.broker_id)
 
     def _tell(self, report: LoadReport) -> None:
@@ -233,16 +231,6 @@ class Broker:
         while True:
             await partitions.clean()
             await self._clock.sleep(self.config.cleanup_minutes * 60.0)
-
-
-async def _in_thread(work: Callable[..., Result], *arguments: float) -> Result:
-    """Run blocking work to its end, even if this task is cancelled meanwhile: files must not close under it."""
-    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

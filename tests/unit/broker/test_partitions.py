@@ -7,7 +7,7 @@ import pytest
 
 from consumerd.broker.partitions import MAX_RANGE, Partitions
 from consumerd.clock import SystemClock
-from consumerd.storage import FlushFailedError, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
+from consumerd.storage import FlushFailedError, Log, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
 
 
 @pytest.fixture
@@ -88,3 +88,32 @@ async def test_a_failed_sync_reaches_every_producer_that_waits(
     monkeypatch.setattr(OsSegmentFile, "sync", fail)
     outcomes = await asyncio.gather(*(partition.append(b"x", 1) for _ in range(3)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [FlushFailedError] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_append_lets_go_only_when_the_disk_is_done(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next append would get into the middle of a roll."""
+    partition, _ = await Partitions(logs, SystemClock()).get_or_create("t", 0)
+    await partition.append(bytes(1001), 1)
+    rolling, go_on = threading.Event(), threading.Event()
+    roll = Log.roll
+
+    def slow(log: Log, now: float) -> None:
+        rolling.set()
+        assert go_on.wait(10)
+        roll(log, now)
+
+    monkeypatch.setattr(Log, "roll", slow)
+    first = asyncio.create_task(partition.append(b"first", 1))
+    assert await asyncio.to_thread(rolling.wait, 10)
+    first.cancel()
+    second = asyncio.create_task(partition.append(b"second", 1))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not first.done()
+    go_on.set()
+    await second
+    assert first.cancelled()
+    assert [segment.size for segment in partition.log.segments] == [1001, len(b"second")]

@@ -1,0 +1,37 @@
+"""Blocking work on logs, in a thread that is always waited for.
+
+Strategy: a thread cannot be cancelled, and what it works on (a roll, a flush, a new log) must not be touched, closed or
+unlocked by others until it is done. So a cancellation is held back until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = structlog.get_logger(__name__)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+async def in_thread(
+    work: Callable[Parameters, Result], *arguments: Parameters.args, **options: Parameters.kwargs
+) -> Result:
+    """Run `work` in a thread. Cancelled, it raises CancelledError after `work` has ended, however that ended."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **options))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # raised below, once for all
+                await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("failed_while_cancelled", work=getattr(work, "__qualname__", repr(work)), reason=str(error))
+        raise
