@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
+from consumerd.mirror import PlacedRouter, Source, TargetTopics
 from consumerd.net import connect
-from consumerd.producer import Producer, ProducerSettings, StaticRouter, UncertainError, ZooKeeperRouter, key_index
+from consumerd.producer import (
+    AsyncProducer,
+    Producer,
+    ProducerSettings,
+    QueueSettings,
+    StaticRouter,
+    UncertainError,
+    ZooKeeperRouter,
+    key_index,
+)
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response
 from consumerd.zk import Session
 
@@ -22,8 +32,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 
 
-def make(router: Router, codec: Codec = Codec.NONE, magic: int = 1) -> Producer:
-    settings = ProducerSettings(codec=codec, magic=magic, resends=0)
+def make(router: Router, codec: Codec = Codec.NONE, magic: int = 1, *, verify: bool = False) -> Producer:
+    settings = ProducerSettings(codec=codec, magic=magic, resends=0, verify=verify)
     return Producer(router, connect=connect, clock=SystemClock(), rng=random.Random(1), settings=settings)
 
 
@@ -64,3 +74,28 @@ async def test_batches_are_confirmed_and_stored(zk_root: str, jafka_broker: Jafk
             expected[key_index(str(n), 2)].append(b"%d" % n)
         assert (await stored(broker, "plain", 0, 6 + len(expected[0])))[6:] == expected[0]
         assert await stored(broker, "plain", 1, len(expected[1])) == expected[1]
+
+
+async def test_in_the_background_and_read_back(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)):  # which makes the chroot
+        broker = await jafka_broker(zk_root)
+    router = StaticRouter([("127.0.0.1", broker.port)], rng=random.Random(1))
+    queue = QueueSettings(batch_size=40)
+    async with AsyncProducer(make(router, Codec.GZIP, verify=True), clock=SystemClock(), queue=queue) as producer:
+        for n in range(100):
+            await producer.send("queued", [b"%d" % n], partition=n % 2)
+        await producer.send("queued", [b"any"])  # the partition is chosen by us, of as many as the broker has
+    both = [await stored(broker, "queued", p, 50) for p in (0, 1)]
+    for p in (0, 1):
+        assert [payload for payload in both[p] if payload != b"any"] == [b"%d" % n for n in range(p, 100, 2)]
+    assert sum(payloads.count(b"any") for payloads in both) == 1
+
+
+async def test_a_mirror_finds_its_places(zk_root: str, jafka_broker: JafkaBrokerFactory) -> None:
+    async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
+        broker = await jafka_broker(zk_root)
+        placed = PlacedRouter([("127.0.0.1", broker.port)], connect=connect)
+        assert [(await placed.route("placed", Source(0, p, 4), None)).partition for p in range(4)] == [0, 1, 0, 1]
+        async with asyncio.timeout(20):
+            await TargetTopics(zk, connect=connect, clock=SystemClock()).ensure("made")
+        assert await zk.children("/brokers/topics/made") == [str(broker.broker_id)]
