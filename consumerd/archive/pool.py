@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: How long the parent waits for an event before it looks around, in seconds.
 _LOOK = 0.1
+_DIED = "a worker process died, perhaps for want of memory; run the same again, perhaps with fewer workers"
 #: How many events it takes before it does, too.
 _EVENTS = 1000
 
@@ -94,10 +95,13 @@ class _Pool:
         )
         try:
             with _no_interrupts():
-                for task in tasks:
-                    executor.submit(_work_there, work, task).add_done_callback(self._ended.put)
+                futures = [executor.submit(_work_there, work, task) for task in tasks]
+            for future in futures:
+                future.add_done_callback(self._ended.put)
             writer.close()  # what a dying worker leaves half written then ends, and is not waited for
-            self._follow(reader, len(tasks), executor)
+            self._follow(reader, futures)
+        except BrokenProcessPool:  # before all tasks were handed over
+            self._error = self._error or WorkerDiedError(_DIED)
         finally:
             self._halt.set()
             reader.close()  # a worker that still writes gets an error instead of waiting for us
@@ -105,11 +109,13 @@ class _Pool:
         if self._error is not None:
             raise self._error
 
-    def _follow(self, reader: Connection[Any, Any], left: int, executor: ProcessPoolExecutor) -> None:
+    def _follow(self, reader: Connection[Any, Any], futures: list[Future[None]]) -> None:
+        left = len(futures)
         while left:
             if (self._stop.requested or self._error is not None) and not self._halt.is_set():
                 self._halt.set()
-                executor.shutdown(wait=False, cancel_futures=True)
+                for future in futures:
+                    future.cancel()
             self._take_events(reader, _LOOK)
             while not self._ended.empty():
                 self._note_end(self._ended.get())
@@ -134,8 +140,7 @@ class _Pool:
     def _note_end(self, future: Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, BrokenProcessPool):
-            sentence = "a worker process died, perhaps for want of memory; run the same again, with fewer workers"
-            error = WorkerDiedError(sentence)
+            error = WorkerDiedError(_DIED)
         if not isinstance(error, InterruptedWorkError):
             self._error = self._error or error
 
@@ -166,9 +171,13 @@ class _Channel:
         self._lock = lock
         self._halt = halt
 
-    def emit(self, event: object) -> None:
+    def check(self) -> None:
+        """Raises InterruptedWorkError when all are to end."""
         if self._halt.is_set():
             raise InterruptedWorkError("interrupted")
+
+    def emit(self, event: object) -> None:
+        self.check()
         with self._lock:
             self._writer.send(event)
 
@@ -193,4 +202,5 @@ def _die_with_parent() -> None:
 
 def _work_there(work: Callable[[Any, Emit], None], task: Any) -> None:
     assert _channel is not None
+    _channel.check()
     work(task, _channel.emit)
