@@ -1,8 +1,8 @@
 """The asynchronous producer: `send` puts messages into a queue, and a task of its own sends them in batches.
 
 Strategy: the queue decides when a batch is due (`event_queue`); an event handler encodes and sends it
-(`event_handling`), through a synchronous `Producer` and with its settings. Batches go out one after the other, so the
-order of a partition is the order of `send`. What is promised then:
+(`dispatch`, `event_handling`), through a synchronous `Producer` and with its settings. Batches go out one after the
+other, so the order of a partition is the order of `send`. What is promised then:
 
 - `send` returned: the message is in the queue. It is lost if the process ends without `close`.
 - `flush` or `close` returned: everything sent before is with the brokers, as `Producer.send` promises it.
@@ -21,7 +21,8 @@ import structlog
 
 from consumerd.fetch.backoff import sleep_unless
 from consumerd.producer.data import NOT_A_LIST
-from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError, QueueFullError
+from consumerd.producer.dispatch import Dispatch
+from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.event_handling import DefaultEventHandler
 from consumerd.producer.event_queue import EventQueue
 from consumerd.producer.events import CallbackHandler, Event
@@ -65,8 +66,8 @@ class AsyncProducer:
         self._callbacks = callbacks or CallbackHandler()
         #: Hooks cost nothing where nobody hooks on.
         self._hooked = callbacks is not None
-        self._handler = event_handler or DefaultEventHandler()
         self._stats = AsyncProducerStats()
+        self._dispatch = Dispatch(producer, event_handler or DefaultEventHandler(), callbacks, self._stats)
         #: Names that were found good.
         self._topics: set[str] = set()
         self._unyielded = 0
@@ -74,8 +75,6 @@ class AsyncProducer:
         #: Events that were taken from the queue and handled, one way or the other.
         self._finished = 0
         self._progress = asyncio.Event()
-        self._untold = 0
-        self._cause: Exception | None = None
 
     @property
     def stats(self) -> AsyncProducerStats:
@@ -161,13 +160,8 @@ class AsyncProducer:
                 break
             progress = self._progress
             await progress.wait()
-        self._tell()
+        self._dispatch.tell()
         await self._producer.flush()
-
-    def _tell(self) -> None:
-        if self._untold:
-            count, self._untold = self._untold, 0
-            raise NotSentError(count, str(self._cause)) from self._cause
 
     async def close(self, timeout: float | None = None) -> None:
         """Let nothing in any more, send what is queued, then close everything. May be called again.
@@ -178,7 +172,7 @@ class AsyncProducer:
         self._queue.close()
         try:
             await self._drain(timeout)
-            self._tell()
+            self._dispatch.tell()
         except BaseException:
             await self._abandon()
             raise
@@ -205,7 +199,7 @@ class AsyncProducer:
             task.cancel()
             await asyncio.wait([task])
         if left := self._queue.abandon():
-            self._failed(left, ProducerClosedError(f"the producer was closed before they were sent: {reason}."))
+            self._dispatch.failed(left, ProducerClosedError(f"it was closed before they were sent: {reason}."))
         if not task.cancelled():
             task.result()
 
@@ -240,81 +234,16 @@ class AsyncProducer:
         try:
             while events := await self._queue.batch():
                 try:
-                    await self._send(self._dequeued(events))
-                except asyncio.CancelledError:
-                    self._failed(events, ProducerClosedError("the producer was stopped while they were sent."))
-                    raise
+                    await self._dispatch.send(self._dispatch.dequeued(events))
                 finally:
                     self._finish(len(events))
-            if self._hooked:
-                await self._last_words()
+            await self._dispatch.send_last()
         finally:
             self._queue.close()
             self._finish(0)
-            self._callbacks.close()
-            await self._handler.close()
+            await self._dispatch.close()
 
     def _finish(self, count: int) -> None:
         self._finished += count
         self._progress.set()
         self._progress = asyncio.Event()
-
-    def _dequeued(self, events: Sequence[Event]) -> Sequence[Event]:
-        """The batch, as the callbacks want it."""
-        if not self._hooked:
-            return events
-        batch: list[Event] = []
-        for event in events:
-            try:
-                batch += self._callbacks.after_dequeuing_existing_data(event)
-            except Exception as error:
-                log.exception("callback_failed", callback="after_dequeuing_existing_data")
-                self._failed([event], error)
-        return batch
-
-    async def _last_words(self) -> None:
-        try:
-            last = self._callbacks.last_batch_before_close()
-        except Exception:
-            log.exception("callback_failed", callback="last_batch_before_close")
-        else:
-            if last:
-                await self._send(last)
-
-    async def _send(self, events: Sequence[Event]) -> None:
-        """Hand a batch to the event handler, and see what came of it."""
-        try:
-            if self._hooked:
-                events = self._callbacks.before_sending_data(events)
-            if not events:
-                return
-            self._stats.batches += 1
-            await self._handler.handle(events, self._producer, self._producer.encoder)
-        except EventsFailedError as error:
-            self._stats.sent += len(events) - len(error.failures)
-            by_cause: dict[int, tuple[Exception, list[Event]]] = {}
-            for event, cause in error.failures:
-                by_cause.setdefault(id(cause), (cause, []))[1].append(event)
-            for cause, failed in by_cause.values():
-                self._failed(failed, cause)
-        except Exception as error:
-            self._failed(events, error)
-        else:
-            self._stats.sent += len(events)
-
-    def _failed(self, events: Sequence[Event], error: Exception) -> None:
-        self._stats.failed += len(events)
-        if not self._untold:
-            self._cause = error
-        self._untold += len(events)
-        log.error(
-            "messages_not_sent",
-            messages=len(events),
-            topics=sorted({event.topic for event in events}),
-            error=str(error),
-        )
-        if self._hooked:
-            try:
-                self._callbacks.not_sent(events, error)
-            except Exception:
-                log.exception("callback_failed", callback="not_sent")

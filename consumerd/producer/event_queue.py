@@ -43,8 +43,8 @@ class EventQueue:
         self._hurry = 0
         self._closed = False
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._line = asyncio.Lock()
+        #: Those who wait for room, in order; the first one's event is set when there is some.
+        self._line: deque[asyncio.Event] = deque()
 
     def __len__(self) -> int:
         return len(self._events)
@@ -60,54 +60,50 @@ class EventQueue:
         """Put `event` in if there is room and nobody waits for it. Raises ProducerClosedError."""
         if self._closed:
             raise ProducerClosedError("the producer is closed: nothing can be sent any more.")
-        events = self._events
-        if len(events) >= self._size or self._line.locked():
+        if self._line or len(self._events) >= self._size:
             return False
-        if not events:
-            self.mark()
-        events.append(event)
-        self.put_count += 1
-        if len(events) == self._enough:
-            self._news.set()
+        self._append(event)
         return True
 
     async def put(self, event: Event, seconds: float | None) -> bool:
         """Put `event` in, waiting for room at most `seconds` (None: as long as it takes); whether it is in.
 
-        Raises ProducerClosedError, also when the queue is closed meanwhile.
+        A put that is cancelled has not put it in. Raises ProducerClosedError, also when the queue is closed meanwhile.
         """
         if self.offer(event):
             return True
-        if seconds is None:
-            await self._put_in_line(event)
-            return True
-        if seconds <= 0:
+        if seconds is not None and seconds <= 0:
             return False
-        done = asyncio.Event()
-        task = asyncio.create_task(self._put_in_line(event))
-        task.add_done_callback(lambda _: done.set())
+        turn = asyncio.Event()
+        self._line.append(turn)
         try:
-            await sleep_unless(self._clock, seconds, done)
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            error = None if task.cancelled() else task.exception()
-        if error is not None:
-            raise error
-        return not task.cancelled()
-
-    async def _put_in_line(self, event: Event) -> None:
-        async with self._line:
-            while len(self._events) >= self._size and not self._closed:
-                self._room.clear()
-                await self._room.wait()
+            self._serve()
+            if seconds is None:
+                await turn.wait()
+            else:
+                await sleep_unless(self._clock, seconds, turn)
             if self._closed:
                 raise ProducerClosedError("the producer was closed while a message waited for room in its queue.")
+            if not turn.is_set():
+                return False
+            self._append(event)
+            return True
+        finally:
+            self._line.remove(turn)
+            self._serve()
+
+    def _append(self, event: Event) -> None:
+        if not self._events:
             self.mark()
-            self._events.append(event)
-            self.put_count += 1
-            if len(self._events) == self._enough:
-                self._news.set()
+        self._events.append(event)
+        self.put_count += 1
+        if len(self._events) == self._enough:
+            self._news.set()
+
+    def _serve(self) -> None:
+        """Let the first in the line have its turn, if there is room. Nobody else gets in before it has gone."""
+        if self._line and len(self._events) < self._size:
+            self._line[0].set()
 
     def mark(self) -> None:
         """What is put in from here on is not older than now. For the first of a row of `offer`s, after every await."""
@@ -128,7 +124,8 @@ class EventQueue:
         """Let nothing in any more; what is in is due. Who waits for room is told."""
         self._closed = True
         self.hurry()
-        self._room.set()
+        for turn in self._line:
+            turn.set()
 
     # -- the one who takes
 
@@ -146,7 +143,7 @@ class EventQueue:
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= self._taken + 1:
             marks.popleft()
-        self._room.set()
+        self._serve()
         return taken
 
     def abandon(self) -> list[Event]:

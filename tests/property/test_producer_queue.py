@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -235,6 +236,9 @@ def check(run: Run) -> None:
     st.sampled_from([(1, 1), (2, 3), (3, 10), (10, 4), (5, 100)]),
     st.lists(st.sampled_from(FAULTS), max_size=30),
     st.integers(0, 2),
+)
+@example_of(  # a sender that is cancelled just when it gets its room
+    [("mixed", 1, 0), ("send", 5, 0), ("flush", 0, 0), ("cancel", 0, 0)], (WhenFull.TIMEOUT, 0.5), (1, 1), [], 0
 )
 def test_any_interleaving(
     steps: list[tuple[str, int, int]],
