@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consumerd.zk import Session
 
 
-async def consume(config: Config, topic: str, *, max_messages: int | None, exit_at_end: bool, as_json: bool) -> None:
+async def consume(config: Config, *, max_messages: int | None, exit_at_end: bool, as_json: bool) -> None:
     """Print until `max_messages`, the end, or a signal. Raises NotFoundError for a topic that no broker has.
 
     The topic has to exist only where `exit_at_end` is asked for; otherwise it is waited for, as 0.7 members do.
@@ -34,7 +34,8 @@ async def consume(config: Config, topic: str, *, max_messages: int | None, exit_
     await start_session(session, config)
     try:
         if exit_at_end:
-            await _require_topic(session, topic)
+            for topic in config.group.topics:
+                await _require_topic(session, topic)
         handler = ConsoleHandler(as_json=as_json, max_messages=max_messages)
         with suppress(EnoughError):
             await run_member(config, settings, handler, session, clock=clock, rng=rng)

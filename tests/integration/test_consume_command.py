@@ -1,0 +1,50 @@
+"""`consumerd consume`: by name, by whitelist and by blacklist, to the end."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.embedded.processes import BrokerProcess, clean_environment, consumerd_command
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.zookeeper
+
+
+def consumerd(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        consumerd_command(*arguments),
+        input=stdin,
+        capture_output=True,
+        env=clean_environment(),
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.asyncio
+async def test_topics_are_chosen_by_name_or_by_filter(zk_root: str, tmp_path: Path) -> None:
+    settings = {"log.flush.interval": 1}
+    async with BrokerProcess(tmp_path, zk_root, settings=settings) as broker:
+        for topic in ("red", "blue"):
+            done = consumerd("produce", "--broker", broker.address, "--topic", topic, stdin=topic.encode() + b"\n")
+            assert done.returncode == 0, done.stderr
+        for group, choice, seen in (
+            ("a", ("--topic", "red"), b"red\n"),
+            ("b", ("--whitelist", "b.*"), b"blue\n"),
+            ("c", ("--blacklist", "b.*"), b"red\n"),
+        ):
+            done = consumerd("consume", "--zookeeper", zk_root, "--group", group, *choice, "--exit-at-end")
+            assert (done.returncode, done.stdout) == (0, seen), done.stderr
+
+
+@pytest.mark.parametrize("choice", [(), ("--topic", "a", "--whitelist", "b")])
+def test_exactly_one_choice_is_wanted(choice: tuple[str, ...]) -> None:
+    done = consumerd("consume", "--zookeeper", "127.0.0.1:1", "--group", "g", *choice)
+    assert done.returncode == ExitCode.USAGE
+    assert b"exactly one of" in done.stderr
