@@ -45,8 +45,9 @@ bench: setup  ## speed, as ratios against peers in the same run
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --all-extras --group dev pyproject.toml -o requirements/dev.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt pyproject.toml -o requirements/core.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements/dev.txt requirements/build.in -o requirements/build.txt
+	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/core.txt
+	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
+	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
