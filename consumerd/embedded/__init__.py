@@ -1,12 +1,12 @@
 """A real ZooKeeper, child processes and a fault proxy on loopback: the demo's and the tests' outside world."""
 
 from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError, MissingRuntimeError, ZooKeeperStartError
-from consumerd.embedded.java import JavaRuntime, find_java
+from consumerd.embedded.errors import ChildError, ZooKeeperStartError
 from consumerd.embedded.ports import free_port, free_ports
 from consumerd.embedded.proxy import Direction, FaultProxy
 from consumerd.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import ZooKeeperTls
+from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
 
 __all__ = [
     "Child",

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, ZooKeeperError
-
-
-class MissingRuntimeError(ConfigError):
-    """Java, a jar or a tool that the embedded servers need is not on this machine."""
+from consumerd.errors import BrokerError, ConsumerdError, ExitCode, ZooKeeperError
 
 
 class ChildError(ConsumerdError):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from consumerd.embedded.java import JavaRuntime
+    from consumerd.java import JavaRuntime
 
 JAFKA: Final = "com.sohu.jafka:jafka:1.2.3"
 _JVM: Final = (

@@ -10,14 +10,15 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError, MissingRuntimeError
+from consumerd.embedded.errors import ChildError
 from consumerd.embedded.jafka import java_command
+from consumerd.java import MissingRuntimeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.embedded.java import JavaRuntime
+    from consumerd.java import JavaRuntime
 
 
 class _Client:

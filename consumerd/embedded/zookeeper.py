@@ -14,9 +14,9 @@ import structlog
 
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ZooKeeperStartError
-from consumerd.embedded.java import JavaRuntime, find_java
 from consumerd.embedded.ports import LOOPBACK, free_port, free_ports
 from consumerd.embedded.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
+from consumerd.java import JavaRuntime, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.java import JavaRuntime
 from consumerd.embedded.properties import format_properties
 from consumerd.embedded.zookeeper_launch import write_zookeeper_config, zookeeper_command, zookeeper_jars
+from consumerd.java import JavaRuntime
 
 
 def test_properties_are_escaped_as_java_reads_them() -> None:

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded import MissingRuntimeError, find_java
-from consumerd.embedded.java import java_version
 from consumerd.errors import ExitCode
+from consumerd.java import MissingRuntimeError, find_java, java_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.errors import MissingRuntimeError
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MINIMUM_VERSION: Final = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+
+class MissingRuntimeError(ConfigError):
+    """Java, a jar or a tool that is needed is not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
