@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from consumerd.spark.progress import (
+    BatchProgress,
+    PartitionLag,
+    ProgressLog,
+    ProgressRecorder,
+    await_recording,
+    lag,
+    measure,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STARTED = datetime(2026, 11, 21, 17, tzinfo=UTC)
+BATCH = BatchProgress(
+    "q", "r", 3, STARTED, 1.5, 90, (PartitionLag("clicks", "0-1", 60), PartitionLag("clicks", "0-2", 30))
+)
+
+
+def entry(batch: int, end: dict[str, int], latest: dict[str, int] | None, **changes: Any) -> dict[str, Any]:
+    """As in `recentProgress` of Spark 4.2."""
+    return {
+        "id": UUID(int=1),
+        "runId": UUID(int=2),
+        "batchId": batch,
+        "timestamp": "2026-11-21T17:00:00.000Z",
+        "durationMs": {"addBatch": 900, "triggerExecution": 1500},
+        "sources": [
+            {
+                "endOffset": json.dumps({"clicks": end}),
+                "latestOffset": json.dumps(latest and {"clicks": latest}),
+            }
+        ],
+        **changes,
+    }
+
+
+class Query:
+    """A query that ends after so many waits, with a batch after each."""
+
+    id = UUID(int=1)
+
+    def __init__(self, batches: int, error: Exception | None = None) -> None:
+        self.recentProgress: list[dict[str, Any]] = []
+        self._batches, self._error = batches, error
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - as in Spark
+        done = len(self.recentProgress)
+        self.recentProgress.append(entry(done, {"0-1": 10 * done}, {"0-1": 50}))
+        if done + 1 == self._batches and self._error:
+            raise self._error
+        return done + 1 == self._batches
+
+
+def test_what_is_noted_of_a_batch() -> None:
+    batch = measure(entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5, "0-3": 8}))
+    assert batch is not None
+    assert replace(batch, query="q", run="r") == BATCH
+    assert batch.ended == STARTED + timedelta(seconds=1.5)
+    assert measure(entry(3, {}, {}, durationMs={"triggerExecution": 2})) is None
+
+
+def test_only_the_partitions_that_are_furthest_behind_are_named() -> None:
+    batch = measure(entry(0, {f"0-{n}": 0 for n in range(1000)}, {f"0-{n}": n for n in range(1000)}))
+    assert batch is not None
+    assert batch.behind == sum(range(1000))
+    assert [one.behind for one in batch.furthest] == [999, 998, 997, 996, 995]
+
+
+@pytest.mark.parametrize("latest", [None, "null", "7", "[1]", '{"t": 1}', '{"t": {"0-1": "x"}}'])
+def test_a_source_that_does_not_tell_its_end_has_no_lag(latest: str | None) -> None:
+    assert lag('{"t": {"0-1": 1}}', latest) is None
+
+
+def test_a_source_whose_end_went_back_is_not_ahead_of_itself() -> None:
+    assert lag('{"t": {"0-1": 5}}', '{"t": {"0-1": 3}}') == [PartitionLag("t", "0-1", 0)]
+
+
+def test_batches_are_read_as_they_were_written(tmp_path: Path) -> None:
+    log = ProgressLog(tmp_path / "deep" / "land.ndjson")
+    assert log.read().batches == ()
+    log.append([BATCH])
+    again = replace(BATCH, run="s", started=STARTED + timedelta(minutes=1), seconds=2.0)
+    log.append([replace(BATCH, batch=4, behind=None, furthest=()), again])
+    history = log.read()
+    assert [(batch.batch, batch.run, batch.behind) for batch in history.batches] == [(4, "r", None), (3, "s", 90)]
+    assert history.batches[1] == again
+
+
+def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
+    log = ProgressLog(tmp_path / "land.ndjson")
+    log.append([BATCH, replace(BATCH, batch=4)])
+    whole = (tmp_path / "land.ndjson").read_bytes()
+    for cut in range(1, len(whole)):
+        (tmp_path / "land.ndjson").write_bytes(whole[:cut])
+        log.append([replace(BATCH, batch=5)])
+        history = log.read()
+        numbers = [batch.batch for batch in history.batches]
+        complete = [3] * (cut >= whole.index(b"\n")) + [4] * (cut >= len(whole) - 1)
+        assert numbers == [*complete, 5]
+        assert history.unreadable == (cut not in {whole.index(b"\n"), whole.index(b"\n") + 1, len(whole) - 1})
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b'{"started": 3}', b'{"started": "2026"}'])
+def test_foreign_lines_are_counted(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "land.ndjson").write_bytes(line + b"\n\n")
+    history = ProgressLog(tmp_path / "land.ndjson").read()
+    assert (history.batches, history.unreadable) == ((), 1)
+
+
+def test_the_file_is_bounded(tmp_path: Path) -> None:
+    log = ProgressLog(tmp_path / "land.ndjson", max_bytes=2000)
+    for number in range(100):
+        log.append([replace(BATCH, batch=number)])
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["land.ndjson", "land.ndjson.1"]
+    assert all(file.stat().st_size <= 2000 for file in files)
+    numbers = [batch.batch for batch in log.read().batches]
+    assert numbers == list(range(numbers[0], 100))
+    assert len(numbers) >= 5
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("the query failed")])
+def test_a_query_is_noted_until_its_end(tmp_path: Path, error: Exception | None) -> None:
+    log = ProgressLog(tmp_path / "land.ndjson")
+    query: Any = Query(5, error)
+    wait: Callable[[], None] = lambda: await_recording(query, log, interval=0)  # noqa: E731
+    if error:
+        with pytest.raises(RuntimeError, match="failed"):
+            wait()
+    else:
+        wait()
+    assert [(batch.batch, batch.behind) for batch in log.read().batches] == [(n, 50 - 10 * n) for n in range(5)]
+    assert (tmp_path / "land.ndjson").read_bytes().count(b"\n") == 5
+
+
+def test_a_file_that_cannot_be_written_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder").write_text("a file")
+    query: Any = Query(1)
+    query.awaitTermination(0)
+    ProgressRecorder(query, ProgressLog(tmp_path / "folder" / "land.ndjson")).poll()
+    assert "could not be noted" in capsys.readouterr().out
