@@ -1,0 +1,121 @@
+"""Which columns the source has, as Spark and as Arrow know them, and which of them somebody asked for.
+
+Strategy: one table; the schema that Spark is told, the one that batches have and the check of a user's own schema all
+come from it. Executors import this module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from consumerd.spark.source.errors import ColumnError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.types import StructType
+
+
+class Mode(StrEnum):
+    """What becomes of bytes that are no message that can be read (option `mode`, in the words of Spark's readers)."""
+
+    #: A row each, with the reason in `_corrupt`.
+    PERMISSIVE = "PERMISSIVE"
+    #: No row; the number is logged.
+    DROPMALFORMED = "DROPMALFORMED"
+    #: The read fails.
+    FAILFAST = "FAILFAST"
+
+
+class Column(NamedTuple):
+    """One column. `ddl` is its type in Spark's DDL, `arrow` the same type as Arrow names it."""
+
+    name: str
+    ddl: str
+    arrow: pa.DataType
+
+
+HEADERS: Final = Column(
+    "headers",
+    "array<struct<key:string,value:binary>>",
+    pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+)
+CORRUPT: Final = Column("_corrupt", "string", pa.string())
+
+#: All columns, in order. Of a 0.7 message `key`, `timestamp`, `timestampType` and `headers` are always null.
+COLUMNS: Final = (
+    Column("key", "binary", pa.binary()),
+    Column("value", "binary", pa.binary()),
+    Column("topic", "string", pa.string()),
+    Column("partition", "int", pa.int32()),
+    Column("offset", "bigint", pa.int64()),
+    Column("timestamp", "timestamp", pa.timestamp("us", tz="UTC")),
+    Column("timestampType", "int", pa.int32()),
+    HEADERS,
+    Column("broker", "int", pa.int32()),
+    Column("broker_partition", "string", pa.string()),
+    Column("index", "int", pa.int32()),
+    Column("next_offset", "bigint", pa.int64()),
+    Column("codec", "string", pa.string()),
+    Column("crc_ok", "boolean", pa.bool_()),
+    CORRUPT,
+)
+#: What tells a message from all others; `broker` may be null.
+IDENTITY: Final = ("topic", "broker", "partition", "offset", "index")
+
+_BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+
+def offered(*, include_headers: bool, mode: Mode) -> tuple[Column, ...]:
+    """The columns that a source with these options has."""
+    left_out = set() if include_headers else {HEADERS}
+    if mode is not Mode.PERMISSIVE:
+        left_out.add(CORRUPT)
+    return tuple(column for column in COLUMNS if column not in left_out)
+
+
+def schema_ddl(include_headers: bool = False, mode: Mode = Mode.PERMISSIVE) -> str:
+    """The whole schema as DDL."""
+    columns = offered(include_headers=include_headers, mode=mode)
+    return ", ".join(f"{column.name} {column.ddl}" for column in columns)
+
+
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    """The schema of batches that hold these columns."""
+    return pa.schema([pa.field(name, _BY_NAME[name].arrow) for name in names])
+
+
+def requested(schema: StructType, *, include_headers: bool = False, mode: Mode = Mode.PERMISSIVE) -> tuple[str, ...]:
+    """The names of a user's own schema, which may leave columns out and have them in any order. Raises ColumnError."""
+    known = {column.name: column for column in offered(include_headers=include_headers, mode=mode)}
+    names: list[str] = []
+    for field in schema.fields:
+        column = known.get(field.name)
+        if column is None:
+            raise ColumnError(_unknown(field.name, known))
+        if field.name in names:
+            raise ColumnError(f"the schema names the column {field.name} twice; leave one of them out")
+        found = field.dataType.simpleString()
+        if found != column.ddl:
+            raise ColumnError(
+                f"the column {field.name} is a {column.ddl}, not a {found}; ask for it as that and cast it"
+            )
+        if not field.nullable:
+            raise ColumnError(f"the column {field.name} cannot be declared NOT NULL; leave that out of the schema")
+        names.append(field.name)
+    return tuple(names)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    if name == HEADERS.name:
+        return "the column headers is there with the option includeHeaders=true only; set it"
+    if name == CORRUPT.name:
+        return "the column _corrupt is there with mode=PERMISSIVE only; set that mode or leave the column out"
+    lowered = {column.lower(): column for column in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    hint = f"did you mean {lowered[near[0]]}?" if near else f"there is {', '.join(known)}"
+    return f"the source has no column {name}; {hint}"

@@ -1,0 +1,94 @@
+"""The bytes of a stretch of a segment file, as `consumerd.storage.archive.read_runs` wants them.
+
+Strategy: a *place* is open for the time of one split. It gives the bytes in order up to the split's end, and can look
+at bytes beyond that end, which tells a segment that ends within a message from a split that does. A file that has
+become shorter than planned ends the stream early.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+from consumerd.spark.source.errors import PlaceError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Place(Protocol):
+    """Bytes of one segment by their log offsets. A context manager; errors are declared ones."""
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        """At least one and at most `size` bytes of the segment from `offset` on; b"" where it has ended.
+
+        Raises a ConsumerdError where the place cannot be read.
+        """
+        ...
+
+    def goes_on_at(self, offset: int) -> int | None:
+        """Of an `offset` with nothing there: the next one with something; None where nothing follows."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class LocalFile:
+    """A plain segment file of this machine. Raises PlaceError; FileNotFoundError only where there is no such file."""
+
+    def __init__(self, path: str, segment_start: int) -> None:
+        self._path = path
+        self._start = segment_start
+        try:
+            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._file.fileno(), size, offset - self._start)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def goes_on_at(self, offset: int) -> int | None:
+        return None
+
+    def _failure(self, error: OSError) -> PlaceError:
+        return PlaceError(
+            f"{self._path} cannot be read: {error.strerror or error}; see to it that executors can read it"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+class SplitStream:
+    """The split's bytes in order, each once. `position`: the offset up to which they were handed out.
+
+    It ends at the split's end, or before that where the place has no more: then `position` stays below the end.
+    """
+
+    def __init__(self, place: Place, start: int, end: int) -> None:
+        self._place = place
+        self.position = start
+        self._end = end
+
+    def read(self, size: int, /) -> bytes:
+        wanted = min(size, self._end - self.position)
+        if wanted <= 0:
+            return b""
+        data = self._place.fetch(self.position, wanted)
+        self.position += len(data)
+        return data
