@@ -206,6 +206,12 @@ class LogSection(Section):
     )
 
 
+class SparkTable(BaseModel):
+    """Pipelines on Spark. The daemon keeps the table as it is: `consumerd.spark.spec` reads it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
 class Config(BaseSettings):
     """The whole configuration of `consumerd run`."""
 
@@ -221,6 +227,7 @@ class Config(BaseSettings):
     handler: HandlerSection = Field(default_factory=HandlerSection)
     daemon: DaemonSection = Field(default_factory=DaemonSection)
     log: LogSection = Field(default_factory=LogSection)
+    spark: SparkTable = Field(default_factory=SparkTable)
 
     @classmethod
     def settings_customise_sources(
@@ -235,25 +242,36 @@ class Config(BaseSettings):
         return env_settings, init_settings
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Models in an annotation, also within `X | None` and `dict[str, X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def _known_keys(root: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """Names of the keys that the table at `location` may hold."""
-    model: Any = Config
+    annotation: Any = root
     for part in location:
-        field = getattr(model, "model_fields", {}).get(part)
-        if field is None:
+        if getattr(annotation, "__origin__", None) is dict:
+            annotation = annotation.__args__[1]
+            continue
+        fields = {key: field for model in _models(annotation)[:1] for key, field in model.model_fields.items()}
+        if part not in fields:
             return []
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return list(getattr(model, "model_fields", {}))
+        annotation = fields[str(part)].annotation
+    if getattr(annotation, "__origin__", None) is dict:
+        return []
+    return [field.alias or key for model in _models(annotation)[:1] for key, field in model.model_fields.items()]
 
 
-def _sentence(error: ValidationError) -> str:
-    """The first problem of `error` as one sentence."""
+def first_problem(error: ValidationError, root: type[BaseModel]) -> str:
+    """The first problem of `error`, which validating a `root` raised, as one sentence."""
     problem = error.errors()[0]
     *table, key = problem["loc"] or ("",)
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(str(key), _known_keys(tuple(table)), n=1)
+        nearest = difflib.get_close_matches(str(key), _known_keys(root, tuple(table)), n=1)
         hint = f", did you mean {nearest[0]!r}?" if nearest else ", which is not a key of this table."
         return f"unknown key {where!r}{hint}"
     if problem["type"] == "missing":
@@ -270,19 +288,21 @@ def parse(document: dict[str, Any], source: str) -> Config:
     try:
         return Config(**document)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_sentence(error)}") from error
+        raise ConfigError(f"{source}: {first_problem(error, Config)}") from error
 
 
 def load(path: Path) -> Config:
     """Read and validate a configuration file. Raises ConfigError."""
+    return parse(read_document(path), str(path))
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked. Raises ConfigError where it is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8 text (byte {error.start}).") from error
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the configuration {path} is not TOML: {error}.") from error
-    return parse(document, str(path))

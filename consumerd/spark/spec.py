@@ -1,0 +1,191 @@
+"""Pipelines as declared: read from the `[spark]` table of a configuration file, checked, and made into paths.
+
+Strategy: the file may be the daemon's own; its other tables are none of our business. Every path of a pipeline follows
+from `root` and its name, so that two steps cannot mean different places:
+
+    <root>/<name>/{bronze,silver,quarantine,aggregate}      tables
+    <root>/<name>/_checkpoints/<step>                       where each step goes on
+    <root>/<name>/report.html
+
+Nothing here needs pyspark.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from consumerd.daemon.config import first_problem, read_document
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.spec_model import (
+    AggregateSpec,
+    CompactSpec,
+    FieldSpec,
+    PipelineSection,
+    RefineSpec,
+    SparkSection,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = [
+    "AggregateSpec",
+    "CompactSpec",
+    "FieldSpec",
+    "PipelineSpec",
+    "RefineSpec",
+    "SparkSpec",
+    "load_spark",
+    "parse_spark",
+]
+
+AVAILABLE_NOW: Final = "available-now"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """One pipeline with its places. Paths are text: folders, or URLs of Hadoop's file systems."""
+
+    name: str
+    root: str
+    #: Options of the data source, as Spark takes them; or `files`, a directory of the handler of that name.
+    source: Mapping[str, str]
+    format: str = "parquet"
+    trigger: str = AVAILABLE_NOW
+    refine: RefineSpec | None = None
+    aggregate_spec: AggregateSpec | None = None
+    compact_spec: CompactSpec = field(default_factory=CompactSpec)
+    #: Batches of a table that the next step takes at a time.
+    batches_per_trigger: int = 64
+
+    @property
+    def base(self) -> str:
+        """The folder of everything that this pipeline writes."""
+        return f"{self.root.rstrip('/') or ''}/{self.name}"
+
+    @property
+    def bronze(self) -> str:
+        """Messages as they came, with `landed_at` and `batch`."""
+        return f"{self.base}/bronze"
+
+    @property
+    def silver(self) -> str:
+        """Messages that parsed, once each."""
+        return f"{self.base}/silver"
+
+    @property
+    def quarantine(self) -> str:
+        """Messages that did not, with the reason."""
+        return f"{self.base}/quarantine"
+
+    @property
+    def aggregate(self) -> str:
+        """Counts and sums."""
+        return f"{self.base}/aggregate"
+
+    @property
+    def report(self) -> str:
+        """The page of the last run."""
+        return f"{self.base}/report.html"
+
+    def checkpoint(self, step: str) -> str:
+        """Where `land`, `refine` or `aggregate` notes how far it is."""
+        return f"{self.base}/_checkpoints/{step}"
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether `land` goes on until it is stopped."""
+        return self.trigger != AVAILABLE_NOW
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSpec:
+    """The whole `[spark]` table. `source` names the file in errors."""
+
+    root: str
+    format: str
+    master: str | None
+    config: Mapping[str, str]
+    pipelines: Mapping[str, PipelineSpec]
+    source: str
+
+    def pipeline(self, name: str | None = None) -> PipelineSpec:
+        """The pipeline of that name, or the only one. Raises NotFoundError naming those that there are."""
+        known = ", ".join(sorted(self.pipelines)) or "none"
+        if name is None:
+            if len(self.pipelines) != 1:
+                raise NotFoundError(f"{self.source} declares these pipelines: {known}; name one of them.")
+            return next(iter(self.pipelines.values()))
+        try:
+            return self.pipelines[name]
+        except KeyError:
+            raise NotFoundError(f"{self.source} declares no pipeline {name!r}; there are: {known}.") from None
+
+
+class _Document(BaseSettings):
+    """`[spark]` of a file, under the environment: CONSUMERD_SPARK__ROOT sets `root`."""
+
+    model_config = SettingsConfigDict(
+        extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__", env_nested_max_split=1
+    )
+    spark: SparkSection
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file (whose content comes in as init arguments)."""
+        return env_settings, init_settings
+
+
+def load_spark(path: Path) -> SparkSpec:
+    """Read and check the `[spark]` table of a file; other tables are not looked at. Raises ConfigError."""
+    return parse_spark(read_document(path), str(path))
+
+
+def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
+    """Check the `[spark]` table of a parsed document together with the environment. Raises ConfigError."""
+    if "spark" not in document:
+        raise ConfigError(f"{source} has no table [spark]: declare the pipelines there.")
+    try:
+        section = _Document(spark=document["spark"]).spark
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {first_problem(error, _Document)}") from error
+    pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
+    return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)
+
+
+def _pipeline(name: str, section: PipelineSection, spark: SparkSection) -> PipelineSpec:
+    return PipelineSpec(
+        name=name,
+        root=spark.root,
+        source={key: _option(value) for key, value in section.source.items()},
+        format=spark.format,
+        trigger=section.trigger,
+        refine=section.refine,
+        aggregate_spec=section.aggregate,
+        compact_spec=section.compact,
+        batches_per_trigger=section.batches_per_trigger,
+    )
+
+
+def _option(value: Any) -> str:
+    """A TOML value as Spark's options spell it: lists by commas, tables as JSON."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return ",".join(_option(each) for each in value)
+    return str(value)
