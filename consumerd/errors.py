@@ -42,6 +42,8 @@ class ExitCode(IntEnum):
     FORCED = 12
     #: A change was refused because it would do harm (offsets of a group that runs, ...); nothing was changed.
     REFUSED = 13
+    #: Spark did not start, or a job of it failed.
+    SPARK = 14
     #: Interrupted from the terminal (128 + SIGINT).
     INTERRUPTED = 130
     #: The reader of our output went away (128 + SIGPIPE).

