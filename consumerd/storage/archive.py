@@ -21,7 +21,7 @@ from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits, OuterMessage, Tail, read_outer
 from consumerd.wire.v07.outer import HEADER_SIZE
-from consumerd.wire.v07.unwrap import unwrap
+from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
 from consumerd.wire.v07.walk import LAYOUTS, walk
 
 if TYPE_CHECKING:
@@ -50,13 +50,18 @@ class Stream(Protocol):
 
 
 class Run(NamedTuple):
-    """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper."""
+    """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper.
+
+    `next_offset` is the position to commit after the last of them. A wrapper may come in several runs: `first` is the
+    index of the first leaf, and all but the last run end where the wrapper begins.
+    """
 
     offset: int
     next_offset: int
     magic: int
     codec: Codec
     payloads: list[bytes]
+    first: int = 0
 
 
 class FlawKind(StrEnum):
@@ -107,13 +112,15 @@ def read_runs(
     resync: bool = False,
     expansion: int = DEFAULT_EXPANSION,
     max_bytes: int = MAX_SEGMENT_BYTES,
+    piece_bytes: int | None = None,
 ) -> Iterator[Run | Flaw]:
     """Everything in the segment whose first byte has offset `start`, in order and without a gap.
 
     Never raises for what it reads. What the stream raises comes through, but for DamagedArchiveError, which is a flaw.
     What wrappers decompress to may be `expansion` times the bytes read so far, once it is more than FREE_EXPANSION.
+    A wrapper that holds more than about `piece_bytes` comes in several runs; None: in one.
     """
-    return _Reader(stream, start, limits, window, resync, expansion, max_bytes).read()
+    return _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes).read()
 
 
 class _Reader:
@@ -128,6 +135,7 @@ class _Reader:
         resync: bool,
         expansion: int,
         max_bytes: int,
+        piece_bytes: int | None,
     ) -> None:
         self.stream = stream
         self.start = start
@@ -137,6 +145,7 @@ class _Reader:
         self.resync = resync
         self.expansion = expansion
         self.left = max_bytes
+        self.piece_bytes = piece_bytes
         self.data = b""
         self.at = 0
         self.base = start
@@ -156,7 +165,7 @@ class _Reader:
                 yield run
             item = read_outer(self.data, self.at, self.offset, self.most)
             if isinstance(item, OuterMessage):
-                yield self._opened(item) if item.valid else self._bad(item)
+                yield from self._opened(item) if item.valid else (self._bad(item),)
             elif item.problem is not None or not self._fill(item.needed or 4):
                 yield self._no_message(item)
         if self.damage is not None:
@@ -206,26 +215,38 @@ class _Reader:
         most = self.most + HEADER_SIZE[1] - HEADER_SIZE[self.magic]
         return next((number for number, payload in enumerate(payloads) if len(payload) > most), None)
 
-    def _opened(self, item: OuterMessage) -> Run | Flaw:
+    def _opened(self, item: OuterMessage) -> Iterator[Run | Flaw]:
         """A message that is valid in itself."""
         assert item.codec is not None
         self.at += 4 + item.size
         if item.codec is Codec.NONE:
             self.magic = item.magic
-            return Run(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
+            yield Run(item.offset, item.next_offset, item.magic, item.codec, [item.payload])
+            return
         allowed = max(FREE_EXPANSION, self.expansion * (item.next_offset - self.start)) - self.expanded
         limits = self.limits
         if allowed < limits.max_decompressed_bytes:
             limits = replace(limits, max_decompressed_bytes=max(0, allowed))
         try:
-            leaves, expanded = unwrap(item.codec, item.payload, limits=limits)
+            pieces, expanded = self._unwrapped(item.codec, item.payload, limits)
         except CorruptMessageError as error:
             problem = f"the message at offset {item.offset} cannot be opened: {error}"
-            return Flaw(
+            yield Flaw(
                 FlawKind.WRAPPER, item.offset, item.next_offset, problem, item.magic, item.codec, True, item.payload
             )
+            return
         self.expanded += expanded
-        return Run(item.offset, item.next_offset, item.magic, item.codec, leaves)
+        first, leaves = 0, next(pieces)
+        for following in pieces:
+            yield Run(item.offset, item.offset, item.magic, item.codec, leaves, first)
+            first, leaves = first + len(leaves), following
+        yield Run(item.offset, item.next_offset, item.magic, item.codec, leaves, first)
+
+    def _unwrapped(self, codec: Codec, payload: bytes, limits: Limits) -> tuple[Iterator[list[bytes]], int]:
+        if self.piece_bytes is not None:
+            return unwrap_pieces(codec, payload, limits=limits, piece_bytes=self.piece_bytes)
+        leaves, expanded = unwrap(codec, payload, limits=limits)
+        return iter((leaves,)), expanded
 
     def _bad(self, item: OuterMessage) -> Flaw:
         """A message that is whole but bad."""

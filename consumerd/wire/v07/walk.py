@@ -18,7 +18,7 @@ from consumerd.wire.crc import crc32
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _Unpack = Callable[[bytes, int], tuple[bytes, int, int, int]]
+    _Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
 
 
 class Layout(dict[int, "_Unpack"]):
@@ -35,7 +35,7 @@ class Layout(dict[int, "_Unpack"]):
         self._fields = fields
         head = struct.Struct(">" + fields)
         #: Reads length, kind and CRC at the start of a message.
-        self.head: Callable[[bytes, int], tuple[int, int, int]] = head.unpack_from
+        self.head: Callable[[bytes | memoryview, int], tuple[int, int, int]] = head.unpack_from
         #: Bytes before the payload, the length field included.
         self.overhead = head.size
         #: What stands between length and CRC in a plain message.
@@ -56,7 +56,7 @@ class Layout(dict[int, "_Unpack"]):
 LAYOUTS = (Layout("iBI", 0), Layout("iHI", 0x0100))
 
 
-def walk(data: bytes, position: int, append: Callable[[bytes], None], layout: Layout) -> int:
+def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None], layout: Layout) -> int:
     """Append the payloads of the run that starts at `position`; returns where the first other thing stands.
 
     The last message of the data always counts as another thing, for lack of a header after it.

@@ -243,3 +243,29 @@ def test_errors_of_the_stream_come_through() -> None:
 
 def test_the_crc_is_that_of_zlib() -> None:
     assert struct.unpack_from(">I", HELLO, 6) == (zlib.crc32(b"hello"),)
+
+
+@pytest.mark.parametrize("before", [b"", HELLO])
+def test_large_wrappers_come_in_runs_that_say_what_may_be_committed(before: bytes) -> None:
+    leaves = [b"%d" % number for number in range(1000)]
+    data = before + encode_message_set(leaves, codec=Codec.GZIP) + HELLO
+    *parts, last = [
+        run
+        for run in read_runs(io.BytesIO(data), 40, piece_bytes=1000)
+        if isinstance(run, Run) and run.codec is Codec.GZIP
+    ]
+    start, end = 40 + len(before), 40 + len(data) - len(HELLO)
+    assert len(parts) > 5
+    assert {(part.offset, part.next_offset) for part in parts} == {(start, start)}
+    assert (last.offset, last.next_offset) == (start, end)
+    assert [leaf for run in (*parts, last) for leaf in run.payloads] == leaves
+    assert all(leaves[run.first] == run.payloads[0] for run in (*parts, last))
+
+
+def test_a_large_wrapper_that_is_bad_at_its_end_gives_no_run() -> None:
+    inner = encode_message_set([b"x" * 50] * 100) + BAD
+    data = encode_message(gzip.compress(inner), codec=Codec.GZIP)
+    (flaw,) = read_runs(io.BytesIO(data), 0, piece_bytes=100)
+    assert isinstance(flaw, Flaw)
+    assert flaw.kind is FlawKind.WRAPPER
+    assert (flaw.offset, flaw.next_offset) == (0, len(data))
