@@ -81,8 +81,8 @@ class RefineSpec(Section):
         min_length=1,
         description=(
             "Columns of silver and their types: Spark's names (also array<...>, map<...>, struct<...>), or "
-            'timestamp_s, timestamp_ms, timestamp_us for numbers since 1970. `"bigint not null"` has to be there, else the message '
-            'is quarantined. `{ type = "string", from = "topic" }` where the message calls it otherwise.'
+            'timestamp_s, timestamp_ms, timestamp_us for numbers since 1970. `"bigint not null"` has to be there, else '
+            'the message is quarantined. `{ type = "string", from = "topic" }` where the message calls it otherwise.'
         ),
         examples=[{"id": "bigint not null", "at": "timestamp_ms", "page": "string"}],
     )

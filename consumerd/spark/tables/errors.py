@@ -1,0 +1,39 @@
+"""What can go wrong with a table of the pipeline."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from consumerd.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode
+
+
+class TableError(ConsumerdError):
+    """A table's folder cannot be read or written."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
+
+
+class TablePathError(ConfigError):
+    """The path cannot hold a table of that kind."""
+
+
+class TableOwnedError(ConsumerdError):
+    """The table belongs to another checkpoint, whose batch numbers mean other rows; nothing was written."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+
+class TableBehindError(ConsumerdError):
+    """The checkpoint tells of batches that the table does not have; nothing was written."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+
+class TableSchemaError(ConsumerdError):
+    """The rows do not fit the table's columns; nothing was written."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+
+class TableCorruptError(CorruptDataError):
+    """A file that describes the table holds something else."""

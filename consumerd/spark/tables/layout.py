@@ -1,0 +1,102 @@
+"""What folders of a Parquet table mean: names of batches, and which folder to read which batch from.
+
+Strategy: pure text and numbers, no file is touched. A folder holds one batch or, merged, a range of them with nothing
+left out, and every row tells its batch. Thus whatever set of folders a reader meets, also amid a compaction or after
+one that was killed, every batch is read once: folders are taken in the order of their first batch, the widest first,
+each for those of its batches that no folder before it has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Folder of what is being written; its name keeps Spark and us from reading it.
+STAGING: Final = "_staging"
+_FOLDER = re.compile(r"batch=([0-9]{20})(?:-([0-9]{20}))?")
+
+
+class BatchFolder(NamedTuple):
+    """A folder by its name: batches `first` to `last`, both included."""
+
+    name: str
+    first: int
+    last: int
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether compaction made it."""
+        return "-" in self.name
+
+
+class Slice(NamedTuple):
+    """What to read from one folder: its batches `first` to `last`."""
+
+    folder: BatchFolder
+    first: int
+    last: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the folder are meant."""
+        return (self.first, self.last) == (self.folder.first, self.folder.last)
+
+
+def batch_name(batch: int) -> str:
+    """The folder of one batch."""
+    return f"batch={batch:020d}"
+
+
+def merged_name(first: int, last: int) -> str:
+    """The folder that covers batches `first` to `last`."""
+    return f"batch={first:020d}-{last:020d}"
+
+
+def parse_folders(names: Iterable[str]) -> list[BatchFolder]:
+    """The folders of batches among `names`, ordered by first batch, the widest first. Other names are left out."""
+    found = []
+    for name in names:
+        match = _FOLDER.fullmatch(name)
+        if match is not None:
+            first, last = int(match[1]), int(match[2] or match[1])
+            if first <= last:
+                found.append(BatchFolder(name, first, last))
+    # Of two that hold the same one batch, the merged one comes first: it is there to stay.
+    return sorted(found, key=lambda folder: (folder.first, -folder.last, not folder.is_merged))
+
+
+def resolve(folders: Iterable[BatchFolder]) -> list[Slice]:
+    """Slices that hold every batch once; `folders` as `parse_folders` orders them."""
+    slices: list[Slice] = []
+    done = -1
+    for folder in folders:
+        if folder.last > done:
+            slices.append(Slice(folder, max(folder.first, done + 1), folder.last))
+            done = folder.last
+    return slices
+
+
+def covered(folders: Iterable[BatchFolder]) -> list[BatchFolder]:
+    """Folders that nobody reads any more: `resolve` takes all their batches from others."""
+    folders = list(folders)
+    used = {each.folder for each in resolve(folders)}
+    return [folder for folder in folders if folder not in used]
+
+
+def cut(slices: Iterable[Slice], after: int, to: int) -> list[Slice]:
+    """The parts of `slices` with batches greater than `after` and not greater than `to`."""
+    parts = [Slice(each.folder, max(each.first, after + 1), min(each.last, to)) for each in slices]
+    return [each for each in parts if each.first <= each.last]
+
+
+def has_gap(slices: Iterable[Slice]) -> bool:
+    """Whether a batch between the first and the last one is missing."""
+    expected = None
+    for each in slices:
+        if expected is not None and each.first != expected:
+            return True
+        expected = each.last + 1
+    return False
