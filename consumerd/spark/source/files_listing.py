@@ -25,7 +25,7 @@ from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.ndjson")
 _OFFSETS_END: Final = 1 << 63
@@ -43,8 +43,10 @@ class RangeFile(NamedTuple):
     path: str
 
 
-def ranges(directory: str) -> dict[tuple[str, str], list[RangeFile]]:
-    """The ranges of every (topic, broker-partition) below `directory`, by offset.
+def ranges(
+    directory: str, wanted: Callable[[str, str], bool] = lambda *_: True
+) -> dict[tuple[str, str], list[RangeFile]]:
+    """The ranges of every (topic, broker-partition) below `directory` that is wanted, by offset.
 
     Raises NotFoundError for a directory that does not exist, ConfigError for one that cannot be read, and
     OverlappingRangesError.
@@ -55,7 +57,7 @@ def ranges(directory: str) -> dict[tuple[str, str], list[RangeFile]]:
             for topic in _folders(directory)
             if _is_topic(topic.name)
             for folder in _folders(topic.path)
-            if _is_partition(topic.name, folder.name)
+            if _is_partition(topic.name, folder.name) and wanted(topic.name, folder.name)
         }
     except FileNotFoundError as error:
         raise NotFoundError(
