@@ -1,4 +1,4 @@
-"""A handler that records every handover for `consumerd.embedded.audit`: used by the demo and by kill tests.
+"""Handlers that record every handover for `consumerd.embedded.audit`: used by the demo and by kill tests.
 
 Strategy: one NDJSON file per process, one line per batch, written with one write before `handle` returns, hence before
 the offset can be committed. A file that a killed process left behind is therefore short of nothing that counts: a line
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.embedded.ledger import digest
 from consumerd.handlers import Handler
+from consumerd.handlers.builtin.files import FilesHandler
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch, HandlerContext
@@ -54,11 +55,15 @@ class RecordHandler(Handler):
 
     async def handle(self, batch: Batch) -> None:
         """Record the batch, then take the time that `pause` asks for."""
-        messages = [(message.offset, message.index, f"{digest(message.payload):016x}") for message in batch.messages()]
-        self._write(batch.partition, count=len(messages), messages=messages)
+        self.record(batch)
         batch.mark(len(batch))
         if self._pause and self._clock is not None:
             await self._clock.sleep(self._pause)
+
+    def record(self, batch: Batch) -> None:
+        """Write the batch's record."""
+        messages = [(message.offset, message.index, f"{digest(message.payload):016x}") for message in batch.messages()]
+        self._write(batch.partition, count=len(messages), messages=messages)
 
     def _write(self, partition: TopicPartition, **fields: Any) -> None:
         if self._descriptor is None or self._clock is None:
@@ -76,3 +81,36 @@ class RecordHandler(Handler):
         while data:  # once, but for a full disk, which raises the next time
             data = data[os.write(self._descriptor, data) :]
         self._sequence += 1
+
+
+class RecordedFilesHandler(Handler):
+    """The `files` handler with a record of every handover. Options: `records` and `files`, a directory for each.
+
+    The files know how far they are, and that wins over ZooKeeper. A batch is recorded first and stored then: one whose
+    member dies in between comes again, and counts twice; the other way round it would be stored and count as lost.
+    """
+
+    def __init__(self, records: str, files: str) -> None:
+        self._records = RecordHandler(records)
+        self._files = FilesHandler(files)
+
+    async def start(self, context: HandlerContext) -> None:
+        """Open the record, make the directory of the files."""
+        await self._records.start(context)
+        await self._files.start(context)
+
+    async def stop(self) -> None:
+        """Close both."""
+        await self._files.stop()
+        await self._records.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Take the partition's folder over and record the claim; where its files end."""
+        position = await self._files.position(partition)
+        await self._records.position(partition)
+        return position
+
+    async def handle(self, batch: Batch) -> None:
+        """Record the batch and store it; it is handled when its file survives a loss of power."""
+        self._records.record(batch)
+        await self._files.handle(batch)

@@ -8,8 +8,8 @@ import pytest
 from consumerd.clock import SystemClock
 from consumerd.embedded.audit import audit, read_records
 from consumerd.embedded.ledger import Ledger
-from consumerd.embedded.recorder import RecordHandler
-from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.embedded.recorder import RecordedFilesHandler, RecordHandler
+from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
@@ -69,3 +69,29 @@ async def test_the_daemon_can_load_it(tmp_path: Path) -> None:
     await handler.handle(Batch(P, decode_batch(encode_message_set([b"x"]), 0)))
     await handler.stop()
     assert len((tmp_path / f"g_a-{os.getpid()}.ndjson").read_bytes().splitlines()) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_recorded_before_it_is_stored_and_the_files_say_where_to_go_on(tmp_path: Path) -> None:
+    def batch(start: int) -> Batch:
+        return Batch(P, decode_batch(encode_message_set([b"one", b"two"]), start))
+
+    handler = RecordedFilesHandler(str(tmp_path / "records"), str(tmp_path / "files"))
+    await handler.start(context())
+    assert await handler.position(P) is None
+    await handler.handle(first := batch(500))
+    assert first.handled == 2
+    assert await handler.position(P) == first.next_offset
+    (folder,) = (tmp_path / "files" / "t").iterdir()
+    folder.rename(folder.with_name("away"))
+    second = batch(first.next_offset)
+    with pytest.raises(PartitionTakenError):
+        await handler.handle(second)
+    folder.with_name("away").rename(folder)
+    assert second.handled == 0  # not stored: it has to come again
+    await handler.stop()
+    (path,) = (tmp_path / "records").iterdir()
+    assert [(record.claim, len(record.messages)) for record in read_records(path)] == [
+        (True, 0), (False, 2), (True, 0), (False, 2),
+    ]  # fmt: skip
+    assert len([name for name in os.listdir(folder) if name.endswith(".ndjson")]) == 1
