@@ -19,6 +19,10 @@ class JafkaStartError(BrokerError):
     """The Jafka broker of the interop tests did not start."""
 
 
+class KafkaStartError(BrokerError):
+    """A Kafka broker of the interop tests did not start."""
+
+
 class InputError(ConsumerdError):
     """The demo's input is missing, unreadable or empty."""
 

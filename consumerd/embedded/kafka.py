@@ -1,0 +1,255 @@
+"""Real Kafka brokers, 0.8.2 to 4.1, as children: for tests against what people run.
+
+Strategy: jars come by Maven coordinates; what differs between generations is a table and a few lines of configuration.
+Up to 3.x a broker registers in a ZooKeeper that is given; with `zookeeper=None` it is a KRaft server, broker and
+controller in one. It is ready when it answers METADATA version 0 (API_VERSIONS where that is gone) and is registered.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import struct
+import subprocess
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.children import Child
+from consumerd.embedded.errors import KafkaStartError
+from consumerd.embedded.maven import fetch_jars
+from consumerd.embedded.ports import LOOPBACK, free_port
+from consumerd.embedded.properties import format_properties
+from consumerd.embedded.server import LoopbackServer, ask
+from consumerd.registry.paths import broker_path
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from consumerd.java import JavaRuntime
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRelease:
+    """A release: its coordinates, whether it can do without ZooKeeper (or must)."""
+
+    version: str
+    scala: str
+    needs_jaxb: bool = False
+    kraft: bool = False
+    zookeeper: bool = True
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        """The version as numbers, to compare."""
+        return tuple(int(part) for part in self.version.split("."))
+
+    @property
+    def coordinates(self) -> list[str]:
+        """What Maven is asked for."""
+        jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # gone from Java 11 on
+        return [f"org.apache.kafka:kafka_{self.scala}:{self.version}", *jaxb]
+
+
+#: The releases that the tests know, oldest first.
+RELEASES: Final[Mapping[str, KafkaRelease]] = {
+    release.version: release
+    for release in (
+        KafkaRelease("0.8.2.2", "2.10"),
+        KafkaRelease("0.9.0.1", "2.11"),
+        KafkaRelease("0.10.0.1", "2.11"),
+        KafkaRelease("0.10.1.1", "2.11", needs_jaxb=True),
+        KafkaRelease("0.10.2.2", "2.11", needs_jaxb=True),
+        KafkaRelease("0.11.0.3", "2.11", needs_jaxb=True),
+        KafkaRelease("1.1.1", "2.12"),
+        KafkaRelease("2.8.2", "2.12"),
+        KafkaRelease("3.9.1", "2.13", kraft=True),
+        KafkaRelease("4.1.0", "2.13", kraft=True, zookeeper=False),
+    )
+}
+_JVM: Final = (
+    "-Xms32m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dzookeeper.jmx.log4j.disable=true",
+)
+_LOG4J: Final = {
+    "log4j.rootLogger": "WARN, out",
+    "log4j.appender.out": "org.apache.log4j.ConsoleAppender",
+    "log4j.appender.out.layout": "org.apache.log4j.PatternLayout",
+    "log4j.appender.out.layout.ConversionPattern": "%d %p %c{1} %m%n",
+}
+#: Of releases since 4.0.
+_LOG4J2: Final = {
+    "status": "WARN",
+    "appender.out.type": "Console",
+    "appender.out.name": "out",
+    "appender.out.layout.type": "PatternLayout",
+    "appender.out.layout.pattern": "%d %p %c{1} %m%n",
+    "rootLogger.level": "WARN",
+    "rootLogger.appenderRef.out.ref": "out",
+}
+
+
+def _request(api_key: int, body: bytes) -> bytes:
+    frame = struct.pack(">hhih5s", api_key, 0, 1, 5, b"ready") + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+#: METADATA of all topics; API_VERSIONS.
+_METADATA: Final = _request(3, struct.pack(">i", 0))
+_API_VERSIONS: Final = _request(18, b"")
+
+
+def kafka_jars(release: KafkaRelease) -> list[Path]:
+    """The class path of a release. Raises MissingRuntimeError where it cannot be fetched. Blocks."""
+    return fetch_jars(release.coordinates)
+
+
+class KafkaBroker(LoopbackServer):
+    """A broker on loopback in `directory`. `config` adds or overrides keys of its server.properties.
+
+    `zookeeper`: connect string of a running ZooKeeper (a chroot must exist); None for KRaft. `jvm`: more options for
+    Java. `environ`: variables for the process (KRB5_CONFIG and the like).
+    """
+
+    start_error: ClassVar = KafkaStartError
+
+    def __init__(
+        self,
+        directory: Path,
+        release: KafkaRelease,
+        zookeeper: str | None,
+        *,
+        java: JavaRuntime,
+        jars: Sequence[Path] | None = None,
+        broker_id: int = 0,
+        partitions: int = 2,
+        port: int | None = None,
+        config: Mapping[str, str | int] | None = None,
+        jvm: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(directory, port)
+        if zookeeper is None and not release.kraft:
+            raise ValueError(f"Kafka {release.version} needs a ZooKeeper")
+        if zookeeper is not None and not release.zookeeper:
+            raise ValueError(f"Kafka {release.version} knows no ZooKeeper")
+        self.release = release
+        self.zookeeper = zookeeper
+        self.broker_id = broker_id
+        self.partitions = partitions
+        self._controller_port = free_port()
+        self._java = java
+        self._jars = list(jars) if jars is not None else kafka_jars(release)
+        self._config = dict(config or {})
+        self._jvm = tuple(jvm)
+        self._environ = {**os.environ, **environ} if environ else None
+
+    @property
+    def log_directory(self) -> Path:
+        """Where its segment files are."""
+        return self.directory / "data"
+
+    def _new_ports(self) -> None:
+        super()._new_ports()
+        self._controller_port = free_port()
+
+    def _settings(self) -> dict[str, str | int]:
+        number = self.release.number
+        settings: dict[str, str | int] = {
+            "broker.id": self.broker_id,
+            "log.dirs": str(self.log_directory),
+            "num.partitions": self.partitions,
+            "num.network.threads": 2,
+            "num.io.threads": 2,
+            "log.cleaner.dedupe.buffer.size": 4 << 20,
+            "log.index.size.max.bytes": 1 << 20,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "default.replication.factor": 1,
+            "auto.create.topics.enable": "true",
+        }
+        if number < (0, 9):
+            settings |= {
+                "host.name": LOOPBACK, "port": self.port,
+                "advertised.host.name": LOOPBACK, "advertised.port": self.port,
+            }  # fmt: skip
+        else:
+            settings |= {"listeners": f"PLAINTEXT://{self.address}", "group.min.session.timeout.ms": 1000}
+        if number >= (0, 11):
+            settings |= {
+                "group.initial.rebalance.delay.ms": 0,
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+                "transaction.state.log.num.partitions": 1,
+            }
+        if self.zookeeper is not None:
+            return settings | {"zookeeper.connect": self.zookeeper, "zookeeper.connection.timeout.ms": 15_000}
+        del settings["broker.id"]
+        return settings | {
+            "process.roles": "broker,controller",
+            "node.id": self.broker_id,
+            "controller.quorum.voters": f"{self.broker_id}@{LOOPBACK}:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{self._controller_port}",
+        }
+
+    def _launch(self) -> Child:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        properties.write_text(format_properties(self._settings() | self._config), "ascii")
+        if self.zookeeper is None and not (self.log_directory / "meta.properties").exists():
+            self._format_storage(properties)
+        child = Child(
+            self._command("kafka.Kafka", str(properties)),
+            log=self.directory / "kafka.log",
+            name=f"kafka-{self.release.version}-{self.broker_id}",
+            cwd=self.directory,
+            env=self._environ,
+        )
+        child.start()
+        return child
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        logging = self.directory / "log4j.properties"
+        if self.release.number < (4,):
+            logging.write_text(format_properties(_LOG4J), "ascii")
+            option = f"-Dlog4j.configuration={logging.as_uri()}"
+        else:
+            logging.write_text(format_properties(_LOG4J2), "ascii")
+            option = f"-Dlog4j2.configurationFile={logging}"
+        return [
+            str(self._java.executable), *_JVM, *self._jvm, option, f"-Djava.io.tmpdir={self.directory}",
+            "-cp", ":".join(map(str, self._jars)), main, *arguments,
+        ]  # fmt: skip
+
+    def _format_storage(self, properties: Path) -> None:
+        """A KRaft server wants its folder prepared once."""
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=60, check=False, env=self._environ, cwd=self.directory,
+        )  # fmt: skip
+        if done.returncode:
+            said = (done.stdout.strip().splitlines() or ["it says nothing"])[-1]
+            raise KafkaStartError(f"the storage of Kafka {self.release.version} cannot be prepared: {said}")
+
+    async def _answers(self) -> bool:
+        if self.release.number >= (4,):
+            return bool(await ask(self.port, _API_VERSIONS, 8))
+        # It serves before it is registered; others find it when it names a broker, or (0.8) when its node is there.
+        _size, _correlation_id, brokers = struct.unpack(">iii", await ask(self.port, _METADATA, 12))
+        return bool(brokers) or (self.zookeeper is not None and await self._is_registered(self.zookeeper))
+
+    async def _is_registered(self, zookeeper: str) -> bool:
+        async with Session(zookeeper, clock=SystemClock(), rng=random.Random()) as session:
+            return await session.exists(broker_path(self.broker_id)) is not None
