@@ -1,0 +1,61 @@
+"""What the readers of the three formats fill: payloads, keys and headers of one fetch.
+
+Strategy: everything is appended to the same lists; who finds that a batch is bad cuts them back to where it began, and
+who reads from the middle of a batch takes the records before it out again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.wire.v08.records.record_set import OVERHEAD_PER_HEADER, OVERHEAD_PER_KEY
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.records.record_set import Headers
+
+
+class Columns:
+    """Per record one entry in `payloads` and `keys`; `headers` by its number; `record_bytes`: see `account`."""
+
+    __slots__ = ("headers", "keys", "payloads", "record_bytes")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: dict[int, Headers] = {}
+        self.record_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def add(self, key: bytes | None, payload: bytes | None, headers: Headers) -> None:
+        """One record."""
+        if headers:
+            self.headers[len(self.payloads)] = headers
+        self.keys.append(key)
+        self.payloads.append(payload)
+
+    def cut(self, first: int) -> None:
+        """Forget the records from number `first` on, which are not accounted for yet."""
+        del self.payloads[first:], self.keys[first:]
+        for number in [number for number in self.headers if number >= first]:
+            del self.headers[number]
+
+    def drop(self, first: int, count: int) -> None:
+        """Take out `count` records from number `first` on, which are not accounted for yet."""
+        if not count:
+            return
+        del self.payloads[first : first + count], self.keys[first : first + count]
+        moved = {number: headers for number, headers in self.headers.items() if number < first}
+        moved.update((number - count, headers) for number, headers in self.headers.items() if number >= first + count)
+        self.headers = moved
+
+    def account(self, first: int) -> None:
+        """Count the bytes of the records from number `first` on, with what keys and headers cost beside them."""
+        self.record_bytes += sum(map(len, filter(None, self.payloads[first:])))
+        keys = list(filter(None, self.keys[first:]))
+        self.record_bytes += sum(map(len, keys)) + OVERHEAD_PER_KEY * len(keys)
+        if self.headers:
+            for number in range(first, len(self.payloads)):
+                for name, value in self.headers.get(number, ()):
+                    self.record_bytes += OVERHEAD_PER_HEADER + len(name) + len(value or b"")

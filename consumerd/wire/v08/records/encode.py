@@ -1,0 +1,200 @@
+"""Message sets and record batches as producers write them.
+
+Strategy: columns in, bytes out: pieces are gathered in a list and joined once; numbers of up to two bytes come from a
+table. Offsets count from `base_offset`, which is 0 for a producer: the broker gives the real ones. A wrapper has the
+offset of its last message and the highest timestamp, as the JVM's producers write it. The formats are described in
+`message_set` and `record_batch`.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from consumerd.wire.crc import crc32
+from consumerd.wire.crc32c import crc32c
+from consumerd.wire.errors import EncodeError
+from consumerd.wire.v08.records import record_batch
+from consumerd.wire.v08.records.codecs import Codec, compress
+from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
+from consumerd.wire.v08.records.varint import VARINTS, varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from consumerd.wire.v08.records.record_set import Headers
+
+_HEAD = struct.Struct(">qiI")
+#: Magic, attributes, timestamp, key length.
+_FIELDS_0, _FIELDS_1 = struct.Struct(">BBi"), struct.Struct(">BBqi")
+_SIZE = struct.Struct(">i")
+_NULL = _SIZE.pack(-1)
+#: Of what a batch's CRC covers, the fields before the records: attributes to count.
+_BATCH_FIELDS = struct.Struct(">hiqqqhii")
+_BATCH_HEAD = struct.Struct(">qiibI")
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_NONE = VARINTS[0]
+_NULL_VARINT = varint(-1)
+_TABLE = len(VARINTS)
+
+
+def encode_message_set(
+    payloads: Sequence[bytes | None],
+    *,
+    magic: int = 1,
+    codec: Codec = Codec.NONE,
+    keys: Sequence[bytes | None] | None = None,
+    timestamps: int | Sequence[int] = NO_TIMESTAMP,
+    base_offset: int = 0,
+    log_append_time: int | None = None,
+) -> bytes:
+    """One message per payload, of magic 0 or 1; with a codec all of them in one compressed message.
+
+    `keys`: one per payload, or none at all. `timestamps`: milliseconds, one for all or one each; magic 0 has none.
+    `log_append_time`: what a broker sets whose topic has it, the same for all. No payloads give no bytes. Raises
+    EncodeError for another magic, a codec that it does not have, and what no field can hold.
+    """
+    if magic not in {0, 1}:
+        raise EncodeError(f"magic {magic} has no message sets; encode a record batch")
+    if not payloads:
+        return b""
+    attributes = 0
+    stamps: Sequence[int] | int = timestamps
+    if magic == 1 and log_append_time is not None:
+        attributes, stamps = _LOG_APPEND_TIME, log_append_time
+    if codec is Codec.NONE:
+        return _messages(payloads, keys, stamps, magic, attributes, base_offset)
+    first = base_offset if magic == 0 else 0
+    # The broker that sets the time of appending does so on the wrapper alone.
+    inner = compress(codec, _messages(payloads, keys, timestamps, magic, 0, first), magic)
+    stamp = stamps if isinstance(stamps, int) else max(stamps)
+    return _messages([inner], None, stamp, magic, attributes | codec, base_offset + len(payloads) - 1)
+
+
+def _messages(
+    payloads: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    timestamps: int | Sequence[int],
+    magic: int,
+    attributes: int,
+    offset: int,
+) -> bytes:
+    stamps = repeat(timestamps, len(payloads)) if isinstance(timestamps, int) else timestamps
+    pieces: list[bytes] = []
+    payload: bytes | None = None
+    try:
+        for payload, key, stamp in zip(payloads, keys or repeat(None, len(payloads)), stamps, strict=True):
+            length = -1 if key is None else len(key)
+            fields = (
+                _FIELDS_1.pack(magic, attributes, stamp, length) if magic else _FIELDS_0.pack(magic, attributes, length)
+            )
+            if key is not None:
+                fields += key
+            if payload is None:
+                fields, payload = fields + _NULL, b""
+            else:
+                fields += _SIZE.pack(len(payload))
+            crc = crc32(payload, crc32(fields))
+            pieces += (_HEAD.pack(offset, 4 + len(fields) + len(payload), crc), fields, payload)
+            offset += 1
+    except struct.error as error:
+        raise EncodeError(
+            f"a message with a payload of {len(payload or b'')} bytes cannot be written: {error}"
+        ) from error
+    except ValueError as error:
+        raise EncodeError("there are not as many keys or timestamps as payloads") from error
+    return b"".join(pieces)
+
+
+def encode_record_batch(
+    payloads: Sequence[bytes | None],
+    *,
+    codec: Codec = Codec.NONE,
+    keys: Sequence[bytes | None] | None = None,
+    timestamps: int | Sequence[int] = NO_TIMESTAMP,
+    headers: Mapping[int, Headers] | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """One batch of a record per payload (magic 2).
+
+    `keys`: one per payload, or none at all. `timestamps`: milliseconds, one for all or one each. `headers`: by the
+    number of the payload. `producer_id`, `producer_epoch`, `base_sequence`: of an idempotent producer.
+    `log_append_time`: what a broker sets whose topic has it. No payloads give no bytes. Raises EncodeError for what no
+    field can hold.
+    """
+    if not payloads:
+        return b""
+    count = len(payloads)
+    if isinstance(timestamps, int):
+        base_time = max_time = timestamps
+        deltas: Iterable[int] = repeat(0, count)
+    else:
+        base_time, max_time = timestamps[0], max(timestamps)
+        if not max(-base_time, max_time) - min(timestamps) < 1 << 63:
+            raise EncodeError("timestamps lie further apart than one batch can say")
+        deltas = [timestamp - base_time for timestamp in timestamps]
+    try:
+        records = _records(payloads, keys or repeat(None, count), deltas, headers or {})
+    except ValueError as error:
+        raise EncodeError("there are not as many keys or timestamps as payloads") from error
+    attributes = int(codec)
+    if transactional:
+        attributes |= _TRANSACTIONAL
+    if log_append_time is not None:
+        attributes, max_time = attributes | _LOG_APPEND_TIME, log_append_time
+    body = compress(codec, records, record_batch.MAGIC)
+    try:
+        fields = _BATCH_FIELDS.pack(
+            attributes, count - 1, base_time, max_time, producer_id, producer_epoch, base_sequence, count
+        )
+        length = record_batch.MIN_LENGTH + len(body)
+        body = fields + body
+        head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc32c(body))
+    except struct.error as error:
+        raise EncodeError(f"a batch of {count} records and {len(records)} bytes cannot be written: {error}") from error
+    return head + body
+
+
+def _records(
+    payloads: Sequence[bytes | None],
+    keys: Iterable[bytes | None],
+    deltas: Iterable[int],
+    headers: Mapping[int, Headers],
+) -> bytes:
+    pieces: list[bytes] = []
+    last_delta, time = 0, b"\x00" + _NONE
+    for number, (payload, key, delta) in enumerate(zip(payloads, keys, deltas, strict=True)):
+        if delta != last_delta:
+            last_delta, time = delta, b"\x00" + varint(delta)
+        place = VARINTS[number] if number < _TABLE else varint(number)
+        if key is None:
+            key, key_size = b"", _NULL_VARINT
+        else:
+            key_size = varint(len(key))
+        if payload is None:
+            payload, size = b"", _NULL_VARINT
+        else:
+            length = len(payload)
+            size = VARINTS[length] if length < _TABLE else varint(length)
+        tail = _headers(headers[number]) if number in headers else _NONE
+        length = len(time) + len(place) + len(key_size) + len(key) + len(size) + len(payload) + len(tail)
+        written = VARINTS[length] if length < _TABLE else varint(length)
+        pieces += (written, time, place, key_size, key, size, payload, tail)
+    return b"".join(pieces)
+
+
+def _headers(headers: Headers) -> bytes:
+    pieces = [varint(len(headers))]
+    for name, value in headers:
+        written = name.encode()
+        pieces += (varint(len(written)), written)
+        pieces += (_NULL_VARINT,) if value is None else (varint(len(value)), value)
+    return b"".join(pieces)

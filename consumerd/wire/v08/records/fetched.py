@@ -1,0 +1,278 @@
+"""The record data of a fetch response -> `RecordSet`, whatever formats are in it.
+
+Strategy: magic, size and first offset stand at the same places in all three formats, so one loop looks at each message
+or batch and hands it to its reader. Nothing is raised for what the bytes say: the set holds what could be read and says
+why it ends. A broker starts with the batch or wrapper that holds the offset that was asked for; records below it are
+dropped. Offsets only grow: what goes back is corrupt.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from itertools import islice, pairwise
+from operator import ge
+from typing import TYPE_CHECKING
+
+from consumerd.wire.crc32c import crc32c
+from consumerd.wire.errors import CorruptMessageError, DecompressionError
+from consumerd.wire.v07.batch import BatchEnd, memory_of
+from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
+from consumerd.wire.v08.records import message_set, record_batch
+from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress
+from consumerd.wire.v08.records.columns import Columns
+from consumerd.wire.v08.records.record_set import RecordSet, Run, TimestampType
+from consumerd.wire.v08.records.transactions import Aborted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.wire.v08.records.record_batch import BatchHeader
+
+_OFFSET_AND_SIZE = struct.Struct(">qi")
+#: Bytes of offset and size, which the size does not count.
+LOG_OVERHEAD = _OFFSET_AND_SIZE.size
+#: Where the magic stands in all formats.
+_MAGIC = 16
+_MIN_SIZE = (*message_set.MIN_SIZE, record_batch.MIN_LENGTH)
+_MAX_OFFSET = (1 << 63) - 1
+
+
+def decode_records(
+    data: bytes | bytearray | memoryview,
+    offset: int,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    aborted: Iterable[tuple[int, int]] = (),
+) -> RecordSet:
+    """Decode the record data of one partition, fetched at `offset`.
+
+    `aborted`: (producer id, first offset) of the aborted transactions that the response names; their records are left
+    out, as a consumer of isolation READ_COMMITTED wants it. `limits.max_message_bytes` is that of a whole message or
+    batch; `limits.max_depth` has no meaning here. Never raises for bad bytes: it stops there and says so. The set
+    copies what it needs and does not keep `data` alive.
+    """
+    return _Decoder(bytes(data), offset, limits, Aborted(aborted)).decode()
+
+
+class _Decoder:
+    """One decode: the state that the steps share."""
+
+    __slots__ = (
+        "aborted",
+        "columns",
+        "data",
+        "expanded",
+        "least",
+        "limits",
+        "next_offset",
+        "offset",
+        "position",
+        "runs",
+    )
+
+    def __init__(self, data: bytes, offset: int, limits: Limits, aborted: Aborted) -> None:
+        self.data = data
+        self.offset = offset
+        self.limits = limits
+        self.aborted = aborted
+        self.columns = Columns()
+        self.runs: list[Run] = []
+        self.position = 0
+        #: The least offset that may follow in the data.
+        self.least = 0
+        self.next_offset = offset
+        self.expanded = 0
+
+    def decode(self) -> RecordSet:
+        data, end = self.data, len(self.data)
+        while self.position < end:
+            left = end - self.position
+            if left < LOG_OVERHEAD:
+                return self._set(BatchEnd.PARTIAL)
+            offset, size = _OFFSET_AND_SIZE.unpack_from(data, self.position)
+            if not _MIN_SIZE[0] <= size <= self.limits.max_message_bytes:
+                problem = f"the message at offset {offset} has a size of {size}, which none can have"
+                return self._set(BatchEnd.CORRUPT, problem=problem)
+            if left < LOG_OVERHEAD + size:
+                return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
+            first = len(self.columns)
+            try:
+                taken = self._next(data[self.position + _MAGIC])
+            except CorruptMessageError as error:
+                self.columns.cut(first)
+                return self._corrupt(error)
+            if not taken:
+                return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
+        return self._set(BatchEnd.COMPLETE)
+
+    def _next(self, magic: int) -> bool:
+        """Read what stands at the position; False if it is compressed and the set has no room for more."""
+        if magic == record_batch.MAGIC:
+            return self._batch()
+        if magic > record_batch.MAGIC:
+            raise CorruptMessageError(f"magic {magic}, which no format has")
+        attributes = self.data[self.position + _MAGIC + 1]
+        if attributes & CODEC_MASK == 0 and self._row(magic, attributes):
+            return True
+        return self._message()
+
+    def _row(self, magic: int, attributes: int) -> bool:
+        """Read the row of plain messages here; False if there is none, or only one that is the last of the data."""
+        first, start = len(self.columns), self.position
+        offsets, timestamps, self.position = message_set.walk(self.data, start, magic, attributes, self.columns)
+        grown = self._grown(offsets)
+        if grown < len(offsets):
+            self.columns.cut(first + grown)
+            self.position = message_set.skip(self.data, start, grown)
+            del offsets[grown:], timestamps[grown:]
+        self._add(first, offsets, timestamps, message_set.timestamp_type(magic, attributes))
+        return bool(offsets)
+
+    def _grown(self, offsets: Sequence[int]) -> int:
+        """How many of these, from the first on, may follow: those that grow."""
+        if offsets and offsets[0] < self.least:
+            return 0
+        if not any(map(ge, offsets, islice(offsets, 1, None))):
+            return len(offsets)
+        return 1 + next(number for number, pair in enumerate(pairwise(offsets)) if pair[0] >= pair[1])
+
+    def _message(self) -> bool:
+        message = message_set.read_message(self.data, self.position)
+        self._check(message.offset, message.offset)
+        kind = message_set.timestamp_type(message.magic, message.attributes)
+        first = len(self.columns)
+        if message.attributes & CODEC_MASK == 0:
+            self.columns.add(message.key, message.value, ())
+            self._add(first, [message.offset], [message.timestamp], kind)
+        elif message.offset >= self.offset:
+            if self._is_full():
+                return False
+            limit = self.limits.max_decompressed_bytes
+            offsets, timestamps, expanded = message_set.unwrap(message, self.columns, limit=limit)
+            if offsets and (self._grown(offsets) < len(offsets) or offsets[-1] > message.offset):
+                raise CorruptMessageError("messages whose offsets do not grow up to its own")
+            self.expanded += expanded
+            self._add(first, offsets, timestamps, kind)
+        self._advance(message.offset)
+        self.position = message.end
+        return True
+
+    def _batch(self) -> bool:
+        start = self.position
+        if len(self.data) - start < record_batch.HEADER.size:
+            raise CorruptMessageError("less than the header of a batch")
+        header = record_batch.read_header(self.data, start)
+        end = start + LOG_OVERHEAD + header.length
+        if header.length < record_batch.MIN_LENGTH:
+            raise CorruptMessageError(f"a length of {header.length}, less than any batch has")
+        crc = crc32c(self.data[start + record_batch.CRC_END : end])
+        if crc != header.crc:
+            raise CorruptMessageError(f"a CRC of {crc:08x} where its header says {header.crc:08x}")
+        if header.last_offset_delta < 0:
+            raise CorruptMessageError(f"a last offset delta of {header.last_offset_delta}")
+        self._check(header.base_offset, header.last_offset)
+        body = self.data[start + record_batch.HEADER.size : end]
+        if header.control:
+            self._control(header, body)
+        elif header.last_offset >= self.offset and not (header.transactional and self.aborted.covers(header)):
+            if header.attributes & CODEC_MASK:
+                if self._is_full():
+                    return False
+                limit = self.limits.max_decompressed_bytes
+                body = decompress(header.attributes, body, record_batch.MAGIC, limit=limit)
+                self.expanded += len(body)
+            self._records(header, body)
+        self._advance(header.last_offset)
+        self.position = end
+        return True
+
+    def _control(self, header: BatchHeader, body: bytes) -> None:
+        if self.aborted:
+            marker = Columns()
+            record_batch.read_records(body, header, marker)
+            self.aborted.end(header, marker.keys[0] if marker.keys else None)
+
+    def _records(self, header: BatchHeader, body: bytes) -> None:
+        first = len(self.columns)
+        offsets, times = record_batch.read_records(body, header, self.columns)
+        if header.log_append_time:
+            self._add(first, offsets, [header.max_timestamp] * len(offsets), TimestampType.LOG_APPEND_TIME)
+        else:
+            self._add(first, offsets, times, TimestampType.CREATE_TIME)
+
+    def _is_full(self) -> bool:
+        memory = memory_of(len(self.columns), self.columns.record_bytes)
+        return memory >= self.limits.max_batch_bytes or self.expanded >= self.limits.max_decompressed_bytes
+
+    def _check(self, first: int, last: int) -> None:
+        """Raise CorruptMessageError unless offsets from `first` to `last` may follow."""
+        if first < self.least or last > _MAX_OFFSET:
+            raise CorruptMessageError(f"offset {first} where offset {self.least} is the least that may follow")
+
+    def _advance(self, last: int) -> None:
+        self.least = last + 1
+        self.next_offset = max(self.next_offset, last + 1)
+
+    def _add(self, first: int, offsets: Sequence[int], timestamps: Iterable[int], kind: TimestampType) -> None:
+        """Take up the records from number `first` on, without those below the offset that was asked for."""
+        if not offsets:
+            return
+        self._advance(offsets[-1])
+        if offsets[0] < self.offset:
+            below = bisect_left(offsets, self.offset)
+            self.columns.drop(first, below)
+            offsets, timestamps = offsets[below:], list(timestamps)[below:]
+            if not offsets:
+                return
+        if isinstance(offsets, list) and offsets[-1] - offsets[0] + 1 == len(offsets):
+            offsets = range(offsets[0], offsets[-1] + 1)
+        self.columns.account(first)
+        self.runs.append(Run(first, offsets, timestamps, kind))
+
+    def _corrupt(self, error: CorruptMessageError) -> RecordSet:
+        """End at what is whole but bad. Reading can go on after it if its offset is possible and another may follow."""
+        offset, size = _OFFSET_AND_SIZE.unpack_from(self.data, self.position)
+        batch = self.data[self.position + _MAGIC] == record_batch.MAGIC
+        what = f"the {'batch' if batch else 'message'} at offset {offset}"
+        after = offset + 1
+        if batch and size >= record_batch.MIN_LENGTH:
+            after += max(0, record_batch.read_header(self.data, self.position).last_offset_delta)
+        believed = self.next_offset < after <= _MAX_OFFSET and self._plausible(
+            self.position + LOG_OVERHEAD + size, after
+        )
+        verb = "cannot be opened:" if isinstance(error, DecompressionError) else "has"
+        return self._set(BatchEnd.CORRUPT, problem=f"{what} {verb} {error}", resume_offset=after if believed else None)
+
+    def _plausible(self, position: int, least: int) -> bool:
+        """Whether a message or batch could begin at `position`, as far as the data shows."""
+        if len(self.data) - position <= _MAGIC:
+            return True
+        offset, size = _OFFSET_AND_SIZE.unpack_from(self.data, position)
+        magic = self.data[position + _MAGIC]
+        return bool(
+            offset >= least and magic < len(_MIN_SIZE) and _MIN_SIZE[magic] <= size <= self.limits.max_message_bytes
+        )
+
+    def _set(
+        self,
+        end: BatchEnd,
+        *,
+        problem: str | None = None,
+        resume_offset: int | None = None,
+        needed: int | None = None,
+    ) -> RecordSet:
+        columns = self.columns
+        return RecordSet(
+            columns.payloads,
+            columns.keys,
+            columns.headers,
+            self.runs,
+            self.offset,
+            self.next_offset,
+            columns.record_bytes,
+            end=end,
+            problem=problem,
+            resume_offset=resume_offset,
+            needed=needed,
+        )

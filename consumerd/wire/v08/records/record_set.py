@@ -1,0 +1,176 @@
+"""What the record data of a fetch response is: payloads, and what belongs to them, worked out when asked for.
+
+Strategy: payloads and keys are lists of `bytes`; headers, which few records have, are in a dictionary by the record's
+number. Offsets and timestamps are kept once per *run* (the records of one batch, wrapper or row of plain messages):
+offsets as a range wherever they have no gaps, timestamps in the form in which the data has them. It offers what
+`consumerd.wire.v07.MessageBatch` does, so that whoever hands batches on need not know the dialect; here every record
+has an offset of its own, and each of them is a position that can be committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from enum import IntEnum
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from consumerd.wire.v07.batch import BatchEnd, memory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
+Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
+
+#: The timestamp of what has none.
+NO_TIMESTAMP = -1
+#: What a header costs beside its bytes: a tuple, a `str` and a `bytes`.
+OVERHEAD_PER_HEADER = 200
+#: What a key costs beside its bytes.
+OVERHEAD_PER_KEY = 33
+
+
+class TimestampType(IntEnum):
+    """Whose clock a timestamp is of."""
+
+    #: Messages of magic 0 have no timestamp.
+    NONE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class Record(NamedTuple):
+    """One record. `next_offset` is the position to commit once it is handled, all before it being handled too.
+
+    `index` is 0: no two records share an offset. `timestamp` is in milliseconds, -1 where there is none.
+    """
+
+    offset: int
+    index: int  # type: ignore[assignment]  # the word of the field, as in v07.Message
+    next_offset: int
+    payload: bytes | None
+    key: bytes | None
+    timestamp: int
+    timestamp_type: TimestampType
+    headers: Headers
+
+
+class Run(NamedTuple):
+    """Consecutive records from one source.
+
+    `first` is the number of the first one, `offsets` has one per record, `timestamps` yields them.
+    """
+
+    first: int
+    offsets: Sequence[int]
+    timestamps: Iterable[int]
+    timestamp_type: TimestampType
+
+
+_FIRST = attrgetter("first")
+
+
+class RecordSet:
+    """The records of one partition, in order, from `start_offset` (the offset that was asked for) to `next_offset`.
+
+    `payloads` and `keys` have one entry per record, None where it is null; `headers` only those records' that have
+    some. `next_offset` is where the next fetch starts: after the last whole message or batch, control batches and gaps
+    included. `end` says why the set ends there; for PARTIAL `needed` is the number of bytes that the cut-off message or
+    batch takes, if known; for CORRUPT `problem` is a sentence and `resume_offset` where reading could go on past what
+    is corrupt, if its lengths can be believed. `memory_bytes` is what a budget should count.
+    """
+
+    __slots__ = (
+        "_runs",
+        "end",
+        "headers",
+        "keys",
+        "memory_bytes",
+        "needed",
+        "next_offset",
+        "payloads",
+        "problem",
+        "resume_offset",
+        "start_offset",
+    )
+
+    def __init__(
+        self,
+        payloads: list[bytes | None],
+        keys: list[bytes | None],
+        headers: dict[int, Headers],
+        runs: Sequence[Run],
+        start_offset: int,
+        next_offset: int,
+        record_bytes: int,
+        *,
+        end: BatchEnd = BatchEnd.COMPLETE,
+        problem: str | None = None,
+        resume_offset: int | None = None,
+        needed: int | None = None,
+    ) -> None:
+        self.payloads = payloads
+        self.keys = keys
+        self.headers = headers
+        self._runs = runs
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.memory_bytes = memory_of(len(payloads), record_bytes)
+        self.end = end
+        self.problem = problem
+        self.resume_offset = resume_offset
+        self.needed = needed
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self.payloads)
+
+    def __repr__(self) -> str:
+        return (
+            f"<RecordSet of {len(self.payloads)} records, offsets {self.start_offset} to {self.next_offset}, "
+            f"{self.end.value}>"
+        )
+
+    @property
+    def offsets(self) -> list[int]:
+        """One per record, made anew with every call."""
+        return list(chain.from_iterable(run.offsets for run in self._runs))
+
+    @property
+    def timestamps(self) -> list[int]:
+        """One per record, in milliseconds; -1 where there is none. Made anew with every call."""
+        return list(chain.from_iterable(run.timestamps for run in self._runs))
+
+    @property
+    def timestamp_types(self) -> list[TimestampType]:
+        """One per record, made anew with every call."""
+        return [kind for run in self._runs for kind in repeat(run.timestamp_type, len(run.offsets))]
+
+    def messages(self) -> Iterator[Record]:
+        """The records, made as they are asked for."""
+        number, last = 0, len(self.payloads) - 1
+        headers = self.headers
+        for run in self._runs:
+            kind = run.timestamp_type
+            for offset, timestamp in zip(run.offsets, run.timestamps, strict=True):
+                after = offset + 1 if number < last else self.next_offset
+                payload, key = self.payloads[number], self.keys[number]
+                yield Record(offset, 0, after, payload, key, timestamp, kind, headers.get(number, ()))
+                number += 1
+
+    def prefix(self, count: int) -> int:
+        """The position to commit when the first `count` records are handled.
+
+        0 gives `start_offset`, all of them `next_offset`. Raises ValueError for a count that the set has not.
+        """
+        if not 0 <= count <= len(self.payloads):
+            raise ValueError(f"a prefix of {count} records of a set of {len(self.payloads)}")
+        if count == len(self.payloads):
+            return self.next_offset
+        if count == 0:
+            return self.start_offset
+        run = self._runs[bisect_right(self._runs, count - 1, key=_FIRST) - 1]
+        return run.offsets[count - 1 - run.first] + 1
