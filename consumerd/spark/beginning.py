@@ -1,0 +1,79 @@
+"""Where the landing of a pipeline began, fixed before its first batch.
+
+Strategy: Spark writes down where a batch ends, and asks the source again where the first one begins, each time it is
+tried. By then `latest` is another place and `earliest` may be one, so what came in between would be skipped by nobody's
+decision, and afterwards nobody could tell what was to be landed. Therefore the options are resolved once, and the
+offsets kept in a file beside the checkpoint, made whole or not at all; `land` starts from them, `reconcile` expects
+everything from there on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import NotFoundError
+from consumerd.spark.checkpoint import Checkpoint, CheckpointError
+from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.offsets import entries, format_offsets, parse_offsets, sorted_offsets
+from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import Losses, starting
+from consumerd.spark.tables.files import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from consumerd.spark.source.offsets import Offsets
+    from consumerd.spark.spec import PipelineSpec
+
+_REPLACED = frozenset({"startingoffsets", "startingtimestamp"})
+
+
+def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
+    """The options to start the stream of `land` with: those of `source`, where it began in place of where to start.
+
+    Once a batch is done the checkpoint says where to go on, and the options stay as they are. Raises what planning
+    raises, NotFoundError for a partition that is gone before it was read, CheckpointError for a file that is not ours.
+    """
+    if Checkpoint.at(spark, pipeline.checkpoint("land")).last_committed is not None:
+        return dict(source)
+    options = read_options(source)
+    origin = open_origin(options)
+    logs = origin.look()
+    fixed = began(spark, pipeline)
+    if fixed is None:
+        if (missing := origin.missing(logs)) is not None:
+            raise NotFoundError(missing)
+        starts = starting(logs, options, options.start_of_stream(), Losses(fail=options.fail_on_data_loss))
+        path, files = locate(spark, _path(pipeline), renames=False)
+        files.make_folder(path.rpartition("/")[0])
+        if not files.create(path, format_offsets(sorted_offsets(starts)).encode()):
+            return begin(spark, pipeline, source)  # somebody else was first
+    else:
+        # Partitions that came since begin where their log does.
+        starts = {key: log.start for key, log in logs.items()} | dict(entries(fixed))
+    for topic, name in starts:
+        if (topic, name) not in logs:
+            raise NotFoundError(
+                f"{topic}/{name} was to be landed and is not there any more; bring it back, or move "
+                f"{pipeline.base} away to begin anew"
+            )
+    kept = {name: value for name, value in source.items() if name.lower() not in _REPLACED}
+    return kept | {"startingOffsets": format_offsets(sorted_offsets(starts))}
+
+
+def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
+    """Where the landing began; None if it never did. Raises CheckpointError."""
+    path, files = locate(spark, _path(pipeline), renames=False)
+    data = files.read(path)
+    if data is None:
+        return None
+    try:
+        return parse_offsets(data.decode())
+    except ValueError as error:
+        raise CheckpointError(f"{path} does not hold offsets ({error}): restore it from a backup.") from None
+
+
+def _path(pipeline: PipelineSpec) -> str:
+    return f"{pipeline.checkpoint('land')}-began.json"
