@@ -1,0 +1,48 @@
+"""The protocol of the Kafka protocol guide (0.8 to 4.x) on the wire: requests and responses as dicts. Pure, no I/O."""
+
+from consumerd.wire.v08.apis import APIS
+from consumerd.wire.v08.errors import UnsupportedVersionError
+from consumerd.wire.v08.headers import (
+    RequestHeader,
+    ResponseHeader,
+    read_correlation_id,
+    request_header_version,
+    response_header_version,
+)
+from consumerd.wire.v08.messages import (
+    DEFAULT_MESSAGE_LIMITS,
+    MessageLimits,
+    RequestMessage,
+    ResponseMessage,
+    answered_version,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_request_message,
+    encode_response,
+)
+from consumerd.wire.v08.schema import NO_UUID, Api, Field, Type
+
+__all__ = [
+    "APIS",
+    "DEFAULT_MESSAGE_LIMITS",
+    "NO_UUID",
+    "Api",
+    "Field",
+    "MessageLimits",
+    "RequestHeader",
+    "RequestMessage",
+    "ResponseHeader",
+    "ResponseMessage",
+    "Type",
+    "UnsupportedVersionError",
+    "answered_version",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_request_message",
+    "encode_response",
+    "read_correlation_id",
+    "request_header_version",
+    "response_header_version",
+]

@@ -1,0 +1,82 @@
+"""The APIs: one module each, named for it; `APIS` has them by key."""
+
+from consumerd.wire.v08.apis.api_versions import API_VERSIONS
+from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
+from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
+from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
+from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
+from consumerd.wire.v08.apis.fetch import FETCH
+from consumerd.wire.v08.apis.group_coordinator import GROUP_COORDINATOR
+from consumerd.wire.v08.apis.heartbeat import HEARTBEAT
+from consumerd.wire.v08.apis.init_producer_id import INIT_PRODUCER_ID
+from consumerd.wire.v08.apis.join_group import JOIN_GROUP
+from consumerd.wire.v08.apis.leader_and_isr import LEADER_AND_ISR
+from consumerd.wire.v08.apis.leave_group import LEAVE_GROUP
+from consumerd.wire.v08.apis.list_groups import LIST_GROUPS
+from consumerd.wire.v08.apis.metadata import METADATA
+from consumerd.wire.v08.apis.offset_commit import OFFSET_COMMIT
+from consumerd.wire.v08.apis.offset_fetch import OFFSET_FETCH
+from consumerd.wire.v08.apis.offsets import OFFSETS
+from consumerd.wire.v08.apis.produce import PRODUCE
+from consumerd.wire.v08.apis.sasl_authenticate import SASL_AUTHENTICATE
+from consumerd.wire.v08.apis.sasl_handshake import SASL_HANDSHAKE
+from consumerd.wire.v08.apis.stop_replica import STOP_REPLICA
+from consumerd.wire.v08.apis.sync_group import SYNC_GROUP
+from consumerd.wire.v08.apis.update_metadata import UPDATE_METADATA
+
+#: All APIs that are described, by their keys.
+APIS = {
+    api.key: api
+    for api in (
+        PRODUCE,
+        FETCH,
+        OFFSETS,
+        METADATA,
+        LEADER_AND_ISR,
+        STOP_REPLICA,
+        UPDATE_METADATA,
+        CONTROLLED_SHUTDOWN,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
+        GROUP_COORDINATOR,
+        JOIN_GROUP,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        SYNC_GROUP,
+        DESCRIBE_GROUPS,
+        LIST_GROUPS,
+        SASL_HANDSHAKE,
+        API_VERSIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        INIT_PRODUCER_ID,
+        SASL_AUTHENTICATE,
+    )
+}
+
+__all__ = [
+    "APIS",
+    "API_VERSIONS",
+    "CONTROLLED_SHUTDOWN",
+    "CREATE_TOPICS",
+    "DELETE_TOPICS",
+    "DESCRIBE_GROUPS",
+    "FETCH",
+    "GROUP_COORDINATOR",
+    "HEARTBEAT",
+    "INIT_PRODUCER_ID",
+    "JOIN_GROUP",
+    "LEADER_AND_ISR",
+    "LEAVE_GROUP",
+    "LIST_GROUPS",
+    "METADATA",
+    "OFFSETS",
+    "OFFSET_COMMIT",
+    "OFFSET_FETCH",
+    "PRODUCE",
+    "SASL_AUTHENTICATE",
+    "SASL_HANDSHAKE",
+    "STOP_REPLICA",
+    "SYNC_GROUP",
+    "UPDATE_METADATA",
+]

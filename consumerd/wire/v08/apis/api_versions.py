@@ -1,0 +1,83 @@
+"""ApiVersions (API key 18): what the broker serves.
+
+A version that the broker does not know is answered in version 0 with error 35; brokers before 0.10 close the
+connection.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, throttle_time
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT64, STRING, Api, Field
+
+API_VERSIONS = Api(
+    key=18,
+    name="ApiVersions",
+    versions=(0, 4),
+    flexible=3,
+    request=(
+        Field(
+            "client_software_name", STRING, "Name of the client: letters, digits, `-` and `.`.", since=3, ignorable=True
+        ),
+        Field("client_software_version", STRING, "Its version, likewise.", since=3, ignorable=True),
+    ),
+    response=(
+        error_code(),
+        Field(
+            "api_versions",
+            ARRAY,
+            "What the broker serves.",
+            of=(
+                Field("api_key", INT16, "The API."),
+                Field("min_version", INT16, "First version served."),
+                Field("max_version", INT16, "Last version served."),
+            ),
+        ),
+        throttle_time(since=1),
+        Field(
+            "supported_features",
+            ARRAY,
+            "Features of the cluster that this broker could take part in; v3 leaves out those that begin at 0.",
+            of=(
+                Field("name", STRING, "Name of the feature."),
+                Field("min_version", INT16, "First level supported."),
+                Field("max_version", INT16, "Last level supported."),
+            ),
+            since=3,
+            tag=0,
+            default=(),
+            ignorable=True,
+        ),
+        Field(
+            "finalized_features_epoch",
+            INT64,
+            "How recent `finalized_features` is, -1 for unknown.",
+            since=3,
+            tag=1,
+            default=-1,
+            ignorable=True,
+        ),
+        Field(
+            "finalized_features",
+            ARRAY,
+            "Features that the cluster uses.",
+            of=(
+                Field("name", STRING, "Name of the feature."),
+                Field("max_version_level", INT16, "Last level in use."),
+                Field("min_version_level", INT16, "First level in use."),
+            ),
+            since=3,
+            tag=2,
+            default=(),
+            ignorable=True,
+        ),
+        Field(
+            "zk_migration_ready",
+            BOOLEAN,
+            "Whether a controller is ready to take over from ZooKeeper.",
+            since=3,
+            tag=3,
+            default=False,
+            ignorable=True,
+        ),
+    ),
+)

@@ -1,0 +1,41 @@
+"""DeleteTopics (API key 20): remove topics."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, INT32, NO_UUID, STRING, UUID, Api, Field
+
+DELETE_TOPICS = Api(
+    key=20,
+    name="DeleteTopics",
+    versions=(0, 6),
+    flexible=4,
+    request=(
+        Field("topics", ARRAY, "Names of the topics.", of=STRING, until=5),
+        Field(
+            "topics",
+            ARRAY,
+            "The topics, by name or id.",
+            of=(
+                Field("topic", STRING, "Name of the topic; null where it is named by id.", nullable=6, default=None),
+                Field("topic_id", UUID, "The topic's id; zeros where it is named by name.", default=NO_UUID),
+            ),
+            since=6,
+        ),
+        Field("timeout", INT32, "How long to wait until they are gone, ms; 0 or less does not wait."),
+    ),
+    response=(
+        throttle_time(since=1),
+        Field(
+            "topic_error_codes",
+            ARRAY,
+            "What became of each topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
+                topic_id(since=6),
+                error_code(),
+                error_message("The error in the broker's words, or null.", since=5),
+            ),
+        ),
+    ),
+)

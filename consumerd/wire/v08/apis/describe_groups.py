@@ -1,0 +1,59 @@
+"""DescribeGroups (API key 15): state and members of groups that this broker coordinates."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import (
+    authorized_operations,
+    error_code,
+    error_message,
+    group_instance_id,
+    throttle_time,
+)
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, STRING, Api, Field
+
+DESCRIBE_GROUPS = Api(
+    key=15,
+    name="DescribeGroups",
+    versions=(0, 6),
+    flexible=5,
+    request=(
+        Field("group_ids", ARRAY, "Names of the groups.", of=STRING),
+        Field(
+            "include_authorized_operations",
+            BOOLEAN,
+            "Whether to say what this client may do with them.",
+            since=3,
+            default=False,
+        ),
+    ),
+    response=(
+        throttle_time(since=1),
+        Field(
+            "groups",
+            ARRAY,
+            "The groups.",
+            of=(
+                error_code(),
+                error_message("The error in the broker's words, or null.", since=6),
+                Field("group_id", STRING, "Name of the group."),
+                Field("state", STRING, "Dead, Empty, Stable, AwaitingSync or PreparingRebalance; empty with an error."),
+                Field("protocol_type", STRING, "Kind of group; empty where nobody is in it."),
+                Field("protocol", STRING, "The way of assigning; empty unless Stable."),
+                Field(
+                    "members",
+                    ARRAY,
+                    "Its members.",
+                    of=(
+                        Field("member_id", STRING, "Id that the coordinator gave."),
+                        group_instance_id(since=4, ignorable=True),
+                        Field("client_id", STRING, "Client id with which it joined."),
+                        Field("client_host", STRING, "Address from which it joined."),
+                        Field("member_metadata", BYTES, "Its subscription; empty unless the group is Stable."),
+                        Field("member_assignment", BYTES, "What it was given; empty unless the group is Stable."),
+                    ),
+                ),
+                authorized_operations("authorized_operations", "the group", since=3),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,209 @@
+"""Fetch (API key 1): read record sets of partitions, waiting for new ones if asked to.
+
+The answer's last message or batch of a partition may be cut off. From version 3 on the first one comes whole, whatever
+the limits say; the broker fills partitions in the order of the request.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORDS, STRING, STRUCT, UUID, Api, Field
+
+_TOPIC = Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True)
+
+_PARTITION = (
+    Field("partition", INT32, "Number of the partition."),
+    Field(
+        "current_leader_epoch",
+        INT32,
+        "The leader's epoch as the reader knows it, for the broker to fence; -1 for unknown.",
+        since=9,
+        default=-1,
+        ignorable=True,
+    ),
+    Field("fetch_offset", INT64, "Offset of the first message that is wanted."),
+    Field("last_fetched_epoch", INT32, "Epoch of the last record that was read, -1 for none.", since=12, default=-1),
+    Field(
+        "log_start_offset",
+        INT64,
+        "The oldest offset that a follower keeps; -1 from consumers.",
+        since=5,
+        default=-1,
+        ignorable=True,
+    ),
+    Field("max_bytes", INT32, "Most bytes to send of this partition."),
+    Field(
+        "replica_directory_id",
+        UUID,
+        "Directory of a follower's log.",
+        since=17,
+        tag=0,
+        default=NO_UUID,
+        ignorable=True,
+    ),
+    Field(
+        "high_watermark",
+        INT64,
+        "The high watermark that a follower knows; the largest number where it plays no part.",
+        since=18,
+        tag=1,
+        default=2**63 - 1,
+        ignorable=True,
+    ),
+)
+
+_PARTITION_RESPONSE = (
+    Field("partition", INT32, "Number of the partition."),
+    error_code("Why there are no records; 0 where there may be."),
+    Field("high_watermark", INT64, "Offset after the last message that consumers may read."),
+    Field(
+        "last_stable_offset",
+        INT64,
+        "Offset up to which all transactions are decided.",
+        since=4,
+        default=-1,
+        ignorable=True,
+    ),
+    Field("log_start_offset", INT64, "The oldest offset that is kept.", since=5, default=-1, ignorable=True),
+    Field(
+        "diverging_epoch",
+        STRUCT,
+        "Where the reader's log parts from the leader's; absent (null) where it does not.",
+        of=(
+            Field("epoch", INT32, "The largest epoch that both have.", default=-1),
+            Field("end_offset", INT64, "Offset at which it ends.", default=-1),
+        ),
+        since=12,
+        tag=0,
+        default=None,
+        ignorable=True,
+    ),
+    current_leader(since=12, tag=1),
+    Field(
+        "snapshot_id",
+        STRUCT,
+        "The snapshot to read instead of what is no longer kept (metadata log only); absent (null) otherwise.",
+        of=(
+            Field("end_offset", INT64, "Offset at which it ends.", default=-1),
+            Field("epoch", INT32, "Its epoch.", default=-1),
+        ),
+        since=12,
+        tag=2,
+        default=None,
+        ignorable=True,
+    ),
+    Field(
+        "aborted_transactions",
+        ARRAY,
+        "Transactions in the records that came to nothing, for readers of committed records; or null.",
+        of=(
+            Field("producer_id", INT64, "Id of the producer."),
+            Field("first_offset", INT64, "Offset of the transaction's first record."),
+        ),
+        since=4,
+        nullable=4,
+        default=None,
+        ignorable=True,
+    ),
+    Field("preferred_read_replica", INT32, "Broker id of a nearer replica to read from, or -1.", since=11, default=-1),
+    Field("record_set", RECORDS, "Messages or record batches as the log has them, cut off anywhere."),
+)
+
+FETCH = Api(
+    key=1,
+    name="Fetch",
+    versions=(0, 18),
+    flexible=12,
+    request=(
+        Field(
+            "cluster_id",
+            STRING,
+            "The cluster that is meant, where a broker asks that is not registered yet.",
+            since=12,
+            nullable=12,
+            tag=0,
+            default=None,
+            ignorable=True,
+        ),
+        Field("replica_id", INT32, "Broker id of a follower; -1 from consumers.", until=14, default=-1, ignorable=True),
+        Field(
+            "replica_state",
+            STRUCT,
+            "Which follower asks; absent (null) from consumers.",
+            of=(
+                Field("replica_id", INT32, "Broker id of the follower.", default=-1),
+                Field("replica_epoch", INT64, "Epoch of the follower.", default=-1),
+            ),
+            since=15,
+            tag=1,
+            default=None,
+        ),
+        Field("max_wait_time", INT32, "How long the broker may wait for `min_bytes`, ms."),
+        Field("min_bytes", INT32, "Answer as soon as there are so many bytes."),
+        Field(
+            "max_bytes",
+            INT32,
+            "Most bytes of the whole answer; a first message that is larger comes nevertheless.",
+            since=3,
+            default=2**31 - 1,
+            ignorable=True,
+        ),
+        Field(
+            "isolation_level",
+            INT8,
+            "0: all records; 1: those of committed transactions only.",
+            since=4,
+            default=0,
+            ignorable=True,
+        ),
+        Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0, ignorable=True),
+        Field(
+            "session_epoch",
+            INT32,
+            "Number of this fetch in its session; 0 begins one, -1 goes without.",
+            since=7,
+            default=-1,
+            ignorable=True,
+        ),
+        Field(
+            "topics",
+            ARRAY,
+            "What to read, by topic, in the order in which the answer is filled.",
+            of=(_TOPIC, topic_id(since=13), Field("partitions", ARRAY, "What to read, by partition.", of=_PARTITION)),
+        ),
+        Field(
+            "forgotten_topics_data",
+            ARRAY,
+            "Partitions that leave the fetch session.",
+            of=(_TOPIC, topic_id(since=13), Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32)),
+            since=7,
+            default=(),
+        ),
+        Field("rack_id", STRING, "Rack of the consumer, empty for none.", since=11, default="", ignorable=True),
+    ),
+    response=(
+        throttle_time(since=1),
+        error_code("Why nothing at all could be read; 0 otherwise.", since=7),
+        Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0),
+        Field(
+            "responses",
+            ARRAY,
+            "What was read, by topic.",
+            of=(
+                _TOPIC,
+                topic_id(since=13),
+                Field("partition_responses", ARRAY, "What was read, by partition.", of=_PARTITION_RESPONSE),
+            ),
+        ),
+        Field(
+            "node_endpoints",
+            ARRAY,
+            "Addresses of the leaders that `current_leader` names.",
+            of=NODE_ENDPOINT,
+            since=16,
+            tag=0,
+            default=(),
+            ignorable=True,
+        ),
+    ),
+)

@@ -1,0 +1,46 @@
+"""GroupCoordinator (API key 10; later FindCoordinator): which broker coordinates a group.
+
+Version 4 and later ask for several at once.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, STRUCT, Api, Field
+
+_ADDRESS = (
+    Field("node_id", INT32, "Broker id, -1 with an error."),
+    Field("host", STRING, "Host at which it is reached."),
+    Field("port", INT32, "Port at which it is reached."),
+)
+
+GROUP_COORDINATOR = Api(
+    key=10,
+    name="GroupCoordinator",
+    alias="FindCoordinator",
+    versions=(0, 6),
+    flexible=3,
+    request=(
+        Field("group_id", STRING, "Name of the group, or what else `key_type` says.", until=3),
+        Field("key_type", INT8, "0: a group; 1: a transactional id; 2: a share group.", since=1, default=0),
+        Field("coordinator_keys", ARRAY, "Names of the groups, or what else `key_type` says.", of=STRING, since=4),
+    ),
+    response=(
+        throttle_time(since=1),
+        error_code(until=3),
+        error_message("The error in the broker's words, or null.", since=1, until=3),
+        Field("coordinator", STRUCT, "The broker that coordinates it.", of=_ADDRESS, until=3, bare=True),
+        Field(
+            "coordinators",
+            ARRAY,
+            "The broker for each key.",
+            of=(
+                Field("key", STRING, "The key that was asked for."),
+                *_ADDRESS,
+                error_code(),
+                error_message("The error in the broker's words, or null.", since=4),
+            ),
+            since=4,
+        ),
+    ),
+)

@@ -1,0 +1,70 @@
+"""JoinGroup (API key 11): become a member; answered when all have joined.
+
+The broker picks a protocol that every member has, and a leader, who gets the members and assigns (SyncGroup). From
+version 4 on a new member is first answered MEMBER_ID_REQUIRED (79) with the id to join by.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT32, STRING, Api, Field
+
+JOIN_GROUP = Api(
+    key=11,
+    name="JoinGroup",
+    versions=(0, 9),
+    flexible=6,
+    request=(
+        Field("group_id", STRING, "Name of the group."),
+        Field("session_timeout", INT32, "After so long without a heartbeat the member counts as dead, ms."),
+        Field(
+            "rebalance_timeout",
+            INT32,
+            "How long the coordinator waits for members to join anew, ms; in version 0 it is the session timeout.",
+            since=1,
+            default=-1,
+            ignorable=True,
+        ),
+        Field("member_id", STRING, "Id that the coordinator gave, empty for a new member."),
+        group_instance_id(since=5),
+        Field("protocol_type", STRING, "Kind of group: `consumer`."),
+        Field(
+            "group_protocols",
+            ARRAY,
+            "Ways of assigning that the member knows, dearest first.",
+            of=(
+                Field("protocol_name", STRING, "Name of the way."),
+                Field("protocol_metadata", BYTES, "What the leader needs to know of the member: its subscription."),
+            ),
+        ),
+        Field(
+            "reason",
+            STRING,
+            "Why it joins, for the broker's log, or null.",
+            since=8,
+            nullable=8,
+            default=None,
+            ignorable=True,
+        ),
+    ),
+    response=(
+        throttle_time(since=2),
+        error_code(),
+        Field("generation_id", INT32, "The group's generation.", default=-1),
+        Field("protocol_type", STRING, "Kind of group, or null.", since=7, nullable=7, default=None, ignorable=True),
+        Field("group_protocol", STRING, "The way of assigning that was picked; null (v7+) with an error.", nullable=7),
+        Field("leader_id", STRING, "Member id of the leader."),
+        Field("skip_assignment", BOOLEAN, "Whether the leader shall not assign.", since=9, default=False),
+        Field("member_id", STRING, "Id that the coordinator gave."),
+        Field(
+            "members",
+            ARRAY,
+            "For the leader: all members.",
+            of=(
+                Field("member_id", STRING, "Id of the member."),
+                group_instance_id(since=5, ignorable=True),
+                Field("member_metadata", BYTES, "Its metadata for the way that was picked."),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,27 @@
+"""LeaderAndIsr (API key 4): the controller tells brokers who leads what. Codec only; between brokers, until Kafka 3."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS, PARTITION_STATE
+from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Api, Field
+
+LEADER_AND_ISR = Api(
+    key=4,
+    name="LeaderAndIsr",
+    versions=(0, 0),
+    request=(
+        *CONTROLLER,
+        Field("partition_states", ARRAY, "The new states.", of=PARTITION_STATE),
+        Field(
+            "live_leaders",
+            ARRAY,
+            "The brokers that lead any of them.",
+            of=(
+                Field("id", INT32, "Broker id."),
+                Field("host", STRING, "Host at which it is reached."),
+                Field("port", INT32, "Port at which it is reached."),
+            ),
+        ),
+    ),
+    response=PARTITION_RESULTS,
+)

@@ -1,0 +1,109 @@
+"""Metadata (API key 3): which brokers and topics there are, and who leads what.
+
+An empty list of topics means all of them in version 0 and none later, where null means all. Naming a topic that does
+not exist can create it, if the broker's configuration says so.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import authorized_operations, error_code, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, STRING, Api, Field
+
+_PARTITION = (
+    Field("partition_error_code", INT16, "What is wrong with the partition, 0 for nothing."),
+    Field("partition_id", INT32, "Number of the partition."),
+    Field("leader", INT32, "Broker id of the leader, -1 for none."),
+    Field("leader_epoch", INT32, "Epoch of the leader, -1 for unknown.", since=7, default=-1, ignorable=True),
+    Field("replicas", ARRAY, "Broker ids of all replicas.", of=INT32),
+    Field("isr", ARRAY, "Broker ids of the replicas in sync.", of=INT32),
+    Field(
+        "offline_replicas",
+        ARRAY,
+        "Broker ids of the replicas out of reach.",
+        of=INT32,
+        since=5,
+        default=(),
+        ignorable=True,
+    ),
+)
+
+METADATA = Api(
+    key=3,
+    name="Metadata",
+    versions=(0, 13),
+    flexible=9,
+    request=(
+        Field("topics", ARRAY, "Names of the topics (see above).", of=STRING, until=8, nullable=1),
+        Field(
+            "topics",
+            ARRAY,
+            "The topics, or null for all.",
+            of=(
+                topic_id("The topic's id, where it is asked for by id.", since=10),
+                Field("topic", STRING, "Name of the topic; null where it is asked for by id.", nullable=10),
+            ),
+            since=9,
+            nullable=9,
+        ),
+        Field(
+            "allow_auto_topic_creation",
+            BOOLEAN,
+            "Whether topics that do not exist may be created.",
+            since=4,
+            default=True,
+        ),
+        Field(
+            "include_cluster_authorized_operations",
+            BOOLEAN,
+            "Whether to say what this client may do in the cluster.",
+            since=8,
+            until=10,
+            default=False,
+        ),
+        Field(
+            "include_topic_authorized_operations",
+            BOOLEAN,
+            "Whether to say what this client may do with the topics.",
+            since=8,
+            default=False,
+        ),
+    ),
+    response=(
+        throttle_time(since=3),
+        Field(
+            "brokers",
+            ARRAY,
+            "All brokers that are alive.",
+            of=(
+                Field("node_id", INT32, "Broker id."),
+                Field("host", STRING, "Host at which it is reached."),
+                Field("port", INT32, "Port at which it is reached."),
+                Field("rack", STRING, "Its rack, or null.", since=1, nullable=1, default=None, ignorable=True),
+            ),
+        ),
+        Field("cluster_id", STRING, "Id of the cluster, or null.", since=2, nullable=2, default=None, ignorable=True),
+        Field("controller_id", INT32, "Broker id of the controller, -1 for none.", since=1, default=-1, ignorable=True),
+        Field(
+            "topic_metadata",
+            ARRAY,
+            "The topics.",
+            of=(
+                Field("topic_error_code", INT16, "What is wrong with the topic, 0 for nothing."),
+                Field("topic", STRING, "Name of the topic; null where an id is unknown.", nullable=12),
+                topic_id("The topic's id; zeros where a name is unknown.", since=10),
+                Field(
+                    "is_internal",
+                    BOOLEAN,
+                    "Whether it is one of the brokers' own.",
+                    since=1,
+                    default=False,
+                    ignorable=True,
+                ),
+                Field("partition_metadata", ARRAY, "Its partitions.", of=_PARTITION),
+                authorized_operations("topic_authorized_operations", "the topic", since=8),
+            ),
+        ),
+        authorized_operations("cluster_authorized_operations", "the cluster", since=8, until=10),
+        error_code("Why nothing at all could be told; 0 otherwise.", since=13),
+    ),
+)

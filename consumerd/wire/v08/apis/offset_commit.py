@@ -1,0 +1,95 @@
+"""OffsetCommit (API key 8): store how far a group got.
+
+Version 0 stores in ZooKeeper, later ones in Kafka. Outside of a group that the broker coordinates, the generation is -1
+and the member id empty.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
+
+_TOPIC = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
+
+OFFSET_COMMIT = Api(
+    key=8,
+    name="OffsetCommit",
+    versions=(0, 10),
+    flexible=8,
+    request=(
+        Field("group_id", STRING, "Name of the group."),
+        Field(
+            "group_generation_id",
+            INT32,
+            "The group's generation, or the member's epoch in groups of KIP-848: the broker refuses an older one.",
+            since=1,
+            default=-1,
+            ignorable=True,
+        ),
+        Field("member_id", STRING, "Id that the coordinator gave.", since=1, default="", ignorable=True),
+        group_instance_id(since=7),
+        Field(
+            "retention_time",
+            INT64,
+            "How long the offsets are kept, ms; -1 leaves it to the broker.",
+            since=2,
+            until=4,
+            default=-1,
+            ignorable=True,
+        ),
+        Field(
+            "topics",
+            ARRAY,
+            "The offsets, by topic.",
+            of=(
+                _TOPIC,
+                topic_id(since=10),
+                Field(
+                    "partitions",
+                    ARRAY,
+                    "The offsets, by partition.",
+                    of=(
+                        Field("partition", INT32, "Number of the partition."),
+                        Field("offset", INT64, "Offset of the next message to handle."),
+                        Field(
+                            "timestamp",
+                            INT64,
+                            "Time of the commit, ms since 1970; -1: the broker's.",
+                            since=1,
+                            until=1,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                        Field(
+                            "committed_leader_epoch",
+                            INT32,
+                            "Epoch of the last message handled, -1 for unknown.",
+                            since=6,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                        Field("metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    response=(
+        throttle_time(since=3),
+        Field(
+            "responses",
+            ARRAY,
+            "What became of it, by topic.",
+            of=(
+                _TOPIC,
+                topic_id(since=10),
+                Field(
+                    "partition_responses",
+                    ARRAY,
+                    "What became of it, by partition.",
+                    of=(Field("partition", INT32, "Number of the partition."), error_code()),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,114 @@
+"""OffsetFetch (API key 9): how far a group got.
+
+Version 0 reads ZooKeeper, later ones Kafka. Version 8 and later ask for several groups at once.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, INT64, STRING, Api, Field
+
+_PARTITION_RESPONSE = (
+    Field("partition", INT32, "Number of the partition."),
+    Field("offset", INT64, "Offset of the next message to handle, -1 for none."),
+    Field("committed_leader_epoch", INT32, "Epoch committed with it, or -1.", since=5, default=-1, ignorable=True),
+    Field("metadata", STRING, "Text that was kept with it.", nullable=0, default=None),
+    error_code(),
+)
+_NAME = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
+_PARTITIONS = Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32)
+
+OFFSET_FETCH = Api(
+    key=9,
+    name="OffsetFetch",
+    versions=(0, 10),
+    flexible=6,
+    request=(
+        Field("group_id", STRING, "Name of the group.", until=7),
+        Field(
+            "topics",
+            ARRAY,
+            "What is asked, by topic; null (v2+): all that the group committed.",
+            of=(
+                Field("topic", STRING, "Name of the topic."),
+                Field(
+                    "partitions",
+                    ARRAY,
+                    "The partitions.",
+                    of=(Field("partition", INT32, "Number of the partition."),),
+                    until=1,
+                ),
+                Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32, since=2),
+            ),
+            until=7,
+            nullable=2,
+        ),
+        Field(
+            "groups",
+            ARRAY,
+            "What is asked, by group.",
+            of=(
+                Field("group_id", STRING, "Name of the group."),
+                Field(
+                    "member_id",
+                    STRING,
+                    "Id of the member that asks, or null.",
+                    since=9,
+                    nullable=9,
+                    default=None,
+                    ignorable=True,
+                ),
+                Field("member_epoch", INT32, "Its epoch, -1 outside of KIP-848.", since=9, default=-1, ignorable=True),
+                Field(
+                    "topics",
+                    ARRAY,
+                    "What is asked, by topic, or null for all.",
+                    of=(_NAME, topic_id(since=10), _PARTITIONS),
+                    nullable=8,
+                ),
+            ),
+            since=8,
+        ),
+        Field(
+            "require_stable",
+            BOOLEAN,
+            "Whether offsets of undecided transactions are an error (that can be retried).",
+            since=7,
+            default=False,
+        ),
+    ),
+    response=(
+        throttle_time(since=3),
+        Field(
+            "responses",
+            ARRAY,
+            "The offsets, by topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic."),
+                Field("partition_responses", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
+            ),
+            until=7,
+        ),
+        error_code("Why nothing at all could be told; 0 otherwise.", since=2, until=7),
+        Field(
+            "groups",
+            ARRAY,
+            "The offsets, by group.",
+            of=(
+                Field("group_id", STRING, "Name of the group."),
+                Field(
+                    "responses",
+                    ARRAY,
+                    "The offsets, by topic.",
+                    of=(
+                        _NAME,
+                        topic_id(since=10),
+                        Field("partition_responses", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
+                    ),
+                ),
+                error_code("Why nothing of this group could be told; 0 otherwise."),
+            ),
+            since=8,
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Offsets (API key 2; later ListOffsets): which offsets a partition has, at a time, at its ends.
+
+Times are ms since 1970, or: -1 the end, -2 the oldest, -3 (v7+) the record of the latest time, -4 (v8+) the oldest kept
+on the broker itself, -5 (v9+) the last one in remote storage, -6 (v11+) the oldest not yet there. Version 0 gives
+offsets of segments, later ones that of the first message at the time or after.
+"""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, throttle_time
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, STRING, Api, Field
+
+OFFSETS = Api(
+    key=2,
+    name="Offsets",
+    alias="ListOffsets",
+    versions=(0, 11),
+    flexible=6,
+    request=(
+        Field("replica_id", INT32, "Broker id of a follower; -1 from consumers.", default=-1),
+        Field(
+            "isolation_level",
+            INT8,
+            "0: the end is the high watermark; 1: the last stable offset.",
+            since=2,
+            default=0,
+        ),
+        Field(
+            "topics",
+            ARRAY,
+            "What is asked, by topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic."),
+                Field(
+                    "partitions",
+                    ARRAY,
+                    "What is asked, by partition.",
+                    of=(
+                        Field("partition", INT32, "Number of the partition."),
+                        Field(
+                            "current_leader_epoch",
+                            INT32,
+                            "The leader's epoch as the reader knows it; -1 for unknown.",
+                            since=4,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                        Field("timestamp", INT64, "The time (see above)."),
+                        Field("max_num_offsets", INT32, "Most offsets to give.", until=0, default=1),
+                    ),
+                ),
+            ),
+        ),
+        Field(
+            "timeout",
+            INT32,
+            "How long the broker may look in remote storage, ms.",
+            since=10,
+            default=30_000,
+            ignorable=True,
+        ),
+    ),
+    response=(
+        throttle_time(since=2),
+        Field(
+            "responses",
+            ARRAY,
+            "The offsets, by topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic."),
+                Field(
+                    "partition_responses",
+                    ARRAY,
+                    "The offsets, by partition.",
+                    of=(
+                        Field("partition", INT32, "Number of the partition."),
+                        error_code(),
+                        Field("offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
+                        Field(
+                            "timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1
+                        ),
+                        Field("offset", INT64, "The offset, -1 where no message is of that time.", since=1, default=-1),
+                        Field(
+                            "leader_epoch",
+                            INT32,
+                            "Epoch of the leader that wrote it, -1 for unknown.",
+                            since=4,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

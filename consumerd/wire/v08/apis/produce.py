@@ -1,0 +1,126 @@
+"""Produce (API key 0): append record sets to partitions. No answer comes with acks 0."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
+from consumerd.wire.v08.schema import ARRAY, INT16, INT32, INT64, RECORDS, STRING, Api, Field
+
+PRODUCE = Api(
+    key=0,
+    name="Produce",
+    versions=(0, 13),
+    flexible=9,
+    request=(
+        Field(
+            "transactional_id",
+            STRING,
+            "The id of a transactional producer; null for any other.",
+            since=3,
+            nullable=3,
+            default=None,
+        ),
+        Field(
+            "acks",
+            INT16,
+            "Who must have the sets before the answer: 0 nobody (no answer), 1 the leader, -1 all in sync.",
+        ),
+        Field("timeout", INT32, "How long the broker may wait for them, ms."),
+        Field(
+            "topic_data",
+            ARRAY,
+            "What to append, by topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+                topic_id(since=13),
+                Field(
+                    "data",
+                    ARRAY,
+                    "What to append to the topic, by partition.",
+                    of=(
+                        Field("partition", INT32, "Number of the partition."),
+                        Field(
+                            "record_set", RECORDS, "Messages of magic 0 (v0, v1) or 1 (v2), or record batches (v3+)."
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+    response=(
+        Field(
+            "responses",
+            ARRAY,
+            "What became of it, by topic.",
+            of=(
+                Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+                topic_id(since=13),
+                Field(
+                    "partition_responses",
+                    ARRAY,
+                    "What became of it, by partition.",
+                    of=(
+                        Field("partition", INT32, "Number of the partition."),
+                        error_code("Why nothing was appended; 0 where it was."),
+                        Field("base_offset", INT64, "Offset of the first message appended, -1 for none."),
+                        Field(
+                            "timestamp",
+                            INT64,
+                            "When the broker appended it (ms since 1970), if the topic takes the time of appending; "
+                            "-1 if it keeps the time of creation.",
+                            since=2,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                        Field(
+                            "log_start_offset",
+                            INT64,
+                            "The oldest offset that the partition keeps, -1 for unknown.",
+                            since=5,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                        Field(
+                            "record_errors",
+                            ARRAY,
+                            "Which records made the broker refuse the batch.",
+                            of=(
+                                Field("batch_index", INT32, "Number of the record in its batch."),
+                                Field(
+                                    "batch_index_error_message",
+                                    STRING,
+                                    "What is wrong with it, or null.",
+                                    nullable=8,
+                                    default=None,
+                                ),
+                            ),
+                            since=8,
+                            default=(),
+                            ignorable=True,
+                        ),
+                        Field(
+                            "error_message",
+                            STRING,
+                            "The cause in the broker's words, or null.",
+                            since=8,
+                            nullable=8,
+                            default=None,
+                            ignorable=True,
+                        ),
+                        current_leader(since=10, tag=0),
+                    ),
+                ),
+            ),
+        ),
+        throttle_time(since=1),
+        Field(
+            "node_endpoints",
+            ARRAY,
+            "Addresses of the leaders that `current_leader` names.",
+            of=NODE_ENDPOINT,
+            since=10,
+            tag=0,
+            default=(),
+            ignorable=True,
+        ),
+    ),
+)

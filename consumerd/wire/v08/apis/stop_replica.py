@@ -1,0 +1,26 @@
+"""StopReplica (API key 5): the controller tells a broker to stop being a replica. Codec only."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, STRING, Api, Field
+
+STOP_REPLICA = Api(
+    key=5,
+    name="StopReplica",
+    versions=(0, 0),
+    request=(
+        *CONTROLLER,
+        Field("delete_partitions", BOOLEAN, "Whether the logs go, too."),
+        Field(
+            "partitions",
+            ARRAY,
+            "Which partitions.",
+            of=(
+                Field("topic", STRING, "Name of the topic."),
+                Field("partition", INT32, "Number of the partition."),
+            ),
+        ),
+    ),
+    response=PARTITION_RESULTS,
+)

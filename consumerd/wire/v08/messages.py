@@ -1,0 +1,160 @@
+"""Whole requests and responses: header and body, with the size before them when encoded.
+
+Strategy: encoders give the whole frame, size included, in one piece; decoders take the frame without its size, because
+whoever reads a socket has used it up. A message must end where its frame ends: anything else means another version
+than the one that was asked for. A response does not say what it answers: the caller brings API and version.
+
+ApiVersions is the exception: a broker that does not know the version that was asked answers in version 0 with error 35.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.wire.errors import EncodeError, FrameError
+from consumerd.wire.v08.codec import codec_of
+from consumerd.wire.v08.headers import (
+    API_VERSIONS_KEY,
+    RequestHeader,
+    ResponseHeader,
+    read_api,
+    read_request_header,
+    read_response_header,
+    request_header_version,
+    response_header_version,
+    write_request_header,
+    write_response_header,
+)
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.types import Data
+
+_SIZE = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_UNSUPPORTED_VERSION = 35
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """How much a decoder believes and spends.
+
+    `max_elements`: what the arrays of one message may have together. A partition of a Metadata answer is one element,
+    and so is each number of its replicas; small elements cost a hundred times their bytes in memory.
+    """
+
+    max_elements: int = 2_000_000
+
+
+DEFAULT_MESSAGE_LIMITS = MessageLimits()
+
+
+class RequestMessage(NamedTuple):
+    """A decoded request: its header, and its fields by name."""
+
+    header: RequestHeader
+    body: dict[str, Any]
+
+
+class ResponseMessage(NamedTuple):
+    """A decoded response: its header, and its fields by name."""
+
+    header: ResponseHeader
+    body: dict[str, Any]
+
+
+def encode_request(
+    api: Api, version: int, body: dict[str, Any], *, correlation_id: int, client_id: str | None
+) -> bytes:
+    """The whole frame. `client_id` is left out where the header has no place for it.
+
+    Raises EncodeError with the path to the field, UnsupportedVersionError.
+    """
+    header = RequestHeader(api.key, version, correlation_id, client_id)
+    return encode_request_message(api, RequestMessage(header, body))
+
+
+def encode_request_message(api: Api, message: RequestMessage) -> bytes:
+    """The whole frame of a request with the header that it has. Raises as `encode_request`."""
+    version = message.header.api_version
+    codec = codec_of(api, "request", version)
+    parts: list[Any] = [b""]
+    try:
+        write_request_header(message.header, request_header_version(api, version), parts.append)
+        codec.write(message.body, parts.append)
+        return _framed(parts)
+    except EncodeError as error:
+        raise EncodeError(f"a {api.name} request of version {version} cannot be made: {error}") from None
+
+
+def encode_response(api: Api, version: int, message: ResponseMessage) -> bytes:
+    """The whole frame of a response. Raises EncodeError with the path to the field, UnsupportedVersionError."""
+    codec = codec_of(api, "response", version)
+    parts: list[Any] = [b""]
+    try:
+        write_response_header(message.header, response_header_version(api, version), parts.append)
+        codec.write(message.body, parts.append)
+        return _framed(parts)
+    except EncodeError as error:
+        raise EncodeError(f"a {api.name} response of version {version} cannot be made: {error}") from None
+
+
+def _framed(parts: list[Any]) -> bytes:
+    size = sum(map(len, parts))
+    try:
+        parts[0] = _SIZE.pack(size)
+    except struct.error:
+        raise EncodeError(f"{size} bytes are too many for one frame") from None
+    return b"".join(parts)
+
+
+def decode_request(api: Api, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS) -> RequestMessage:
+    """Read a request, in the version that its header says. `data`: the frame without its size.
+
+    Raises FrameError for any bytes that are not such a request, UnsupportedVersionError for an unknown version.
+    """
+    key, version = read_api(data)
+    if key != api.key:
+        raise FrameError(f"a request has API key {key}, not {api.key} ({api.name})")
+    codec = codec_of(api, "request", version)
+    budget = [limits.max_elements]
+    try:
+        header, position = read_request_header(data, request_header_version(api, version), budget)
+        body, position = codec.read(data, position, budget)
+        _check_end(data, position)
+    except FrameError as error:
+        raise FrameError(f"{len(data)} bytes are no {api.name} request of version {version}: {error}") from None
+    return RequestMessage(header, body)
+
+
+def decode_response(
+    api: Api, version: int, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
+) -> ResponseMessage:
+    """Read the response to a request of `version`. `data`: the frame without its size.
+
+    Raises FrameError for any bytes that are not such a response, UnsupportedVersionError for an unknown version.
+    """
+    version = answered_version(api, version, data)
+    codec = codec_of(api, "response", version)
+    budget = [limits.max_elements]
+    try:
+        header, position = read_response_header(data, response_header_version(api, version), budget)
+        body, position = codec.read(data, position, budget)
+        _check_end(data, position)
+    except FrameError as error:
+        raise FrameError(f"{len(data)} bytes are no {api.name} response of version {version}: {error}") from None
+    return ResponseMessage(header, body)
+
+
+def answered_version(api: Api, version: int, data: Data) -> int:
+    """The version in which `data` answers a request of `version`: 0 where a broker refuses a version of ApiVersions."""
+    if api.key == API_VERSIONS_KEY and len(data) >= 6 and _INT16.unpack_from(data, 4)[0] == _UNSUPPORTED_VERSION:
+        return 0
+    return version
+
+
+def _check_end(data: Data, position: int) -> None:
+    if position != len(data):
+        raise FrameError(f"it ends after {position} bytes")

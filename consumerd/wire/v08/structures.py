@@ -1,0 +1,187 @@
+"""Structures of untagged fields: their reader and writer.
+
+Strategy: neighbours of fixed width make a run, which one `struct` reads or writes. A value that has exactly the fields
+of the version is written as it is; any other is first made complete, or refused, by `_Adjuster`. Errors gain the name
+of the field at each level on their way out, so that the sentence names the path.
+"""
+
+from __future__ import annotations
+
+import struct
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.wire.errors import EncodeError, FrameError
+from consumerd.wire.v08.schema import REQUIRED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from consumerd.wire.v08.schema import Field
+    from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
+
+#: Key under which a structure's unknown tagged fields are kept, {tag: bytes}; never the name of a field.
+UNKNOWN_TAGS = "_unknown_tags"
+
+
+class Codec(NamedTuple):
+    """Both directions of one value; `smallest`: the fewest bytes that it can have."""
+
+    read: Reader
+    write: Writer
+    smallest: int
+
+
+class Run(NamedTuple):
+    """Neighbours of fixed width."""
+
+    names: tuple[str, ...]
+    layout: struct.Struct
+
+
+class Single(NamedTuple):
+    """A field with a codec of its own."""
+
+    name: str
+    codec: Codec
+
+
+Step = Run | Single
+
+
+def smallest_of(steps: Iterable[Step]) -> int:
+    """The fewest bytes that `steps` can have."""
+    return sum(step.layout.size if isinstance(step, Run) else step.codec.smallest for step in steps)
+
+
+def structure_reader(steps: Sequence[Step]) -> Reader:
+    """The reader of a structure: a dict by the names of its fields."""
+    parts: list[tuple[str, tuple[str, ...], Any, int]] = [
+        (step.names[0], step.names, step.layout.unpack_from, step.layout.size)
+        if isinstance(step, Run)
+        else (step.name, (), step.codec.read, 0)
+        for step in steps
+    ]
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        value: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, names, read_part, size in parts:
+                if size:
+                    value.update(zip(names, read_part(data, position), strict=True))
+                    position += size
+                else:
+                    value[name], position = read_part(data, position, budget)
+        except FrameError as error:
+            raise FrameError(f"{name}: {error}") from None
+        except (struct.error, IndexError):
+            raise FrameError(f"{name}: the message ends before or within it") from None
+        return value, position
+
+    return read
+
+
+def rows_reader(run: Run, count: Reader) -> Reader:
+    """The reader of an array of structures that are one run each: all rows in one sweep."""
+    names, layout = run
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        length, position = count(data, position, budget)
+        if length is None:
+            return None, position
+        end = position + length * layout.size
+        return [dict(zip(names, row, strict=True)) for row in layout.iter_unpack(data[position:end])], end
+
+    return read
+
+
+def structure_writer(steps: Sequence[Step], fields: Iterable[Field], version: int, *, tags: bool) -> Writer:
+    """The writer of a structure. `fields`: those of all versions; `tags`: whether it may have tagged fields."""
+    adjuster = _Adjuster(fields, version, tags=tags)
+    known = adjuster.known
+    parts: list[tuple[str, Callable[[Any], Any], struct.Struct | None, Any]] = [
+        (step.names[0], _getter(step.names), step.layout, step)
+        if isinstance(step, Run)
+        else (step.name, itemgetter(step.name), None, step.codec.write)
+        for step in steps
+    ]
+
+    def write(value: Any, append: Append) -> None:
+        if not isinstance(value, dict):
+            raise EncodeError(f"a dict of fields is wanted, not {value!r:.40}")
+        if value.keys() != known:
+            value = adjuster.adjust(value)
+        name, rest = "", None
+        try:
+            for name, get, layout, rest in parts:  # noqa: B007  # the errors name it
+                if layout is not None:
+                    append(layout.pack(*get(value)))
+                else:
+                    rest(get(value), append)
+        except EncodeError as error:
+            raise EncodeError(f"{name}: {error}") from None
+        except struct.error:
+            assert isinstance(rest, Run)
+            raise _misfit(rest, value) from None
+
+    return write
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    (name,) = names
+    return lambda value: (value[name],)
+
+
+def _misfit(run: Run, value: dict[str, Any]) -> EncodeError:
+    """The error that names which number of a run does not fit."""
+    for name, letter in zip(run.names, run.layout.format[1:], strict=True):
+        try:
+            struct.pack(f">{letter}", value[name])
+        except struct.error:
+            bits = 8 * struct.calcsize(f">{letter}")
+            return EncodeError(f"{name}: {value[name]!r:.40} is no integer of {bits} bits")
+    raise AssertionError("every number fits by itself")
+
+
+class _Adjuster:
+    """Makes a value have exactly the fields of a version: defaults for what it lacks, without what may be ignored."""
+
+    __slots__ = ("_others", "_tags", "_version", "_wanted", "known")
+
+    def __init__(self, fields: Iterable[Field], version: int, *, tags: bool) -> None:
+        fields = tuple(fields)
+        self._version = version
+        self._tags = tags
+        self._wanted = {field.name: field for field in fields if field.in_version(version)}
+        self._others = {field.name: field for field in fields if field.name not in self._wanted}
+        self.known = frozenset(self._wanted)
+
+    def adjust(self, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value.keys() - self.known:
+            self._check_other(name, value[name])
+        complete = {}
+        for name, field in self._wanted.items():
+            content = value.get(name, field.default)
+            if content is REQUIRED:
+                raise EncodeError(f"{name}: is missing, and has no default")
+            complete[name] = content
+        if self._tags and UNKNOWN_TAGS in value:
+            complete[UNKNOWN_TAGS] = value[UNKNOWN_TAGS]
+        return complete
+
+    def _check_other(self, name: str, content: Any) -> None:
+        """Refuse a field that this version does not have, unless nothing is lost without it."""
+        if name == UNKNOWN_TAGS:
+            if content and not self._tags:
+                raise EncodeError(f"{name}: version {self._version} has no tagged fields here")
+            return
+        field = self._others.get(name)
+        if field is None:
+            raise EncodeError(f"{name}: no version has a field of this name")
+        if not field.ignorable and not field.is_default(content):
+            raise EncodeError(
+                f"{name}: version {self._version} does not have this field, and {content!r:.40} cannot be left out"
+            )

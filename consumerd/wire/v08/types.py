@@ -1,0 +1,233 @@
+"""Readers and writers of single values: strings, bytes, record sets, ids and arrays of numbers.
+
+Strategy: a reader is `(data, position, budget) -> (value, next position)`; a writer takes the value and a function that
+takes the pieces of bytes in order. Every length is checked against what is left of `data` before anything is made of
+it. A budget is a list of one number, the elements that arrays may still have: small elements cost a hundred times their
+bytes. Readers raise FrameError, and let struct.error and IndexError of a cut-off message through to
+`consumerd.wire.v08.messages`; writers raise EncodeError.
+
+`data` is `bytes` or a memoryview of bytes. Of a memoryview, record sets are views: nothing is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from consumerd.wire.errors import EncodeError, FrameError
+from consumerd.wire.v08.schema import Type
+from consumerd.wire.v08.varint import read_uvarint, uvarint
+
+Data = bytes | memoryview
+Budget = list[int]
+Reader = Callable[[Data, int, Budget], tuple[Any, int]]
+Append = Callable[[Any], object]
+Writer = Callable[[Any, Append], None]
+
+#: Letters of `struct` for the types of fixed width.
+FORMATS = {Type.BOOLEAN: "?", Type.INT8: "b", Type.INT16: "h", Type.INT32: "i", Type.INT64: "q"}
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+UUID_SIZE = 16
+
+
+def _piece(data: Data, start: int, size: int, what: str) -> tuple[Data, int]:
+    end = start + size
+    if size < 0 or end > len(data):
+        raise FrameError(f"{what} of {size} bytes where {len(data) - start} are left")
+    return data[start:end], end
+
+
+def _short_length(data: Data, position: int) -> tuple[int, int]:
+    return _INT16.unpack_from(data, position)[0], position + 2
+
+
+def _long_length(data: Data, position: int) -> tuple[int, int]:
+    return _INT32.unpack_from(data, position)[0], position + 4
+
+
+def _compact_length(data: Data, position: int) -> tuple[int, int]:
+    size, position = read_uvarint(data, position)
+    return size - 1, position
+
+
+_LENGTHS = {Type.STRING: _short_length, Type.BYTES: _long_length, Type.RECORDS: _long_length, Type.ARRAY: _long_length}
+_NAMES = {Type.STRING: "a string", Type.BYTES: "a byte string", Type.RECORDS: "a record set", Type.ARRAY: "an array"}
+
+
+def _text(piece: Data) -> str:
+    try:
+        return str(piece, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FrameError(f"a string is not UTF-8: {error.reason} at its byte {error.start}") from None
+
+
+def _same(piece: Data) -> Data:
+    return piece
+
+
+_MAKERS: dict[Type, Callable[[Data], Any]] = {Type.STRING: _text, Type.BYTES: bytes, Type.RECORDS: _same}
+
+
+def sized_reader(kind: Type, *, nullable: bool, compact: bool) -> Reader:
+    """The reader of STRING, BYTES or RECORDS."""
+    length = _compact_length if compact else _LENGTHS[kind]
+    what = _NAMES[kind]
+    make = _MAKERS[kind]
+
+    def read(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
+        size, position = length(data, position)
+        if size == -1 and nullable:
+            return None, position
+        piece, position = _piece(data, position, size, what)
+        return make(piece), position
+
+    return read
+
+
+def read_uuid(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
+    """16 bytes."""
+    piece, position = _piece(data, position, UUID_SIZE, "an id")
+    return bytes(piece), position
+
+
+def count_reader(smallest: int, *, nullable: bool, compact: bool) -> Reader:
+    """The reader of an array's count, None for null. `smallest`: the fewest bytes that an element can have."""
+    length = _compact_length if compact else _long_length
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        count, position = length(data, position)
+        if count == -1 and nullable:
+            return None, position
+        if count < 0 or count * smallest > len(data) - position:
+            raise FrameError(f"an array of {count} elements where {len(data) - position} bytes are left")
+        budget[0] -= count
+        if budget[0] < 0:
+            raise FrameError("the arrays of a message have more elements than the limit allows")
+        return count, position
+
+    return read
+
+
+def numbers_reader(letter: str, count: Reader) -> Reader:
+    """The reader of an array of numbers."""
+    width = struct.calcsize(f">{letter}")
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        length, position = count(data, position, budget)
+        if not length:
+            return (None if length is None else []), position
+        return list(struct.unpack_from(f">{length}{letter}", data, position)), position + length * width
+
+    return read
+
+
+def _length_writer(kind: Type, compact: bool) -> Callable[[int], bytes]:
+    if compact:
+        return lambda size: uvarint(size + 1)
+    pack = (_INT16 if kind is Type.STRING else _INT32).pack
+    what = _NAMES[kind]
+
+    def write(size: int) -> bytes:
+        try:
+            return pack(size)
+        except struct.error:
+            raise EncodeError(f"{what} of {size} is too long") from None
+
+    return write
+
+
+def sized_writer(kind: Type, *, nullable: bool, compact: bool) -> Writer:
+    """The writer of STRING, BYTES or RECORDS."""
+    length = _length_writer(kind, compact)
+    null = length(-1)
+    what = _NAMES[kind]
+
+    def write_text(value: Any, append: Append) -> None:
+        if isinstance(value, str):
+            try:
+                piece = value.encode()
+            except UnicodeEncodeError:
+                raise EncodeError(f"the string {value[:20]!r} cannot be sent: not UTF-8") from None
+            append(length(len(piece)))
+            append(piece)
+        elif value is None and nullable:
+            append(null)
+        else:
+            raise EncodeError(f"{what} is wanted, not {value!r:.40}")
+
+    def write_bytes(value: Any, append: Append) -> None:
+        if isinstance(value, bytes | bytearray | memoryview):
+            append(length(len(value)))
+            append(value)
+        elif value is None and nullable:
+            append(null)
+        else:
+            raise EncodeError(f"{what} is wanted, not {value!r:.40}")
+
+    return write_text if kind is Type.STRING else write_bytes
+
+
+def write_uuid(value: Any, append: Append) -> None:
+    """16 bytes."""
+    if not (isinstance(value, bytes) and len(value) == UUID_SIZE):
+        raise EncodeError(f"an id of {UUID_SIZE} bytes is wanted, not {value!r:.40}")
+    append(value)
+
+
+def count_writer(*, nullable: bool, compact: bool) -> Writer:
+    """The writer of an array's count; takes the array."""
+    length = _length_writer(Type.ARRAY, compact)
+
+    def write(value: Any, append: Append) -> None:
+        if isinstance(value, list | tuple):
+            append(length(len(value)))
+        elif value is None and nullable:
+            append(length(-1))
+        else:
+            raise EncodeError(f"an array is wanted, not {value!r:.40}")
+
+    return write
+
+
+def numbers_writer(letter: str, count: Writer) -> Writer:
+    """The writer of an array of numbers."""
+
+    def write(value: Any, append: Append) -> None:
+        count(value, append)
+        if value:
+            try:
+                append(struct.pack(f">{len(value)}{letter}", *value))
+            except struct.error as error:
+                raise EncodeError(f"an array of numbers holds what does not fit: {error}") from None
+
+    return write
+
+
+def elements_reader(read_element: Reader, count: Reader) -> Reader:
+    """The reader of an array of anything."""
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        length, position = count(data, position, budget)
+        if length is None:
+            return None, position
+        values = []
+        for _ in range(length):
+            value, position = read_element(data, position, budget)
+            values.append(value)
+        return values, position
+
+    return read
+
+
+def elements_writer(write_element: Writer, count: Writer) -> Writer:
+    """The writer of an array of anything."""
+
+    def write(value: Any, append: Append) -> None:
+        count(value, append)
+        for element in value or ():
+            write_element(element, append)
+
+    return write
