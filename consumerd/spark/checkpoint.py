@@ -1,8 +1,8 @@
 """What the checkpoint of a streaming query says: up to where each batch was planned, and which ones were committed.
 
-Strategy: Structured Streaming keeps two logs of small files, `offsets/<batch>` before a batch runs and `commits/<batch>`
-after it. They are read as they lie there, by whichever file system they are on, and never written. Spark deletes the
-old ones, so only the newest batches can be asked for.
+Strategy: Structured Streaming keeps two logs of small files, `offsets/<batch>` from before a batch runs and
+`commits/<batch>` from after it. They are read as they lie there, by whichever file system they are on, and never
+written. Spark deletes the old ones, so only the newest batches can be asked for.
 """
 
 from __future__ import annotations
