@@ -1,16 +1,16 @@
 """What became of each batch of a streaming query: how long it took, and how far the source's end was away.
 
 Strategy: Spark remembers the last hundred batches of a running query and forgets them when it ends. While a query is
-waited for, its new batches are appended to a file of JSON lines, one `write` each, so a kill leaves at most a torn last
-line, which readers leave out and the next writer ends. The file serves reports only: nothing is ever resumed from it,
-so what could not be written costs a log line and no batch. It is bounded: at `MAX_BYTES` it becomes `<name>.1`, and
-what had that name goes. A line names the partitions that are furthest behind and none of the others, since there may
-be thousands.
+waited for, its new batches are added to a file of JSON lines, which is replaced as a whole, since not every file system
+can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, of two neighbours the one further behind
+stays, so the past is kept ever more coarsely and never forgotten. A line names the partitions that are furthest behind
+and none of the others, since there may be thousands.
+
+The file serves reports only. Nothing is ever resumed from it, so what could not be written costs a log line, no batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from dataclasses import asdict, dataclass
@@ -18,14 +18,21 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
+from py4j.protocol import Py4JJavaError
+
+from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-MAX_BYTES: Final = 16 << 20
+    from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.tables.files import Files
+
+#: Lines of a file: about 1 MB.
+MAX_BATCHES: Final = 4096
 #: Partitions named per batch.
 NAMED: Final = 5
 _log = structlog.get_logger(__name__)
@@ -68,50 +75,34 @@ class ProgressHistory:
 
 
 class ProgressLog:
-    """The file of one query. `path` is on a file system of this machine; its folder is made when needed."""
+    """The file of one query, which need not exist yet."""
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, files: Files, path: str, *, max_batches: int = MAX_BATCHES) -> None:
+        self._files = files
         self._path = path
-        self._older = path.with_name(f"{path.name}.1")
-        self._max_bytes = max_bytes
-
-    def append(self, batches: Iterable[BatchProgress]) -> None:
-        """Add lines. Raises OSError."""
-        lines = b"".join(_encode(batch) for batch in batches)
-        if not lines:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists() and self._path.stat().st_size + len(lines) > self._max_bytes:
-            self._path.replace(self._older)
-        with self._path.open("ab", buffering=0) as file:
-            file.write(lines if self._ends_whole() else b"\n" + lines)
+        self._max_batches = max_batches
 
     def read(self) -> ProgressHistory:
-        """All that was noted; nothing where there is no file. Raises OSError.
+        """All that was noted; nothing where there is no file. Raises OSError or Py4JJavaError, as `files` do."""
+        decoded = [_decode(line) for line in (self._files.read(self._path) or b"").splitlines() if line.strip()]
+        batches = tuple(batch for batch in decoded if batch is not None)
+        return ProgressHistory(batches, len(decoded) - len(batches))
 
-        A batch that was tried again after a kill counts as it went last.
-        """
-        found: dict[tuple[str, int], BatchProgress] = {}
-        unreadable = 0
-        for line in self._lines():
-            batch = _decode(line)
-            if batch is None:
-                unreadable += 1
-            else:
-                found[batch.query, batch.batch] = batch
-        return ProgressHistory(tuple(sorted(found.values(), key=lambda batch: batch.started)), unreadable)
+    def add(self, batches: Iterable[BatchProgress]) -> None:
+        """Note these too; a batch that was tried again after a kill counts as it went last. Raises as `read`."""
+        known = {(batch.query, batch.batch): batch for batch in (*self.read().batches, *batches)}
+        kept = sorted(known.values(), key=lambda batch: batch.started)
+        while len(kept) > self._max_batches:
+            half = len(kept) // 2
+            kept = [*thin(kept[:half]), *kept[half:]]
+        self._files.make_folder(self._path.rpartition("/")[0])
+        self._files.replace(self._path, b"".join(_encode(batch) for batch in kept))
 
-    def _lines(self) -> Iterator[bytes]:
-        for path in (self._older, self._path):
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                yield from (line for line in file if line.strip())
 
-    def _ends_whole(self) -> bool:
-        if not self._path.stat().st_size:
-            return True
-        with self._path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) == b"\n"
+def open_log(spark: SparkSession, pipeline: PipelineSpec, step: str) -> ProgressLog:
+    """The file of a step's query. Raises TablePathError."""
+    path, files = locate(spark, f"{pipeline.base}/_progress/{step}.ndjson", renames=False)
+    return ProgressLog(files, path)
 
 
 class ProgressRecorder:
@@ -130,12 +121,12 @@ class ProgressRecorder:
             return
         self._last = max(batch.batch for batch in fresh)
         try:
-            self._progress_log.append(fresh)
-        except OSError as error:
+            self._progress_log.add(fresh)
+        except (OSError, Py4JJavaError) as error:
             _log.warning("the progress of a query could not be noted", query=str(self._query.id), error=str(error))
 
 
-def await_recording(query: StreamingQuery, log: ProgressLog, *, interval: float = 2.0) -> None:
+def await_recording(query: StreamingQuery, log: ProgressLog, *, interval: float = 5.0) -> None:
     """Wait until the query ends, noting its batches all the while. Raises what `awaitTermination` raises."""
     recorder = ProgressRecorder(query, log)
     try:
@@ -143,6 +134,11 @@ def await_recording(query: StreamingQuery, log: ProgressLog, *, interval: float 
             recorder.poll()
     finally:
         recorder.poll()
+
+
+def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:
+    """Half as many: of each two neighbours the one that was further behind."""
+    return [max(batches[at : at + 2], key=lambda batch: batch.behind or 0) for at in range(0, len(batches), 2)]
 
 
 def measure(progress: Mapping[str, Any]) -> BatchProgress | None:

@@ -11,12 +11,14 @@ import pytest
 from consumerd.spark.progress import (
     BatchProgress,
     PartitionLag,
+    ProgressHistory,
     ProgressLog,
     ProgressRecorder,
     await_recording,
     lag,
     measure,
 )
+from consumerd.spark.tables.files import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,53 +89,46 @@ def test_a_source_whose_end_went_back_is_not_ahead_of_itself() -> None:
     assert lag('{"t": {"0-1": 5}}', '{"t": {"0-1": 3}}') == [PartitionLag("t", "0-1", 0)]
 
 
-def test_batches_are_read_as_they_were_written(tmp_path: Path) -> None:
-    log = ProgressLog(tmp_path / "deep" / "land.ndjson")
+@pytest.fixture
+def log(tmp_path: Path) -> ProgressLog:
+    return ProgressLog(LocalFiles(), f"{tmp_path}/deep/land.ndjson", max_batches=64)
+
+
+def test_batches_are_read_as_they_were_written(log: ProgressLog) -> None:
     assert log.read().batches == ()
-    log.append([BATCH])
+    log.add([BATCH])
     again = replace(BATCH, run="s", started=STARTED + timedelta(minutes=1), seconds=2.0)
-    log.append([replace(BATCH, batch=4, behind=None, furthest=()), again])
+    log.add([replace(BATCH, batch=4, behind=None, furthest=()), again])
     history = log.read()
     assert [(batch.batch, batch.run, batch.behind) for batch in history.batches] == [(4, "r", None), (3, "s", 90)]
     assert history.batches[1] == again
 
 
-def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
-    log = ProgressLog(tmp_path / "land.ndjson")
-    log.append([BATCH, replace(BATCH, batch=4)])
-    whole = (tmp_path / "land.ndjson").read_bytes()
-    for cut in range(1, len(whole)):
-        (tmp_path / "land.ndjson").write_bytes(whole[:cut])
-        log.append([replace(BATCH, batch=5)])
-        history = log.read()
-        numbers = [batch.batch for batch in history.batches]
-        complete = [3] * (cut >= whole.index(b"\n")) + [4] * (cut >= len(whole) - 1)
-        assert numbers == [*complete, 5]
-        assert history.unreadable == (cut not in {whole.index(b"\n"), whole.index(b"\n") + 1, len(whole) - 1})
+@pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b'{"started": 3}', b'{"started": "2026"}', b'{"query"'])
+def test_lines_that_cannot_be_read_are_counted_and_then_gone(log: ProgressLog, tmp_path: Path, line: bytes) -> None:
+    log.add([BATCH])
+    with (tmp_path / "deep" / "land.ndjson").open("ab") as file:
+        file.write(line + b"\n\n")
+    history = log.read()
+    assert (history.batches, history.unreadable) == ((BATCH,), 1)
+    log.add([])
+    assert log.read() == ProgressHistory((BATCH,))
 
 
-@pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b'{"started": 3}', b'{"started": "2026"}'])
-def test_foreign_lines_are_counted(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / "land.ndjson").write_bytes(line + b"\n\n")
-    history = ProgressLog(tmp_path / "land.ndjson").read()
-    assert (history.batches, history.unreadable) == ((), 1)
-
-
-def test_the_file_is_bounded(tmp_path: Path) -> None:
-    log = ProgressLog(tmp_path / "land.ndjson", max_bytes=2000)
-    for number in range(100):
-        log.append([replace(BATCH, batch=number)])
-    files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["land.ndjson", "land.ndjson.1"]
-    assert all(file.stat().st_size <= 2000 for file in files)
-    numbers = [batch.batch for batch in log.read().batches]
-    assert numbers == list(range(numbers[0], 100))
-    assert len(numbers) >= 5
+def test_the_file_is_bounded_and_reaches_back_to_the_beginning(log: ProgressLog) -> None:
+    for number in range(300):
+        log.add([replace(BATCH, batch=number, started=STARTED + timedelta(seconds=number), behind=number % 7)])
+    batches = log.read().batches
+    numbers = [batch.batch for batch in batches]
+    assert len(numbers) <= 64
+    assert numbers[0] < 30
+    assert numbers[-32:] == list(range(268, 300))
+    assert numbers == sorted(set(numbers))
+    assert 6 in {batch.behind for batch in batches[:8]}  # the worst of the oldest survive
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("the query failed")])
-def test_a_query_is_noted_until_its_end(tmp_path: Path, error: Exception | None) -> None:
-    log = ProgressLog(tmp_path / "land.ndjson")
+def test_a_query_is_noted_until_its_end(log: ProgressLog, error: Exception | None) -> None:
     query: Any = Query(5, error)
     wait: Callable[[], None] = lambda: await_recording(query, log, interval=0)  # noqa: E731
     if error:
@@ -141,13 +136,12 @@ def test_a_query_is_noted_until_its_end(tmp_path: Path, error: Exception | None)
             wait()
     else:
         wait()
-    assert [(batch.batch, batch.behind) for batch in log.read().batches] == [(n, 50 - 10 * n) for n in range(5)]
-    assert (tmp_path / "land.ndjson").read_bytes().count(b"\n") == 5
+    assert sorted((batch.batch, batch.behind) for batch in log.read().batches) == [(n, 50 - 10 * n) for n in range(5)]
 
 
 def test_a_file_that_cannot_be_written_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
     query: Any = Query(1)
     query.awaitTermination(0)
-    ProgressRecorder(query, ProgressLog(tmp_path / "folder" / "land.ndjson")).poll()
+    ProgressRecorder(query, ProgressLog(LocalFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
     assert "could not be noted" in capsys.readouterr().out
