@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import ConnectError
 from consumerd.net.settings import ConnectionSettings
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 DEFAULT_SETTINGS = ConnectionSettings()
 
@@ -39,13 +42,18 @@ class Connection(Protocol):
 Connector = Callable[[str, int], Awaitable[Connection]]
 
 
-async def connect(host: str, port: int, *, settings: ConnectionSettings = DEFAULT_SETTINGS) -> BrokerConnection:
-    """Connect to a broker within `settings.connect_timeout` seconds. Raises ConnectError; safe to cancel."""
+async def connect(
+    host: str, port: int, *, settings: ConnectionSettings = DEFAULT_SETTINGS, ssl: SSLContext | None = None
+) -> BrokerConnection:
+    """Connect to a broker within `settings.connect_timeout` seconds, with TLS if `ssl` is given.
+
+    Raises ConnectError; safe to cancel.
+    """
     loop = asyncio.get_running_loop()
     made = BrokerConnection(host, port, settings)
     try:
         async with asyncio.timeout(settings.connect_timeout):
-            transport, _ = await loop.create_connection(lambda: made, host, port)
+            transport, _ = await loop.create_connection(lambda: made, host, port, ssl=ssl)
     except TimeoutError:
         made.abort()
         raise ConnectError(

@@ -1,7 +1,7 @@
 """One pipelined connection to a broker: requests go out as they come, answers come back in the same order.
 
-Strategy. Kafka 0.7 has no correlation id: an answer belongs to the oldest request that still waits (golden notes, 1).
-So the whole state is a queue of waiting futures beside a `FrameReceiver`, and one rule guards it: *the queue is popped
+Strategy. Kafka 0.7 has no correlation id: an answer belongs to the oldest request that still waits (golden notes, 1);
+later brokers send one and keep the order all the same. So the whole state is a queue of waiting futures beside a `FrameReceiver`, and one rule guards it: *the queue is popped
 by a complete frame and by nothing else*.
 
 - A request enters the queue in the same step in which its bytes are given to the transport; a lock that is fair by
@@ -192,19 +192,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _admit(self, size: int) -> None:
         if not self._waiting:
             raise BadFrameError(
-                f"broker {self.address} sent {size} bytes that nobody asked for; is it a Kafka 0.7 broker?",
+                f"broker {self.address} sent {size} bytes that nobody asked for; is it a Kafka broker?",
                 blamed=True,
             )
         if size < SMALLEST_BODY:
             raise BadFrameError(
-                f"broker {self.address} sent a frame of {size} bytes, which cannot be; is it a Kafka 0.7 broker?",
+                f"broker {self.address} sent a frame of {size} bytes, which cannot be; is it a Kafka broker?",
                 blamed=True,
             )
         limit = self._waiting[0].max_response
         if size > limit:
             raise FrameTooLargeError(
                 f"broker {self.address} announced an answer of {size} bytes where at most {limit} were asked for;"
-                " is it a Kafka 0.7 broker?",
+                " is it a Kafka broker?",
                 blamed=True,
             )
 
