@@ -1,0 +1,182 @@
+"""What a report says, as plain values: what `measure` finds and `page` shows. Nothing here knows Spark or HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from consumerd.spark.progress import ProgressHistory
+
+#: Reasons that are shown by themselves; all others are one line.
+TOP_REASONS = 20
+#: Size classes per doubling: a percentile is at most 9 % off where messages have many sizes, and exact where few.
+CLASSES_PER_DOUBLING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What landed with one batch, or within a stretch of time."""
+
+    start: datetime
+    rows: int
+    #: Bytes of values.
+    size: int
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Messages of similar size: class `number` holds those whose size + 1 is around 2 ** (number / 8)."""
+
+    number: int
+    rows: int
+    smallest: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the values are, in bytes; classes in order, none empty."""
+
+    classes: tuple[SizeClass, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.classes)
+
+    def percentile(self, share: float) -> int:
+        """The size that this share (0 to 1) of the messages does not exceed. There must be messages."""
+        rank = max(1.0, share * self.rows)
+        seen = 0
+        for one in self.classes:
+            if seen + one.rows >= rank:
+                within = (rank - seen) / one.rows
+                return round(one.smallest + within * (one.largest - one.smallest))
+            seen += one.rows
+        return self.classes[-1].largest
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What is in bronze."""
+
+    rows: int = 0
+    size: int = 0
+    #: Rows whose bytes could not be decoded; they have no value, or one with a wrong CRC.
+    corrupt: int = 0
+    batches: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    #: Width of the intervals; None where each is one batch.
+    width: timedelta | None = None
+    intervals: tuple[Interval, ...] = ()
+    sizes: Sizes = field(default_factory=Sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One quarantined message: where it is, and how its value begins (bytes as they are)."""
+
+    where: str
+    value: bytes | None
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why so many rows are in quarantine."""
+
+    text: str
+    rows: int
+    samples: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The most frequent reasons, and what else there is."""
+
+    rows: int = 0
+    reasons: tuple[Reason, ...] = ()
+    other_reasons: int = 0
+
+    @property
+    def other_rows(self) -> int:
+        return self.rows - sum(reason.rows for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The newest rows of a table, as text."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition, expected against landed."""
+
+    topic: str
+    partition: str
+    #: First offset expected and the offset after the last; None where nobody could say.
+    start: int | None
+    end: int | None
+    rows: int
+    duplicates: int
+    #: Half-open offset ranges that should have landed and have not.
+    gaps: tuple[tuple[int, int], ...] = ()
+    note: str = ""
+
+    @property
+    def fine(self) -> bool:
+        return not (self.gaps or self.duplicates or self.note)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """All partitions. `digest` does not depend on the order of the rows."""
+
+    partitions: tuple[PartitionState, ...]
+    digest: str = ""
+
+    @property
+    def gaps(self) -> int:
+        return sum(len(one.gaps) for one in self.partitions)
+
+    @property
+    def missing_bytes(self) -> int:
+        return sum(end - start for one in self.partitions for start, end in one.gaps)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(one.duplicates for one in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of a report. A None is a step that the pipeline does not have, or that has not run yet."""
+
+    pipeline: str
+    made: datetime
+    #: What the pipeline reads, for people: option and value.
+    source: Sequence[tuple[str, str]]
+    landed: Landed
+    progress: ProgressHistory
+    refined: int | None = None
+    quarantine: Quarantine | None = None
+    aggregate: Preview | None = None
+    reconciled: Reconciled | None = None
+    #: By step, what its result says of itself.
+    steps: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    @property
+    def unaccounted(self) -> int | None:
+        """Rows of bronze that are neither in silver nor in quarantine: duplicates, and what is not refined yet."""
+        if self.refined is None or self.quarantine is None:
+            return None
+        return self.landed.rows - self.refined - self.quarantine.rows

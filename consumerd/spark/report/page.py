@@ -1,0 +1,61 @@
+"""A report as one HTML page: everything it needs is in it, nothing is fetched, and no foreign text becomes markup.
+
+Strategy: the template beside this module, with autoescape, gets the facts, the plots (our own SVG, the only thing that
+is put in as it is) and the words for numbers. A content security policy in the page allows styles in it and nothing
+else, so that even markup that slipped through would not run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jinja2
+from markupsafe import Markup
+
+import consumerd
+from consumerd.spark.report import wording
+from consumerd.spark.report.facts import TOP_REASONS
+from consumerd.spark.report.plots import plot_lag, plot_sizes, plot_throughput
+
+if TYPE_CHECKING:
+    from consumerd.spark.report.facts import Facts
+    from consumerd.spark.report.plots import Plot
+
+#: Partitions that are listed; those with something to tell come first.
+MAX_PARTITIONS = 200
+#: Gaps that are named of one partition.
+MAX_GAPS = 20
+PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
+
+
+def render(facts: Facts) -> str:
+    """The page. The same facts give the same text."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("consumerd.spark.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        name: getattr(wording, name) for name in ("count", "size", "duration", "moment", "printable")
+    } | {"inline": _inline}
+    landed = facts.landed
+    reconciled = facts.reconciled
+    listed = sorted(reconciled.partitions, key=lambda one: one.fine)[:MAX_PARTITIONS] if reconciled else []
+    return environment.get_template("report.html").render(
+        facts=facts,
+        landed=landed,
+        version=consumerd.__version__,
+        throughput=plot_throughput(landed) if landed.intervals else None,
+        lag=plot_lag(facts.progress.batches) if any(one.behind is not None for one in facts.progress.batches) else None,
+        sizes=plot_sizes(landed.sizes) if landed.sizes.classes else None,
+        percentiles=[(share, landed.sizes.percentile(share)) for share in PERCENTILES] if landed.sizes.classes else [],
+        partitions=listed,
+        max_gaps=MAX_GAPS,
+        top_reasons=TOP_REASONS,
+    )
+
+
+def _inline(plot: Plot) -> Markup:
+    return Markup(plot.svg)  # noqa: S704 - our own, of numbers and times alone

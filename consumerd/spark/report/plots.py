@@ -1,0 +1,274 @@
+"""The plots of a report as SVG to be put into a page: readable without colours, sight or network.
+
+Strategy: matplotlib draws with its SVG canvas alone (no pyplot, no window), in colours that stand for names; what it
+wrote is parsed, its metadata dropped, its ids made unique in the page, the colours replaced by CSS variables so that
+the page decides between light and dark, and a title and a description added. The same values give the same bytes. No
+text of the data gets into a plot: numbers and times only.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING
+from consumerd.spark.report.wording import brief, brief_size, count, duration, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from matplotlib.axes import Axes
+
+    from consumerd.spark.progress import BatchProgress
+    from consumerd.spark.report.facts import Landed, SizeClass, Sizes
+
+#: What stands for which CSS variable while matplotlib draws.
+_INK: Final = "#000001"
+_GRID: Final = "#000002"
+_FIRST: Final = "#000003"
+_SECOND: Final = "#000004"
+_LAG: Final = "#000005"
+_VARIABLES: Final = {
+    _INK: "var(--ink-soft)",
+    _GRID: "var(--line)",
+    _FIRST: "var(--first)",
+    _SECOND: "var(--second)",
+    _LAG: "var(--lag)",
+}
+_SETTINGS: Final[dict[Any, Any]] = {
+    "svg.hashsalt": "consumerd",
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.parse_math": False,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _GRID,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": _GRID,
+    "ytick.color": _GRID,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "ytick.major.size": 0,
+}
+_SVG: Final = "http://www.w3.org/2000/svg"
+_XLINK: Final = "http://www.w3.org/1999/xlink"
+#: More points than this are not to be told apart; each is then the largest of its neighbours.
+MAX_POINTS: Final = 400
+_SECOND_OF_DAY: Final = 1 / 86400
+#: Bars of the histogram.
+_MAX_BARS: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One picture: well-formed SVG without width and height, and what it says in words."""
+
+    svg: str
+    title: str
+    description: str
+
+
+def plot_throughput(landed: Landed) -> Plot:
+    """Rows and bytes per batch, or per stretch of time. There must be intervals."""
+    rows = [one.rows for one in landed.intervals]
+    sizes = [one.size for one in landed.intervals]
+    unit = "batch" if landed.width is None else duration(landed.width)
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, sharex=True)
+        _bars(upper, landed, rows, _FIRST)
+        _count_axis(upper, rows)
+        upper.set_title(f"rows per {unit}", loc="left", fontsize=9)
+        _bars(lower, landed, sizes, _SECOND)
+        _byte_axis(lower, sizes)
+        lower.set_title(f"bytes per {unit}", loc="left", fontsize=9)
+        if landed.width is None:
+            lower.set_xlabel("batch")
+
+    description = (
+        f"Bars, one per {unit}: {count(landed.rows)} rows and {size(landed.size)} altogether, "
+        f"at most {count(max(rows))} rows and {size(max(sizes))} per {unit}."
+    )
+    return _plot("throughput", "What landed over time", description, draw, height=3.6)
+
+
+def plot_lag(batches: Sequence[BatchProgress]) -> Plot:
+    """Bytes behind the source's end after each batch; batches that do not know it are left out. One must know."""
+    known = [(batch.ended, batch.behind) for batch in batches if batch.behind is not None]
+    points = thin(known)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        times = [_days(time) for time, _ in points]
+        values = [value for _, value in points]
+        axes.fill_between(times, values, step="post", color=_LAG, alpha=0.18, linewidth=0)
+        axes.step(times, values, where="post", color=_LAG, linewidth=1.6, marker="o", markersize=2.6)
+        axes.set_title("bytes behind the source's end", loc="left", fontsize=9)
+        _byte_axis(axes, values)
+        if times[0] == times[-1]:
+            axes.set_xlim(times[0] - _SECOND_OF_DAY, times[0] + _SECOND_OF_DAY)
+        _time_axis(axes)
+
+    most = max(value for _, value in known)
+    description = (
+        f"A line over {count(len(known))} batches: {size(known[0][1])} behind after the first, "
+        f"{size(most)} at most, {size(known[-1][1])} after the last."
+    )
+    return _plot("lag", "How far landing was behind", description, draw, height=2.6)
+
+
+def plot_sizes(sizes: Sizes) -> Plot:
+    """A histogram of the values' sizes over a logarithmic axis. There must be messages."""
+    bars, step = merge(sizes.classes)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        positions = [number + step / 2 for number, _ in bars]
+        axes.bar(positions, [rows for _, rows in bars], width=step * 0.92, color=_FIRST, linewidth=0)
+        low, high = bars[0][0] - 2 * step, bars[-1][0] + 3 * step
+        axes.set_xlim(low, high)
+        ticks = _size_ticks(low, high)
+        axes.set_xticks([_position(value) for value in ticks], [brief_size(value) for value in ticks])
+        axes.set_title("messages by size of the value", loc="left", fontsize=9)
+        _count_axis(axes, [rows for _, rows in bars])
+
+    description = (
+        f"A histogram of {count(sizes.rows)} values: half of them have up to {size(sizes.percentile(0.5))}, "
+        f"99 of 100 up to {size(sizes.percentile(0.99))}, the largest {size(sizes.classes[-1].largest)}."
+    )
+    return _plot("sizes", "Message sizes", description, draw, height=2.4)
+
+
+def thin(points: Sequence[tuple[datetime, int]]) -> list[tuple[datetime, int]]:
+    """At most `MAX_POINTS` of them: of each stretch the largest, and always the last."""
+    if len(points) <= MAX_POINTS:
+        return list(points)
+    step = -(-len(points) // (MAX_POINTS - 1))
+    kept = [max(points[start : start + step], key=lambda point: point[1]) for start in range(0, len(points), step)]
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def merge(classes: Sequence[SizeClass]) -> tuple[list[tuple[int, int]], int]:
+    """Bars of the histogram as (first class, rows), and how many classes each bar spans."""
+    step = 1
+    while (classes[-1].number - classes[0].number) // step >= _MAX_BARS:
+        step *= 2
+    bars: dict[int, int] = {}
+    for one in classes:
+        bars[one.number - one.number % step] = bars.get(one.number - one.number % step, 0) + one.rows
+    return list(bars.items()), step
+
+
+def _position(value: float) -> float:
+    """Where a size is on the axis of classes."""
+    return CLASSES_PER_DOUBLING * math.log2(value + 1)
+
+
+def _size_ticks(low: float, high: float) -> list[int]:
+    """Powers of two between two positions, not too many."""
+    shown = [value for value in (0, *(1 << power for power in range(40))) if low <= _position(value) <= high]
+    return shown[:: -(-len(shown) // 10) or 1]
+
+
+def _byte_ticks(most: int) -> list[int]:
+    """Multiples of a power of two that reach `most` in at most five steps."""
+    step = 1
+    while most > 5 * step:
+        step *= 2
+    return list(range(0, most + step, step))
+
+
+def _bars(axes: Axes, landed: Landed, values: Sequence[int], colour: str) -> None:
+    if landed.width is None:
+        batches = [one.batch or 0 for one in landed.intervals]
+        axes.bar(range(len(batches)), values, color=colour, linewidth=0)
+        axes.set_xlim(-1, max(len(batches), 8))
+        every = -(-len(batches) // 20)
+        axes.set_xticks(range(0, len(batches), every), [str(batch) for batch in batches[::every]])
+        return
+    starts = [_days(one.start) for one in landed.intervals]
+    axes.bar(starts, values, width=0.9 * (landed.width / timedelta(days=1)), align="edge", color=colour, linewidth=0)
+    _time_axis(axes)
+
+
+def _count_axis(axes: Axes, values: Sequence[int]) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_ylim(0, max(*values, 1) * 1.08)
+
+
+def _byte_axis(axes: Axes, values: Sequence[int]) -> None:
+    ticks = _byte_ticks(max(*values, 1))
+    axes.set_yticks(ticks, [brief_size(value) for value in ticks])
+    axes.set_ylim(0, max(*values, 1) * 1.08)
+
+
+def _time_axis(axes: Axes) -> None:
+    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+
+
+def _days(moment: datetime) -> float:
+    """As matplotlib counts time."""
+    return float(date2num(moment))  # type: ignore[no-untyped-call]
+
+
+def _plot(name: str, title: str, description: str, draw: Callable[[Figure], None], *, height: float) -> Plot:
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(9.0, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure)
+        written = io.BytesIO()
+        figure.savefig(written, format="svg", transparent=True)
+    return Plot(_inline(written.getvalue(), name, title, description), title, description)
+
+
+def _inline(written: bytes, name: str, title: str, description: str) -> str:
+    """The SVG as part of a page: see the module's strategy."""
+    root = ET.fromstring(written)  # noqa: S314 - our own output
+    for metadata in root.findall(f"{{{_SVG}}}metadata"):
+        root.remove(metadata)
+    for element in root.iter():
+        for attribute, value in list(element.attrib.items()):
+            element.set(attribute, _rewrite(attribute, value, name))
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{name}-title {name}-description")
+    for index, (tag, text) in enumerate((("title", title), ("desc", description))):
+        element = ET.Element(f"{{{_SVG}}}{tag}", id=f"{name}-{'title' if tag == 'title' else 'description'}")
+        element.text = text
+        root.insert(index, element)
+    ET.register_namespace("", _SVG)
+    ET.register_namespace("xlink", _XLINK)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _rewrite(attribute: str, value: str, name: str) -> str:
+    if attribute == "id":
+        return f"{name}-{value}"
+    if attribute == f"{{{_XLINK}}}href" and value.startswith("#"):
+        return f"#{name}-{value[1:]}"
+    value = value.replace("url(#", f"url(#{name}-")
+    return re.sub("#00000[1-5]", lambda found: _VARIABLES[found.group()], value)

@@ -1,0 +1,103 @@
+"""What the tables hold, as a report measures it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from consumerd.spark.report.facts import Landed, Quarantine, Sample
+from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
+from consumerd.spark.source.columns import schema_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+START = datetime(2026, 11, 21, 17, tzinfo=UTC)
+BRONZE = f"{schema_ddl()}, landed_at timestamp, batch bigint"
+
+
+def bronze(spark: SparkSession, rows: list[dict[str, Any]], *more: str) -> DataFrame:
+    schema = ", ".join((BRONZE, *more))
+    columns = [part.split(" ")[0] for part in schema.split(", ")]
+    defaults = {"topic": "clicks", "broker": 0, "partition": 1, "broker_partition": "0-1", "index": 0, "codec": "none"}
+    return spark.createDataFrame([tuple((defaults | row).get(name) for name in columns) for row in rows], schema)
+
+
+def row(batch: int, value: bytes | None, *, offset: int = 0, minutes: int = 0, **more: Any) -> dict[str, Any]:
+    return {"batch": batch, "value": value, "offset": offset, "landed_at": START + timedelta(minutes=minutes), **more}
+
+
+def test_nothing(spark: SparkSession) -> None:
+    assert measure_landed(bronze(spark, [])) == Landed()
+    assert measure_quarantine(bronze(spark, [], "reason string")) == Quarantine()
+
+
+def test_few_batches_are_told_apart(spark: SparkSession) -> None:
+    rows = [row(0, b"x" * 7), row(0, b""), row(3, b"x" * 1000, minutes=1), row(3, None, minutes=1, _corrupt="torn")]
+    landed = measure_landed(bronze(spark, rows))
+    assert (landed.rows, landed.size, landed.corrupt, landed.batches, landed.width) == (4, 1007, 1, 2, None)
+    assert (landed.first, landed.last) == (START, START + timedelta(minutes=1))
+    assert [(one.batch, one.start, one.rows, one.size) for one in landed.intervals] == [
+        (0, START, 2, 7),
+        (3, START + timedelta(minutes=1), 2, 1000),
+    ]
+    assert landed.sizes.rows == 3
+    assert [landed.sizes.percentile(share) for share in (0, 0.5, 1)] == [0, 7, 1000]
+
+
+def test_many_batches_are_shown_by_time_and_sizes_stay_within_nine_percent(spark: SparkSession) -> None:
+    frame = spark.range(20_000).select(
+        F.expr("cast(repeat('x', cast(id % 1000 as int)) as binary)").alias("value"),
+        (F.col("id") % 100).alias("batch"),
+        F.timestamp_seconds(F.lit(int(START.timestamp())) + F.col("id") % 100 * 60 + 30).alias("landed_at"),
+    )
+    landed = measure_landed(frame)
+    assert (landed.rows, landed.batches, landed.corrupt) == (20_000, 100, 0)
+    assert landed.width == timedelta(minutes=1)
+    assert [one.start for one in landed.intervals] == [START + timedelta(minutes=n) for n in range(100)]
+    assert sum(one.rows for one in landed.intervals) == 20_000
+    assert landed.size == sum(one.size for one in landed.intervals) == 20 * 999 * 500
+    for share in (0.1, 0.5, 0.9, 0.99):
+        assert landed.sizes.percentile(share) == pytest.approx(1000 * share, rel=0.09)
+
+
+def test_reasons_by_frequency_with_samples(spark: SparkSession) -> None:
+    hostile = "<script>alert(1)</script>"
+    rows = [row(0, b"\xff\x00" + b"y" * 500, offset=n, reason="often") for n in range(5, 10)]
+    rows += [row(0, None, offset=1, reason=hostile), row(0, b"", offset=2, reason=hostile)]
+    rows += [row(0, b"z", offset=n, reason="x" * 1000 + str(n)) for n in range(4)]
+    found = measure_quarantine(bronze(spark, rows, "reason string"))
+    assert (found.rows, found.other_reasons, found.other_rows) == (11, 0, 0)
+    assert [(one.text, one.rows) for one in found.reasons] == [("often", 5), ("x" * 300 + "…", 4), (hostile, 2)]
+    begin = b"\xff\x00" + b"y" * (MAX_VALUE - 2)
+    assert found.reasons[0].samples == (
+        Sample("clicks/0-1 at 5, index 0", begin, truncated=True),
+        Sample("clicks/0-1 at 9, index 0", begin, truncated=True),
+    )
+    assert [sample.value for sample in found.reasons[2].samples] == [None, b""]
+
+
+def test_very_many_reasons(spark: SparkSession) -> None:
+    frame = spark.range(50_000).select(
+        F.lit("t").alias("topic"),
+        F.lit("0-1").alias("broker_partition"),
+        F.col("id").alias("offset"),
+        F.lit(0).alias("index"),
+        F.lit(b"v").alias("value"),
+        F.when(F.col("id") < 10, "common").otherwise(F.concat(F.lit("reason "), F.col("id"))).alias("reason"),
+    )
+    found = measure_quarantine(frame)
+    assert (found.rows, len(found.reasons), found.other_reasons) == (50_000, 20, 49_971)
+    assert (found.reasons[0].text, found.reasons[0].rows, found.other_rows) == ("common", 10, 49_971)
+
+
+def test_a_preview_is_text(spark: SparkSession) -> None:
+    frame = spark.range(50).selectExpr("id", "cast('a' as binary) as b", "if(id = 49, null, map('k', id)) as `a.b``c`")
+    found = preview(frame, ["id"])
+    assert found.columns == ("id", "b", "a.b`c")
+    assert found.total == 50
+    assert found.rows[:2] == (("49", "61", ""), ("48", "61", "{k -> 48}"))
+    assert len(found.rows) == 20

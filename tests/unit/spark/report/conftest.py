@@ -1,0 +1,79 @@
+"""Facts to be shown, harmless and hostile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from consumerd.spark.progress import BatchProgress, PartitionLag, ProgressHistory
+from consumerd.spark.report.facts import (
+    Facts,
+    Interval,
+    Landed,
+    PartitionState,
+    Preview,
+    Quarantine,
+    Reason,
+    Reconciled,
+    Sample,
+    SizeClass,
+    Sizes,
+)
+
+START = datetime(2026, 11, 21, 17, tzinfo=UTC)
+HOSTILE = "<script>alert('1')</script>\"'&${x}$\\frac{1}{2}$\u202e\x00\x1b[31m{{ 7 * 7 }}]]>"
+
+
+@pytest.fixture
+def facts() -> Facts:
+    """A pipeline that has everything, wherever text comes from outside with HOSTILE in it."""
+    minutes = [START + timedelta(minutes=n) for n in range(60)]
+    sizes = Sizes((SizeClass(0, 1, 0, 0), SizeClass(56, 98, 130, 140), SizeClass(100, 1, 5900, 5900)))
+    batches = [
+        BatchProgress("q", "r", n, at, 2.5, 1000 * (59 - n), (PartitionLag(HOSTILE, HOSTILE, 5),) if n == 59 else ())
+        for n, at in enumerate(minutes)
+    ]
+    return Facts(
+        pipeline=HOSTILE,
+        made=START + timedelta(hours=1),
+        source=((HOSTILE, HOSTILE), ("subscribe", "clicks")),
+        landed=Landed(
+            rows=6000,
+            size=810_000,
+            corrupt=2,
+            batches=60,
+            first=minutes[0],
+            last=minutes[-1],
+            width=timedelta(minutes=1),
+            intervals=tuple(Interval(at, 100, 13_500) for at in minutes),
+            sizes=sizes,
+        ),
+        progress=ProgressHistory(tuple(batches), unreadable=1),
+        refined=5900,
+        quarantine=Quarantine(
+            90,
+            (
+                Reason(HOSTILE, 50, (Sample(HOSTILE, b"\xff\xfe" + HOSTILE.encode(), truncated=True),)),
+                Reason("none", 30, (Sample("a", None, truncated=False), Sample("b", b"", truncated=False))),
+            ),
+            other_reasons=7,
+        ),
+        aggregate=Preview((HOSTILE, "rows"), ((HOSTILE, "1"),), total=4711),
+        reconciled=Reconciled(
+            (
+                PartitionState("clicks", "0-1", 0, 900, 10, 0),
+                PartitionState(
+                    HOSTILE, HOSTILE, None, None, 0, 3, tuple((10 * n, 10 * n + 5) for n in range(30)), HOSTILE
+                ),
+            ),
+            digest=HOSTILE,
+        ),
+        steps={HOSTILE: {HOSTILE: [HOSTILE], "rows": 1}},
+    )
+
+
+@pytest.fixture
+def empty() -> Facts:
+    """A pipeline that has not run."""
+    return Facts("fresh", START, (("path", "archive"),), Landed(), ProgressHistory())

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+from consumerd.spark.progress import BatchProgress, ProgressHistory
+from consumerd.spark.report.facts import Interval, PartitionState, Quarantine, Reconciled
+from consumerd.spark.report.page import MAX_PARTITIONS, render
+
+if TYPE_CHECKING:
+    from consumerd.spark.report.facts import Facts
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+FETCHING = {"src", "srcset", "href", "data", "action", "formaction", "poster", "background"}
+
+
+class Page(HTMLParser):
+    """What a browser would see; fails where tags are not nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "title"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_foreign_text_stays_text(facts: Facts) -> None:
+    text = render(facts)
+    page = Page(text)
+    assert not {"script", "iframe", "object", "embed", "img", "link", "base", "form", "frac"} & {
+        tag for tag, _ in page.tags
+    }
+    assert "{{ 7 * 7 }}" in page.text
+    assert page.text.count("<script>alert('1')</script>") >= 12
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert r"\x00\x1b[31m" in page.text
+    assert r"\u202e" in page.text
+    assert r"\xff\xfe<script>" in page.text
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+
+
+def test_the_page_fetches_nothing(facts: Facts) -> None:
+    page = Page(render(facts))
+    for tag, attributes in page.tags:
+        for name, value in attributes.items():
+            if name.removeprefix("xlink:") in FETCHING:
+                assert (value or "").startswith("#"), (tag, name, value)
+            assert "url(" not in (value or "").replace("url(#", "")
+    (policy,) = [one for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+    assert "@import" not in render(facts)
+
+
+def test_names_are_unique_and_lead_somewhere(facts: Facts) -> None:
+    text = render(facts)
+    page = Page(text)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
+    labels = {one for _, attributes in page.tags for one in (attributes.get("aria-labelledby") or "").split() if one}
+    assert named
+    assert labels
+    assert (named | labels) <= set(ids)
+
+
+def test_the_plots_have_words_and_tables(facts: Facts) -> None:
+    page = Page(render(facts))
+    assert [one["role"] for one in page.all("svg")] == ["img"] * 3
+    assert len(page.all("title")) == 1 + 3
+    assert len(page.all("desc")) == 3
+    assert "6,000 rows and 791.0 KiB altogether" in page.text
+    assert "57.6 KiB behind after the first, 57.6 KiB at most, 0 B after the last" in page.text
+    assert len(page.all("table")) == 8
+
+
+def test_the_same_facts_give_the_same_page(facts: Facts) -> None:
+    assert render(facts) == render(facts)
+
+
+def test_totals(facts: Facts) -> None:
+    page = Page(render(facts))
+    for words in (
+        "Landed 6,000 791.0 KiB of values",
+        "Refined 5,900 10 of bronze neither here nor quarantined",
+        "Quarantined 90",
+        "Gaps 30 150 B missing",
+        "Duplicates 3 in bronze",
+        "Undecodable 2",
+        "30 gaps (150 B missing) and 3 duplicates in what landed",
+        "7 other reasons 10 11.1 %",
+        "The newest 1 of 4,711 rows",
+        "0 to 5 (5 B)",
+        "190 to 195 (5 B) and 10 more",
+    ):
+        assert words in page.text
+    assert "200 to 205" not in page.text
+
+
+def test_a_pipeline_that_is_fine_says_so(facts: Facts) -> None:
+    fine = Reconciled((PartitionState("clicks", "0-1", 0, 900, 10, 0),))
+    page = Page(render(replace(facts, reconciled=fine, quarantine=Quarantine())))
+    assert "Everything that was to land has landed, once." in page.text
+    assert "Empty: whatever was refined could be parsed." in page.text
+    assert "clicks 0-1 0 900 10 0 none" in page.text
+    assert all("bad" not in (attributes.get("class") or "") for tag, attributes in page.tags if tag == "p")
+
+
+def test_a_pipeline_that_has_not_run(empty: Facts) -> None:
+    page = Page(render(empty))
+    assert page.all("svg") == []
+    for words in (
+        "Not reconciled",
+        "Nothing has landed yet.",
+        "No batch was noted",
+        "There are no values to measure.",
+        "Nothing has been refined yet.",
+        "Refined not yet Quarantined not yet Gaps unknown Duplicates unknown in bronze",
+    ):
+        assert words in page.text
+
+
+def test_one_batch_that_does_not_know_its_lag(facts: Facts) -> None:
+    start = facts.landed.intervals[0].start
+    landed = replace(facts.landed, width=None, intervals=(Interval(start, 6000, 810_000, batch=0),))
+    progress = ProgressHistory((BatchProgress("q", "r", 0, start, 1.0, None),))
+    page = Page(render(replace(facts, landed=landed, progress=progress)))
+    assert "The source does not tell where it ends" in page.text
+    assert "0 2026-11-21 17:00:00 UTC 1.0 s unknown" in page.text
+    known = ProgressHistory((replace(progress.batches[0], behind=0),))
+    assert len(Page(render(replace(facts, landed=landed, progress=known))).all("svg")) == 3
+
+
+def test_partitions_with_findings_come_first(facts: Facts) -> None:
+    partitions = [PartitionState("t", f"0-{n}", 0, 9, 1, 0) for n in range(1000)]
+    partitions[700] = replace(partitions[700], gaps=((3, 5),))
+    page = Page(render(replace(facts, reconciled=Reconciled(tuple(partitions)))))
+    assert f"{MAX_PARTITIONS} of 1,000 partitions, those with findings first" in page.text
+    assert "gaps t 0-700 0 9 1 0 3 to 5 (2 B) t 0-0" in page.text
+    assert "0-300" not in page.text
