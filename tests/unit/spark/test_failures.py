@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from consumerd.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.fetch.errors import BrokerUnknownError
+from consumerd.spark.failures import SparkFailedError, declared, declared_errors
+
+TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+    raise ValueError("consumerd.errors.NotFoundError: quoted, not raised")
+consumerd.errors.BrokerError: the inner one
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "x.py", line 2, in plan
+{last}
+\tat org.apache.spark.sql.Thing(Thing.scala:1)
+"""
+
+
+def test_the_last_declared_error_of_a_traceback_is_made_anew() -> None:
+    error = declared(PySparkException(TRACEBACK.format(last="consumerd.errors.NotFoundError: no topic 'a: b'; see x.")))
+    assert type(error) is NotFoundError
+    assert str(error) == "no topic 'a: b'; see x."
+    assert error.exit_code is ExitCode.NOT_FOUND
+
+
+def test_an_error_that_is_made_of_more_than_a_sentence_keeps_its_class_and_its_sentence() -> None:
+    error = declared(PySparkException("x: consumerd.fetch.errors.BrokerUnknownError: broker 7 is not there"))
+    assert type(error) is BrokerUnknownError
+    assert str(error) == "broker 7 is not there"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "consumerd.errors.Nothing: x",
+        "consumerd.nothing.NotFoundError: x",
+        "consumerd.errors.ExitCode: x",
+        "KeyError: 1",
+    ],
+)
+def test_names_that_are_no_declared_errors_are_passed_over(last: str) -> None:
+    assert type(declared(PySparkException(TRACEBACK.format(last=last)))) is BrokerError
+
+
+def test_what_is_not_ours_is_the_first_line_and_not_too_long() -> None:
+    error = declared(PySparkException("\n  [PATH_NOT_FOUND] gone" + "!" * 9000 + "\nJVM stacktrace:\nx"))
+    assert isinstance(error, SparkFailedError)
+    assert str(error).startswith("Spark failed: [PATH_NOT_FOUND] gone!")
+    assert "JVM" not in str(error)
+    assert len(str(error)) < 1000
+    assert error.exit_code is ExitCode.SPARK
+
+
+def test_only_what_spark_raises_is_changed() -> None:
+    with pytest.raises(KeyError), declared_errors():
+        raise KeyError(1)
+    cause = PySparkException("one")
+    with pytest.raises(ConsumerdError) as caught, declared_errors():
+        raise cause
+    assert caught.value.__cause__ is cause

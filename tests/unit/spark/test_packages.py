@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyspark
+import pytest
+
+from consumerd.errors import ConfigError
+from consumerd.spark import packages
+from consumerd.spark.packages import needs_of
+from consumerd.spark.spec import PipelineSpec, parse_spark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def pipelines(tmp_path: Path, *, parse: str = "json", table_format: str = "parquet") -> list[PipelineSpec]:
+    refine: dict[str, Any] = {"parse": parse, "fields": {"id": "bigint"}}
+    if parse == "avro":
+        (tmp_path / "a.avsc").write_text('{"type": "record", "name": "a", "fields": [{"name": "id", "type": "long"}]}')
+        refine["avro_schema"] = str(tmp_path / "a.avsc")
+    declared = {"p": {"source": {"path": "/a", "subscribe": "t"}, "refine": refine}}
+    document = {"spark": {"root": str(tmp_path), "format": table_format, "pipelines": declared}}
+    return list(parse_spark(document, "test").pipelines.values())
+
+
+def test_json_and_parquet_need_nothing(tmp_path: Path) -> None:
+    assert needs_of(pipelines(tmp_path), {}) == packages.Needs()
+
+
+def test_avro_needs_the_jar_of_this_spark(tmp_path: Path) -> None:
+    avro = pipelines(tmp_path, parse="avro")
+    assert needs_of(avro, {}).packages == (f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}",)
+    assert needs_of(avro, {}).config == {}
+    there = {"spark.jars": "/opt/x.jar,hdfs://nn/jars/spark-avro_2.13-4.2.0.jar"}
+    assert needs_of(avro, there).packages == ()
+    assert needs_of(avro, {"spark.jars": "spark-avro_2.13-sources.jar"}).packages != ()
+
+
+def test_a_jar_in_sparks_own_folder_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / f"spark-avro_2.13-{pyspark.__version__}.jar").touch()
+    assert needs_of(pipelines(tmp_path, parse="avro"), {}).packages == ()
+
+
+def test_delta_needs_a_jar_for_this_spark_and_its_settings(tmp_path: Path) -> None:
+    delta = pipelines(tmp_path, table_format="delta")
+    found = needs_of(delta, {})
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    assert found.packages == (f"io.delta:delta-spark_{spark}_2.13:{metadata.version('delta-spark')}",)
+    assert found.config["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    mine = {"spark.sql.extensions": "my.Own,io.delta.sql.DeltaSparkSessionExtension"}
+    assert set(needs_of(delta, mine).config) == {"spark.sql.catalog.spark_catalog"}
+
+
+def test_delta_without_its_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> NoReturn:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(packages, "version", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'consumerd\[delta\]'"):
+        needs_of(pipelines(tmp_path, table_format="delta"), {})
