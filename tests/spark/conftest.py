@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2] with the data source registered. Leave it alive; give tables and checkpoints folders of the test."""
     from consumerd.spark.session import build_session
+    from consumerd.spark.source import register
 
     session = build_session(
         "local[2]",
@@ -37,5 +38,6 @@ def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "spark.ui.showConsoleProgress": "false",
         },
     )
+    register(session)
     yield session
     session.stop()

@@ -1,0 +1,141 @@
+"""Partitions in directories and at URLs of segment files.
+
+Strategy: every look lists the files anew, so that growth, rolls and new partitions are seen. A segment reaches
+from the offset in its name as far as its file is long; only in the last one of a partition, which somebody may be
+writing to, the end is that of the last whole message, and it is looked for from where it was last. Two files that hold
+the same offsets are an error: which of them is right, nobody can tell.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumerd.archive.errors import NoSourceError
+from consumerd.archive.sources import Packing, find_sources
+from consumerd.errors import NotFoundError
+from consumerd.spark.source.boundaries import Boundaries
+from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.errors import PlaceError
+from consumerd.spark.source.logs import Segment, SegmentLog
+from consumerd.spark.source.segment_reading import LocalFile
+from consumerd.spark.source.split import FileRange, broker_partition
+from consumerd.storage.archive_names import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from consumerd.archive.sources import Source
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.source.options import PathPlace, SourceOptions
+    from consumerd.spark.source.segment_reading import Place
+
+
+class OverlapError(PlaceError):
+    """Two files hold the same offsets of one partition."""
+
+
+class ArchiveOrigin:
+    """The chosen partitions below some paths. Looks raise ReadFailedError, MisnamedSegmentError and PlaceError."""
+
+    def __init__(self, place: PathPlace, options: SourceOptions) -> None:
+        self._paths = place.paths
+        self._layout = Layout(place.layout, place.broker)
+        self._choice = Choice(options.topics)
+        self._limits = options.limits
+        self._topics: set[str] = set()
+        #: Of last segments: path -> (size, end of the last whole message).
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._times: dict[str, int] = {}
+
+    def look(self) -> Mapping[Key, SegmentLog]:
+        partitions: dict[tuple[str, int | None, int], list[tuple[int, Source]]] = {}
+        self._topics.clear()
+        self._times.clear()
+        for source in self._sources():
+            named = self._layout.name(source.name)
+            self._topics.add(named.topic)
+            if not source.is_remote:
+                self._times[source.path] = int(source.stamp.removeprefix("mtime ")) // 1_000_000
+            if self._choice.wants((named.topic, broker_partition(named.broker, named.partition))):
+                partition = (named.topic, named.broker, named.partition)
+                partitions.setdefault(partition, []).append((named.start, _readable(source)))
+        logs = [self._log(*partition, found) for partition, found in partitions.items()]
+        return {log.key: log for log in logs}
+
+    def missing(self, found: Mapping[Key, object]) -> str | None:
+        return self._choice.missing(found, self._topics)
+
+    def _sources(self) -> list[Source]:
+        """Every file once. A folder may be empty as yet."""
+        found: dict[str, Source] = {}
+        for path in self._paths:
+            try:
+                found |= {source.name: source for source in find_sources([path])}
+            except NoSourceError:
+                if not Path(path).is_dir():
+                    raise
+        return list(found.values())
+
+    def _log(self, topic: str, broker: int | None, partition: int, files: list[tuple[int, Source]]) -> SegmentLog:
+        files.sort(key=lambda each: (each[0], each[1].path))
+        segments = [
+            Segment(start, start + (source.size or 0), FileRange(source.path, start)) for start, source in files
+        ]
+        for left, right in pairwise(segments):
+            if right.start < left.end or left.start == right.start:
+                raise OverlapError(
+                    f"{left.place} and {right.place} both hold offset {right.start} of "
+                    f"{topic}/{broker_partition(broker, partition)}; name one of them only, or the broker in the layout"
+                )
+        segments[-1] = self._ended(segments[-1])
+        return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
+
+    def _ended(self, last: Segment) -> Segment:
+        """The last segment, up to its last whole message."""
+        path = str(last.place)
+        size, end = self._ends.get(path, (0, last.start))
+        if size != last.end - last.start:
+            if size > last.end - last.start:
+                end = last.start
+            with _open_file(last) as place:
+                look = Boundaries(place.fetch, last.end, max_payload=self._limits.max_message_bytes)
+                end = look.last(end)
+            self._ends[path] = (last.end - last.start, end)
+        return last._replace(end=end)
+
+    def _before(self, log: SegmentLog, time_ms: int) -> int:
+        """As a broker tells it (golden notes, 3): the last of those segments that were not written to since."""
+        if time_ms >= time.time() * 1000:
+            return log.end
+        old = [segment.start for segment in log.segments if self._modified(str(segment.place)) <= time_ms]
+        return old[-1] if old else log.start
+
+    def _modified(self, path: str) -> int:
+        if path not in self._times:
+            raise PlaceError(f"nobody tells when {path} was written last; leave out startingTimestamp")
+        return self._times[path]
+
+
+def _open(_log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
+    return _open_file(segment)
+
+
+def _open_file(segment: Segment) -> AbstractContextManager[Place]:
+    assert isinstance(segment.place, FileRange)
+    try:
+        return LocalFile(segment.place.path, segment.place.segment_start)
+    except FileNotFoundError:
+        raise NotFoundError(f"{segment.place} was there and is gone; start the query again") from None
+
+
+def _readable(source: Source) -> Source:
+    """The source, if it is one that can be read from any byte. Raises PlaceError."""
+    if source.is_tar or source.part is not None or source.packing is not Packing.NONE or source.size is None:
+        raise PlaceError(
+            f"{source.name} is packed, so it cannot be read from the middle; unpack it, or read what `log export` makes"
+        )
+    return source

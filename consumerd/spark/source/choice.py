@@ -1,0 +1,67 @@
+"""Which partitions were chosen: `assign`, `subscribe` or `subscribePattern` as one question.
+
+Strategy: pure. Names that were written down and are not found are told in one sentence with the nearest one that
+exists; a pattern that matches nothing yet is no error, because topics may come.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from consumerd.registry import Whitelist
+from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from consumerd.spark.source.offsets import Key
+
+
+class Choice:
+    """What an option chose."""
+
+    def __init__(self, topics: Assign | Subscribe | SubscribePattern) -> None:
+        self._assign = topics.partitions if isinstance(topics, Assign) else None
+        self._named = tuple(topics.topics if isinstance(topics, Subscribe) else self._assign or ())
+        self._filter = Whitelist(topics.pattern) if isinstance(topics, SubscribePattern) else None
+
+    @property
+    def topics(self) -> tuple[str, ...] | None:
+        """The topics that were written down; None for a pattern."""
+        return None if self._filter is not None else self._named
+
+    @property
+    def assigned(self) -> list[Key]:
+        """The partitions that were written down one by one."""
+        return [(topic, name) for topic, names in (self._assign or {}).items() for name in names]
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether partitions of this topic are chosen. Raises RegistryError for a pattern too intricate."""
+        return topic in self._named if self._filter is None else self._filter.matches(topic)
+
+    def wants(self, key: Key) -> bool:
+        """Whether this partition is chosen."""
+        topic, name = key
+        return self.wants_topic(topic) and (self._assign is None or name in self._assign[topic])
+
+    def missing(self, found: Collection[Key], topics: Collection[str]) -> str | None:
+        """What was written down and is not there; `topics`: all that are. None: nothing is missing."""
+        have = {topic for topic, _ in found}
+        for topic in self._named:
+            if topic not in have and topic not in topics:
+                return f"there is no topic {topic}{_hint(topic, topics)}"
+            if topic not in have and self._assign is None:
+                return f"the topic {topic} has no partition that can be read now"
+        for topic, name in self.assigned:
+            if (topic, name) not in found:
+                names = [other for each, other in found if each == topic]
+                return f"there is no partition {topic}/{name}{_hint(name, names)}"
+        return None
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; there is {', '.join(sorted(known)[:10])}" if known else "; nothing is there to read"

@@ -1,0 +1,156 @@
+"""The data source as Spark sees it: options in, schema and readers out.
+
+Strategy: thin. Executors unpickle what is here along with each task, so the modules that plan are loaded in the methods
+that only a driver calls. Options are read when the source is made, which is the moment of `.load()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from consumerd.errors import ConsumerdError
+from consumerd.spark.source.columns import requested, schema_ddl
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
+from consumerd.spark.source.reading import ReadRequest, read_split
+from consumerd.spark.source.split import Split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from consumerd.spark.source.following import Follower
+    from consumerd.spark.source.options import SourceOptions
+
+#: The worker of Spark's that asks a reader for filters. Elsewhere they may be switched off, and Spark then refuses
+#: readers that would take them, instead of not handing them over.
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class ConsumerdDataSource(DataSource):
+    """`spark.read.format("consumerd")` and `spark.readStream.format("consumerd")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with _plainly():
+            self._read = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "consumerd"
+
+    def schema(self) -> str:
+        return schema_ddl(self._read.include_headers, self._read.mode)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        kind = PushingReader if _PUSHING_WORKER in sys.modules else BatchReader
+        with _plainly():
+            refuse_options(self.options, STREAM_ONLY, "a batch")
+            return kind(self._read, _request(self._read, schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        with _plainly():
+            refuse_options(self.options, BATCH_ONLY, "a stream")
+            return StreamReader(self._read, _request(self._read, schema))
+
+
+class BatchReader(DataSourceReader):
+    """One batch: planned in the driver, read in executors."""
+
+    def __init__(self, options: SourceOptions, request: ReadRequest) -> None:
+        self._options = options
+        self._request = request
+        self._pruning = Pruning()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from consumerd.spark.source.planning import plan_batch  # noqa: PLC0415
+
+        with _plainly():
+            return plan_batch(self._options, self._pruning)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._request)
+
+
+class PushingReader(BatchReader):
+    """One batch whose filters leave out splits."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        return list(self._pruning.push(filters))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: one object in the driver follows the partitions, another one reads in executors."""
+
+    def __init__(self, options: SourceOptions, request: ReadRequest) -> None:
+        self._options = options
+        self._request = request
+        self._following: Follower | None = None
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+        with _plainly():
+            return self._follower().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        most = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        with _plainly():
+            return self._follower().latest(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's name
+        return self._follower().reported()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        with _plainly():
+            self._follower().stop_at_present()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with _plainly():
+            return self._follower().splits(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._request)
+
+    def _follower(self) -> Follower:
+        from consumerd.spark.source.following import Follower  # noqa: PLC0415
+
+        if self._following is None:
+            self._following = Follower(self._options)
+        return self._following
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """Let a declared error come out by itself: Spark shows the traceback to the user, and its last line says it all."""
+    try:
+        yield
+    except ConsumerdError as error:
+        raise error.with_traceback(None) from None
+
+
+def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
+    return ReadRequest(
+        columns=requested(schema, include_headers=options.include_headers, mode=options.mode),
+        mode=options.mode,
+        fail_on_data_loss=options.fail_on_data_loss,
+        limits=options.limits,
+        fetch_size=options.fetch_size,
+        timeout=options.timeout,
+    )
+
+
+def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, Split):
+        return read_split(partition, request)
+    return iter(())  # Spark makes one partition of no partitions

@@ -1,0 +1,23 @@
+"""Which origin has the partitions of a query: files, live brokers, the daemon's own files.
+
+Strategy: one function; each kind of place has a module of its own, which is loaded only when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.spark.source.options import PathPlace
+
+if TYPE_CHECKING:
+    from consumerd.spark.source.logs import Origin
+    from consumerd.spark.source.options import SourceOptions
+
+
+def open_origin(options: SourceOptions) -> Origin:
+    """The origin of these options; nothing is looked at yet."""
+    if isinstance(options.place, PathPlace):
+        from consumerd.spark.source.archive_origin import ArchiveOrigin  # noqa: PLC0415
+
+        return ArchiveOrigin(options.place, options)
+    raise NotImplementedError

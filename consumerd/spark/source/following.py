@@ -1,0 +1,124 @@
+"""What a stream's planner does between two micro-batches: from the offsets reached to the offsets to reach.
+
+Strategy: every question looks at the partitions anew and compares them with the offsets that Spark hands in; nothing
+that was said before is relied on, so a restart from a checkpoint comes to the same splits. Partitions that are new
+start at their beginning. Bytes per trigger are shared out evenly: who has less than its share leaves the rest to the
+others, and each partition that has anything goes on by one message at least. With AvailableNow the ends are those of
+the look at the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import NotFoundError
+from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.offsets import entries, sorted_offsets
+from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql.datasource import InputPartition
+
+    from consumerd.spark.source.logs import PartitionLog
+    from consumerd.spark.source.offsets import Key, Offsets
+    from consumerd.spark.source.options import SourceOptions
+
+
+class Follower:
+    """The state of one running stream. All methods raise a ConsumerdError where the query cannot go on."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._origin = open_origin(options)
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._target: dict[Key, int] | None = None
+        self._seen: dict[Key, int] = {}
+
+    def initial(self) -> dict[str, dict[str, int]]:
+        """Where a stream without a checkpoint starts."""
+        logs = self._look()
+        if (missing := self._origin.missing(logs)) is not None:
+            raise NotFoundError(missing)
+        return sorted_offsets(starting(logs, self._options, self._options.start_of_stream(), self._losses))
+
+    def stop_at_present(self) -> None:
+        """Go no further than what is there now, and take no new partitions."""
+        self._target = {key: each.end for key, each in self._look().items()}
+
+    def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
+        """Where the next micro-batch ends; `start` if there is nothing new. `most`: bytes of all partitions."""
+        logs = self._look()
+        ends = dict(entries(start))
+        ranges: dict[Key, tuple[int, int]] = {}
+        for key, reached in ends.items():
+            if key not in logs:
+                self._losses.tell(f"{'/'.join(key)} was read up to {reached} and is not there any more")
+        for key, each in logs.items():
+            begin = self._begin(each, ends.get(key))
+            end = each.end if self._target is None else min(each.end, self._target.get(key, begin))
+            if key in ends or self._target is None or key in self._target:
+                ends[key] = begin
+                if begin < end:
+                    ranges[key] = (begin, end)
+        for key, share in _shares(ranges, most).items():
+            begin, end = ranges[key]
+            ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)
+            tell_gaps(logs[key], begin, ends[key], self._losses)
+        return sorted_offsets(ends)
+
+    def reported(self) -> dict[str, dict[str, int]] | None:
+        """The ends of all partitions when they were looked at last."""
+        return sorted_offsets(self._seen) if self._seen else None
+
+    def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """What reads everything from `start` to `end`."""
+        logs = self._look()
+        starts = dict(entries(start))
+        ranges: dict[Key, tuple[int, int]] = {}
+        for key, reached in entries(end):
+            begin = starts.get(key)
+            if begin is not None and begin >= reached:
+                continue
+            if key not in logs:
+                self._losses.tell(f"{'/'.join(key)} was to be read up to {reached} and is not there any more")
+                continue
+            each = logs[key]
+            begin = self._begin(each, begin)
+            if reached > each.end:
+                self._losses.tell(f"{'/'.join(key)} was to be read up to {reached} and ends at {each.end}")
+            if begin < min(reached, each.end):
+                ranges[key] = (begin, min(reached, each.end))
+        return split_ranges(logs, ranges, self._options, self._losses)
+
+    def _look(self) -> Mapping[Key, PartitionLog]:
+        logs = self._origin.look()
+        self._seen = {key: each.end for key, each in logs.items()}
+        return logs
+
+    def _begin(self, each: PartitionLog, reached: int | None) -> int:
+        """Where reading goes on; a partition that nobody has read yet starts at its beginning."""
+        if reached is None or reached == each.start:
+            return each.start
+        name = "/".join(each.key)
+        if reached < each.start:
+            self._losses.tell(f"{name} was read up to {reached} and begins at {each.start} now")
+            return each.start
+        if reached > each.end:
+            self._losses.tell(f"{name} was read up to {reached} and ends at {each.end} now, so it is another log")
+            return each.end
+        return reached
+
+
+def _shares(ranges: Mapping[Key, tuple[int, int]], most: int | None) -> dict[Key, int]:
+    """How many bytes each partition may take: all of them, or an even share of `most`, but never nothing."""
+    sizes = {key: end - start for key, (start, end) in ranges.items()}
+    if most is None or sum(sizes.values()) <= most:
+        return sizes
+    shares: dict[Key, int] = {}
+    left = most
+    for number, key in enumerate(sorted(sizes, key=lambda key: (sizes[key], key))):
+        shares[key] = max(1, min(sizes[key], left // (len(sizes) - number)))
+        left = max(0, left - shares[key])
+    return shares
