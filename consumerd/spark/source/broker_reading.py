@@ -7,7 +7,7 @@ an end; where the log goes on is asked for when it matters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.errors import OffsetGoneError
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from consumerd.spark.source.split import BrokerRange
 
 
+#: Bytes asked of a broker at once: what Kafka 0.7's own consumers ask for (golden notes, 6).
+DEFAULT_FETCH_SIZE: Final = 1 << 20
+
+
 class BrokerLog:
     """One partition's log, over one connection, which is made at once. Raises BrokerReadError."""
 
@@ -26,11 +30,11 @@ class BrokerLog:
         self._client = BrokerClient(place.host, place.port, timeout)
         self._topic = topic
         self._partition = partition
-        self._fetch_size = fetch_size
+        self.window = fetch_size
 
     def fetch(self, offset: int, size: int) -> bytes:
         try:
-            return self._client.fetch(self._topic, self._partition, offset, min(size, self._fetch_size))
+            return self._client.fetch(self._topic, self._partition, offset, min(size, self.window))
         except OffsetGoneError:
             return b""
 

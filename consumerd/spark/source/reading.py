@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
-from consumerd.spark.source.broker_reading import BrokerLog
+from consumerd.spark.source.broker_client import DEFAULT_TIMEOUT
+from consumerd.spark.source.broker_reading import DEFAULT_FETCH_SIZE
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
+from consumerd.spark.source.places import open_place
 from consumerd.spark.source.rows import BatchBuilder
-from consumerd.spark.source.segment_reading import LocalFile, SplitStream
-from consumerd.spark.source.split import FileRange
+from consumerd.spark.source.segment_reading import SplitStream
 from consumerd.storage.archive import Flaw, FlawKind, read_runs
 from consumerd.wire.v07 import DEFAULT_LIMITS, Limits, OuterMessage, read_outer
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes read at once.
-WINDOW: Final = 1 << 20
 #: What wrappers decompress to is limited one by one (`Limits`), and no more than one is in memory.
 _ANY_EXPANSION: Final = 1 << 40
+#: Leaves of a larger wrapper are made so many bytes at a time.
+_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class ReadRequest:
     mode: Mode = Mode.PERMISSIVE
     fail_on_data_loss: bool = True
     limits: Limits = DEFAULT_LIMITS
-    fetch_size: int = 1 << 20
-    timeout: float = 30.0
+    fetch_size: int = DEFAULT_FETCH_SIZE
+    timeout: float = DEFAULT_TIMEOUT
 
 
 def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -79,9 +80,15 @@ class _SplitReader:
         if self.split.start == self.split.end:
             return
         try:
-            place = _open(self.split, self.request)
+            place = open_place(
+                self.split.place,
+                self.split.topic,
+                self.split.partition,
+                fetch_size=self.request.fetch_size,
+                timeout=self.request.timeout,
+            )
         except FileNotFoundError:
-            self._lost(self.split.start, self.split.end, "its file is gone")
+            self._lost(self.split.start, self.split.end, "the file is gone")
             return
         with place:
             yield from self._read(place)
@@ -96,14 +103,21 @@ class _SplitReader:
             # Where nothing was found either, nothing is asked again: a log that is cut all the time never ends.
             further = place.goes_on_at(position) if position > start or start == self.split.start else None
             start = end if further is None else min(further, end)
-            self._lost(position, start, "the log was cut since it was planned")
+            self._lost(position, start, "the log has been cut since the read was planned")
 
     def _read_from(self, place: Place, position: int) -> Generator[pa.RecordBatch, None, int]:
         """Read as far as the place has bytes without a gap; returns up to where."""
         end = self.split.end
         stream = SplitStream(place, position, end)
-        limits = self.request.limits
-        for found in read_runs(stream, position, limits=limits, window=WINDOW, resync=True, expansion=_ANY_EXPANSION):
+        for found in read_runs(
+            stream,
+            position,
+            limits=self.request.limits,
+            window=place.window,
+            resync=True,
+            expansion=_ANY_EXPANSION,
+            piece_bytes=_PIECE_BYTES,
+        ):
             if isinstance(found, Flaw):
                 if found.kind is FlawKind.TORN:
                     if stream.position < end:
@@ -152,13 +166,6 @@ class _SplitReader:
         if self.request.fail_on_data_loss:
             raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")
         log.warning("%s; going on without them", what)
-
-
-def _open(split: Split, request: ReadRequest) -> Place:
-    """The place of a split. Raises FileNotFoundError, PlaceError, BrokerReadError."""
-    if isinstance(split.place, FileRange):
-        return LocalFile(split.place.path, split.place.segment_start)
-    return BrokerLog(split.place, split.topic, split.partition, fetch_size=request.fetch_size, timeout=request.timeout)
 
 
 _settled = False

@@ -30,6 +30,8 @@ BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 4 << 20
 #: Plain messages in a row from which on they are worth a piece of their own.
 LONG_RUN: Final = 128
+#: Bytes from which on one message is worth a piece of its own, because that takes no copy of it.
+LARGE_MESSAGE: Final = 1 << 20
 
 #: What the cells of `codec` are, by number; the last for what cannot be told.
 _CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), None], pa.string())
@@ -56,12 +58,13 @@ class BatchBuilder:
 
     def add_run(self, run: Run) -> None:
         """Take all messages of a run."""
-        if run.codec is Codec.NONE and len(run.payloads) >= LONG_RUN:
+        size = run.next_offset - run.offset if run.codec is Codec.NONE else sum(map(len, run.payloads))
+        if run.codec is Codec.NONE and (len(run.payloads) >= LONG_RUN or size >= LARGE_MESSAGE):
             self._seal()
             self._add_piece(_plain_piece(run, self._wanted), len(run.payloads))
         else:
             self._loose.add(run, self._wanted)
-        self._bytes += run.next_offset - run.offset if run.codec is Codec.NONE else sum(map(len, run.payloads))
+        self._bytes += size
 
     def add_flaw(self, flaw: Flaw) -> None:
         """Take what is no message as a row."""
@@ -130,7 +133,7 @@ class _Repeated:
 
 def _plain_piece(run: Run, wanted: frozenset[str]) -> dict[str, pa.Array]:
     """The columns of a run of plain messages that differ from row to row."""
-    values = pa.array(run.payloads, pa.binary())
+    values = _binary(run.payloads)
     piece = {"value": values} if "value" in wanted else {}
     if "offset" in wanted or "next_offset" in wanted:
         rows = len(values)
@@ -181,7 +184,7 @@ class _Loose:
             shared[-1] = run.next_offset
             self.nexts.extend(shared)
             if "index" in wanted:
-                self.indexes.extend(range(count))
+                self.indexes.extend(range(run.first, run.first + count))
             return
         overhead = LAYOUTS[run.magic].overhead
         bounds = array("q", accumulate(map(overhead.__add__, map(len, run.payloads)), initial=run.offset))
@@ -205,7 +208,7 @@ class _Loose:
         rows = len(self)
         piece: dict[str, pa.Array] = {}
         if "value" in wanted:
-            piece["value"] = pa.array(self.payloads, pa.binary())
+            piece["value"] = _binary(self.payloads)
         if "offset" in wanted:
             piece["offset"] = _numbers(self.offsets, pa.int64())
         if "next_offset" in wanted:
@@ -221,6 +224,14 @@ class _Loose:
                 problems = [self.flaws[row].problem if row in self.flaws else None for row in range(rows)]
                 piece["_corrupt"] = pa.array(problems, pa.string())
         return piece
+
+
+def _binary(payloads: Sequence[bytes | None]) -> pa.Array:
+    """The payloads as a column; a single one without copying it."""
+    if len(payloads) == 1 and payloads[0] is not None:
+        bounds = array("i", (0, len(payloads[0])))
+        return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(payloads[0])])
+    return pa.array(payloads, pa.binary())
 
 
 def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 class Place(Protocol):
     """Bytes of one segment by their log offsets. A context manager; errors are declared ones."""
 
+    @property
+    def window(self) -> int:
+        """How many bytes at once are worth their while."""
+        ...
+
     def fetch(self, offset: int, size: int) -> bytes:
         """At least one and at most `size` bytes of the segment from `offset` on; b"" where it has ended.
 
@@ -40,6 +45,8 @@ class Place(Protocol):
 
 class LocalFile:
     """A plain segment file of this machine. Raises PlaceError; FileNotFoundError only where there is no such file."""
+
+    window = 1 << 20
 
     def __init__(self, path: str, segment_start: int) -> None:
         self._path = path
