@@ -1,10 +1,10 @@
 """What became of each batch of a streaming query: how long it took, and how far the source's end was away.
 
-Strategy: Spark remembers the last hundred batches of a running query and forgets them when it ends. While a query is
-waited for, its new batches are added to a file of JSON lines, which is replaced as a whole, since not every file system
-can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, of two neighbours the one further behind
-stays, so the past is kept ever more coarsely and never forgotten. A line names the partitions that are furthest behind
-and none of the others, since there may be thousands.
+Strategy: Spark remembers the last hundred batches of a running query and forgets them when it ends. Whoever waits for
+a query polls a recorder meanwhile, which adds new batches to a file of JSON lines. The file is replaced as a whole,
+since not every file system can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, of two neighbours
+the one further behind stays, so the past is kept ever more coarsely and never forgotten. A line names the partitions
+that are furthest behind and none of the others, since there may be thousands.
 
 The file serves reports only. Nothing is ever resumed from it, so what could not be written costs a log line, no batch.
 """
@@ -115,6 +115,9 @@ class ProgressRecorder:
 
     def poll(self) -> None:
         """Note the batches that ended since the last call. A file that cannot be written is logged, not raised."""
+        last = self._query.lastProgress
+        if last is None or last["batchId"] <= self._last:
+            return  # without fetching the other ninety-nine, which are large where partitions are many
         fresh = [batch for batch in map(measure, self._query.recentProgress) if batch is not None]
         fresh = [batch for batch in fresh if batch.batch > self._last]
         if not fresh:
@@ -124,16 +127,6 @@ class ProgressRecorder:
             self._progress_log.add(fresh)
         except (OSError, Py4JJavaError) as error:
             _log.warning("the progress of a query could not be noted", query=str(self._query.id), error=str(error))
-
-
-def await_recording(query: StreamingQuery, log: ProgressLog, *, interval: float = 5.0) -> None:
-    """Wait until the query ends, noting its batches all the while. Raises what `awaitTermination` raises."""
-    recorder = ProgressRecorder(query, log)
-    try:
-        while not query.awaitTermination(interval):  # type: ignore[arg-type]  # takes floats, says int
-            recorder.poll()
-    finally:
-        recorder.poll()
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:

@@ -14,14 +14,12 @@ from consumerd.spark.progress import (
     ProgressHistory,
     ProgressLog,
     ProgressRecorder,
-    await_recording,
     lag,
     measure,
 )
 from consumerd.spark.tables.files import LocalFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 STARTED = datetime(2026, 11, 21, 17, tzinfo=UTC)
@@ -36,7 +34,7 @@ def entry(batch: int, end: dict[str, int], latest: dict[str, int] | None, **chan
         "id": UUID(int=1),
         "runId": UUID(int=2),
         "batchId": batch,
-        "timestamp": "2026-11-21T17:00:00.000Z",
+        "timestamp": f"2026-11-21T17:{batch // 60:02}:{batch % 60:02}.000Z",
         "durationMs": {"addBatch": 900, "triggerExecution": 1500},
         "sources": [
             {
@@ -49,27 +47,32 @@ def entry(batch: int, end: dict[str, int], latest: dict[str, int] | None, **chan
 
 
 class Query:
-    """A query that ends after so many waits, with a batch after each."""
+    """A query that remembers its last hundred batches."""
 
     id = UUID(int=1)
 
-    def __init__(self, batches: int, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.recentProgress: list[dict[str, Any]] = []
-        self._batches, self._error = batches, error
+        self.batches = 0
+        self.looks = 0
 
-    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - as in Spark
-        done = len(self.recentProgress)
-        self.recentProgress.append(entry(done, {"0-1": 10 * done}, {"0-1": 50}))
-        if done + 1 == self._batches and self._error:
-            raise self._error
-        return done + 1 == self._batches
+    def run(self, batches: int) -> None:
+        for batch in range(self.batches, self.batches + batches):
+            self.recentProgress.append(entry(batch, {"0-1": 10 * batch}, {"0-1": 5000}))
+        self.batches += batches
+        del self.recentProgress[:-100]
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - as in Spark
+        self.looks += 1
+        return self.recentProgress[-1] if self.recentProgress else None
 
 
 def test_what_is_noted_of_a_batch() -> None:
     batch = measure(entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5, "0-3": 8}))
     assert batch is not None
-    assert replace(batch, query="q", run="r") == BATCH
-    assert batch.ended == STARTED + timedelta(seconds=1.5)
+    assert replace(batch, query="q", run="r", started=STARTED) == BATCH
+    assert batch.ended == STARTED + timedelta(seconds=3 + 1.5)
     assert measure(entry(3, {}, {}, durationMs={"triggerExecution": 2})) is None
 
 
@@ -127,21 +130,41 @@ def test_the_file_is_bounded_and_reaches_back_to_the_beginning(log: ProgressLog)
     assert 6 in {batch.behind for batch in batches[:8]}  # the worst of the oldest survive
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError("the query failed")])
-def test_a_query_is_noted_until_its_end(log: ProgressLog, error: Exception | None) -> None:
-    query: Any = Query(5, error)
-    wait: Callable[[], None] = lambda: await_recording(query, log, interval=0)  # noqa: E731
-    if error:
-        with pytest.raises(RuntimeError, match="failed"):
-            wait()
-    else:
-        wait()
-    assert sorted((batch.batch, batch.behind) for batch in log.read().batches) == [(n, 50 - 10 * n) for n in range(5)]
+def test_each_batch_is_noted_once(log: ProgressLog) -> None:
+    query: Any = Query()
+    recorder = ProgressRecorder(query, log)
+    recorder.poll()
+    for batches in (1, 0, 99, 0, 7):
+        query.run(batches)
+        recorder.poll()
+    assert [batch.batch for batch in log.read().batches][-43:] == list(range(64, 107))
+    assert log.read().batches[-1].behind == 5000 - 1060
+
+
+def test_nothing_is_fetched_or_written_while_nothing_ended(log: ProgressLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    query: Any = Query()
+    query.run(3)
+    recorder = ProgressRecorder(query, log)
+    recorder.poll()
+    monkeypatch.setattr(query, "recentProgress", [query.recentProgress[-1]])
+    monkeypatch.setattr(log, "add", None)
+    recorder.poll()
+    assert query.looks == 2
+
+
+def test_a_trigger_without_a_batch_is_not_noted(log: ProgressLog) -> None:
+    query: Any = Query()
+    query.run(2)
+    query.recentProgress.append(entry(2, {}, {}, durationMs={"triggerExecution": 3}))
+    recorder = ProgressRecorder(query, log)
+    recorder.poll()
+    recorder.poll()
+    assert sorted(batch.batch for batch in log.read().batches) == [0, 1]
 
 
 def test_a_file_that_cannot_be_written_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
-    query: Any = Query(1)
-    query.awaitTermination(0)
+    query: Any = Query()
+    query.run(1)
     ProgressRecorder(query, ProgressLog(LocalFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
     assert "could not be noted" in capsys.readouterr().out
