@@ -1,0 +1,130 @@
+"""What is shown while steps of a pipeline run: a line that changes on a terminal, now and then a line elsewhere.
+
+Strategy: everything goes to standard error, so that standard output holds results alone. A step has a name and, where
+it is a streaming query, batches: how many rows came so far, and how fast the last ones were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+import click
+
+from consumerd.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+    from rich.status import Status
+
+SECONDS_PER_LINE: Final = 10.0
+
+
+class Display(Protocol):
+    """Where the commands of `consumerd spark` say how far they are."""
+
+    def step(self, name: str) -> None:
+        """A step begins."""
+        ...
+
+    def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
+        """The last batch of a query: its number, its rows. The same batch may be told again and again."""
+        ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+
+class Counter:
+    """The words for one step: rows are summed over its batches, each counted once."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._step = ""
+        self._seen: set[tuple[str, int]] = set()
+        self._rows = 0
+        self._speed = 0.0
+
+    def step(self, name: str) -> None:
+        self._step, self._began = name, self._monotonic()
+        self._seen.clear()
+        self._rows, self._speed = 0, 0.0
+
+    def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
+        if (query, number) not in self._seen:
+            self._seen.add((query, number))
+            self._rows += rows
+            self._speed = rows_per_second
+
+    def text(self) -> str:
+        """`land: 12 s, 3 batches, 1,234,567 rows, 90,000 rows/s`."""
+        parts = [f"{self._monotonic() - self._began:.0f} s"]
+        if self._seen:
+            batches = len(self._seen)
+            parts += [f"{batches:,} batch{'es' * (batches != 1)}", f"{self._rows:,} rows", f"{self._speed:,.0f} rows/s"]
+        return f"{self._step}: {', '.join(parts)}"
+
+
+class Lines:
+    """For a log: each step's name, and every some seconds how far it is."""
+
+    def __init__(self, stream: IO[str], monotonic: Callable[[], float]) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._counter = Counter(monotonic)
+        self._next = monotonic() + SECONDS_PER_LINE
+
+    def step(self, name: str) -> None:
+        self._counter.step(name)
+        click.echo(f"consumerd: {name}", file=self._stream)
+        self._next = self._monotonic() + SECONDS_PER_LINE
+
+    def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
+        self._counter.batch(query, number, rows, rows_per_second)
+
+    def tick(self) -> None:
+        if self._monotonic() >= self._next:
+            self._next = self._monotonic() + SECONDS_PER_LINE
+            click.echo(f"consumerd: {self._counter.text()}", file=self._stream)
+
+
+class Spinner:
+    """For a terminal: one line that changes."""
+
+    def __init__(self, console: Console, status: Status, monotonic: Callable[[], float]) -> None:
+        self._console = console
+        self._status = status
+        self._counter = Counter(monotonic)
+        self._named = False
+
+    def step(self, name: str) -> None:
+        if self._named:
+            self._console.print(self._counter.text(), style="dim", highlight=False, markup=False)
+        self._named = True
+        self._counter.step(name)
+        self.tick()
+
+    def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
+        self._counter.batch(query, number, rows, rows_per_second)
+
+    def tick(self) -> None:
+        self._status.update(self._counter.text())
+
+
+@contextlib.contextmanager
+def display(stream: IO[str]) -> Iterator[Display]:
+    """The display that suits the stream, gone from a terminal when the block ends."""
+    monotonic = SystemClock().monotonic
+    if not stream.isatty():
+        yield Lines(stream, monotonic)
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a terminal is
+    from rich.status import Status  # noqa: PLC0415
+
+    console = Console(file=stream)
+    with Status("", console=console) as status:
+        yield Spinner(console, status, monotonic)

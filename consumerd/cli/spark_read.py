@@ -1,0 +1,148 @@
+"""`consumerd spark read`: a quick look at what partitions, archives or a handler's files hold, without a pipeline."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.spark_session import require_spark, session_options, working
+from consumerd.cli.spark_show import show_json
+from consumerd.cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+EXAMPLES = """\b
+Examples:
+  consumerd spark read --path /archive --subscribe events --show 5
+  consumerd spark read --path /archive --subscribe-pattern 'events-.*' --count
+  consumerd spark read --zookeeper zk1:2181/kafka --subscribe events --to parquet:out
+  consumerd spark read --files /var/lib/consumerd/out --subscribe clicks --count --json
+  consumerd spark read --path /archive --subscribe events --option startingTimestamp=1321000000000
+"""
+#: Columns that `--show` prints, in front of the value.
+SHOWN = ("topic", "broker_partition", "offset", "index", "codec", "value")
+FORMATS = ("parquet", "json", "orc")
+_VALUE_WIDTH = 200
+
+
+@click.command("read", epilog=EXAMPLES)
+@click.option("--path", "paths", multiple=True, metavar="DIR", help="Folder or URL of an archive; may be repeated.")
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Live brokers, as ZooKeeper knows them.")
+@click.option("--brokers", metavar="ID=HOST:PORT,...", help="Live brokers, listed.")
+@click.option("--files", metavar="DIR", help="The directory of a `files` handler.")
+@click.option("--subscribe", metavar="TOPIC,...", help="These topics.")
+@click.option("--subscribe-pattern", metavar="REGEX", help="All topics that match.")
+@click.option("--assign", metavar="JSON", help='These partitions: {"events": ["0-0", "0-1"]}.')
+@click.option("--starting-offsets", metavar="earliest|JSON", help="Where to begin.  [default: earliest]")
+@click.option("--ending-offsets", metavar="latest|JSON", help="Where to end.  [default: latest]")
+@click.option(
+    "--option", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source; repeatable."
+)
+@click.option("--show", type=click.IntRange(1, 100_000), metavar="N", help="Print N messages.  [default: 20]")
+@click.option("--count", is_flag=True, help="Print, per partition, how many messages there are.")
+@click.option(
+    "--to", "target", metavar="FORMAT:DIR", help=f"Write all messages there: {', '.join(FORMATS)}; DIR must not exist."
+)
+@session_options
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+def command(
+    show: int | None,
+    count: bool,
+    target: str | None,
+    master: str | None,
+    log: Path | None,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Read messages with the data source `consumerd`: show some, count them, or write them to files.
+
+    Where from: exactly one of --path, --zookeeper, --brokers and --files. What: exactly one of --subscribe,
+    --subscribe-pattern and --assign.
+    """
+    if sum((show is not None, count, target is not None)) > 1:
+        raise click.UsageError("Give at most one of --show, --count and --to.")
+    place = None if target is None else _target(target)
+    options = _options(**source)
+    require_spark()
+    with working(master=master, config={}, log=log, app_name="consumerd spark read") as work:
+        from consumerd.spark.source import register  # noqa: PLC0415 - heavy imports for the command that runs
+
+        register(work.spark)
+        work.begin("reading")
+        messages = work.spark.read.format("consumerd").options(**options).load()
+        if place is not None:
+            messages.write.format(place[0]).mode("error").save(place[1])
+            written = work.spark.read.format(place[0]).load(place[1]).count()
+            rows: list[dict[str, Any]] = [{"format": place[0], "directory": place[1], "messages": written}]
+        elif count:
+            rows = _counts(messages)
+        else:
+            rows = [_message(row, as_json=as_json) for row in messages.select(*SHOWN).take(show or 20)]
+    if as_json:
+        show_json({"rows": rows})
+    elif rows:
+        show_rows([f">{name}" if isinstance(value, int) else name for name, value in rows[0].items()], _cells(rows))
+
+
+def _target(text: str) -> tuple[str, str]:
+    kind, colon, directory = text.partition(":")
+    if kind not in FORMATS or not colon or not directory:
+        raise click.BadParameter(f"{text!r} is not FORMAT:DIR with one of {', '.join(FORMATS)}", param_hint="--to")
+    return kind, directory
+
+
+def _options(*, paths: tuple[str, ...], further: tuple[str, ...], **named: str | None) -> dict[str, str]:
+    """Options of the data source, in its own words."""
+    words = {
+        "subscribe_pattern": "subscribePattern",
+        "starting_offsets": "startingOffsets",
+        "ending_offsets": "endingOffsets",
+    }
+    options = {words.get(name, name): value for name, value in named.items() if value is not None}
+    if paths:
+        options["path"] = ",".join(paths)
+    for text in further:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
+        options[name] = value
+    return options
+
+
+def _counts(messages: DataFrame) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    counted = messages.groupBy("topic", "broker_partition").agg(
+        f.count(f.lit(1)).alias("messages"),
+        f.sum(f.length("value")).alias("bytes"),
+        f.min("offset").alias("first_offset"),
+        f.max("next_offset").alias("end_offset"),
+    )
+    return [row.asDict() for row in counted.orderBy("topic", "broker_partition").collect()]
+
+
+def _message(row: Any, *, as_json: bool) -> dict[str, Any]:
+    """A message with its value as text, where it is some: else in base64, or for people as they know bytes."""
+    found: dict[str, Any] = row.asDict()
+    value = found.pop("value")
+    try:
+        found["value"] = None if value is None else bytes(value).decode()
+    except UnicodeDecodeError:
+        if as_json:
+            found["value_base64"] = b64encode(value).decode()
+        else:
+            found["value"] = repr(bytes(value))
+    return found
+
+
+def _cells(rows: Iterable[dict[str, Any]]) -> list[list[object]]:
+    return [
+        [cell[:_VALUE_WIDTH] if name == "value" and isinstance(cell, str) else cell for name, cell in row.items()]
+        for row in rows
+    ]

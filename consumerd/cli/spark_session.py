@@ -1,0 +1,190 @@
+"""What the commands of `consumerd spark` have in common: a session with its log, signals, and what is on its way.
+
+Strategy: Spark logs a lot, and to standard error, so everything that its JVM prints goes to a file: a temporary one
+that is read when the start fails, or the one that `--log` names. While steps run, one thread looks after the session:
+it shows how far the streaming queries are, and ends the work once a signal has come: queries after their present batch,
+where that does not take long, jobs at once. It learns of signals through a socket, not in a handler: the main thread
+may be in the midst of a call to the JVM, and steps that run queries have handlers of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from consumerd.cli.spark_progress import Display, display
+from consumerd.errors import ConfigError, ConsumerdError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+_LOOK_EVERY: Final = 0.5
+_STOP_LOOK_EVERY: Final = 0.1
+#: A batch that runs when a signal comes has so many seconds to end.
+_GRACE: Final = 30.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StoppedBySignal(ConsumerdError):  # noqa: N818 - no error, an end that was asked for
+    """A signal ended the work before it was done."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master` and `--log`."""
+    for option in (
+        click.option(
+            "--log",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Keep what Spark itself says, warnings and errors with their stacks, in this file.",
+        ),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Spark's master, such as local[4], spark://HOST:7077 or k8s://...  [default: the configuration's, or "
+            "local[*]]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def require_spark(*also: str) -> None:
+    """Raise ConfigError unless the extra is installed. `also`: packages of it that only some commands need."""
+    for package in ("pyspark", "pyarrow", *also):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"this needs the package {package}; install the spark extra: pip install 'consumerd[spark]'"
+            )
+
+
+class Work:
+    """The session for some steps, and whether a signal has asked for their end."""
+
+    def __init__(self, spark: SparkSession, shown: Display, signals: socket.socket) -> None:
+        self.spark = spark
+        self._shown = shown
+        self._signals = signals
+        self._signal: signal.Signals | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="consumerd-spark-watch", daemon=True)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return self._signal is not None
+
+    def begin(self, step: str) -> None:
+        """Show that a step begins. Raises StoppedBySignal when there shall be no further one."""
+        self.check()
+        self._shown.step(step)
+
+    def check(self) -> None:
+        """Raise StoppedBySignal if a signal has asked for the end."""
+        if self._signal is not None:
+            raise StoppedBySignal(f"stopped by {self._signal.name}; the same command goes on where this one ended.")
+
+    def _look_after(self) -> None:
+        stopping: dict[Any, float] = {}
+        while not self._done.is_set():
+            self._read_signals(_STOP_LOOK_EVERY if self.stopped else _LOOK_EVERY)
+            if self._done.is_set():
+                return
+            queries = self.spark.streams.active
+            if self.stopped:
+                self._stop(queries, stopping)
+            for query in queries:
+                if (last := query.lastProgress) is not None:
+                    self._shown.batch(query.name or "", last.batchId, last.numInputRows, last.processedRowsPerSecond)
+            self._shown.tick()
+
+    def _read_signals(self, seconds: float) -> None:
+        """Wait so long for a signal; the second one ends the process at once."""
+        readable, _, _ = select.select([self._signals], [], [], seconds)
+        for number in self._signals.recv(64) if readable else b"":
+            if number in _SIGNALS:
+                if self._signal is not None:
+                    os._exit(ExitCode.FORCED)
+                self._signal = signal.Signals(number)
+
+    def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
+        """Stop queries between two batches, or within one that takes too long: it will be done again."""
+        now = time.monotonic()
+        for query in queries:
+            began = stopping.setdefault(query.runId, now)
+            if not query.status["isTriggerActive"] or now - began > _GRACE:
+                query.stop()
+        if not queries:
+            self.spark.sparkContext.cancelAllJobs()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(_GRACE)
+
+
+@contextlib.contextmanager
+def working(
+    *, master: str | None, config: Mapping[str, str], packages: Iterable[str] = (), log: Path | None, app_name: str
+) -> Iterator[Work]:
+    """A session for some steps; stopped at the end, and whatever Spark raises meanwhile is a declared error."""
+    from consumerd.spark.failures import declared_errors  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.session import build_session  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(_log_file(log))
+        shown = stack.enter_context(display(sys.stderr))
+        shown.step("starting Spark")
+        spark = build_session(master, app_name=app_name, config=config, packages=packages, log=sink)
+        stack.callback(spark.stop)
+        work = stack.enter_context(Work(spark, shown, stack.enter_context(_caught_signals())))
+        try:
+            with declared_errors():
+                yield work
+        except ConsumerdError:
+            work.check()  # what was torn down on request is no failure
+            raise
+
+
+def _log_file(path: Path | None) -> IO[bytes]:
+    if path is None:
+        return tempfile.TemporaryFile(prefix="consumerd-spark-")
+    try:
+        return path.open("w+b", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"--log {path} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _caught_signals() -> Iterator[socket.socket]:
+    """A socket that gets a byte, its number, for every signal that has come, whoever handles it."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        former = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        waking = signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(waking)
+            for number, handler in former.items():
+                signal.signal(number, handler)

@@ -1,0 +1,221 @@
+"""`consumerd spark land`, `refine`, `aggregate`, `compact`, `reconcile`, `report` and `run`.
+
+Strategy: every command names its steps; one function starts the session, runs them in order and shows their results.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.spark_session import require_spark, session_options, working
+from consumerd.cli.spark_show import show_json, show_result
+from consumerd.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from consumerd.spark.spec import PipelineSpec
+
+LAND_EXAMPLES = """\b
+Examples:
+  consumerd spark land -c events.toml
+  consumerd spark land -c events.toml --continuous --master spark://spark-1:7077
+"""
+REFINE_EXAMPLES = """\b
+Examples:
+  consumerd spark refine -c events.toml --json | jq .reasons
+"""
+AGGREGATE_EXAMPLES = """\b
+Examples:
+  consumerd spark aggregate -c events.toml
+"""
+COMPACT_EXAMPLES = """\b
+Examples:
+  consumerd spark compact -c events.toml --pipeline clicks
+"""
+RECONCILE_EXAMPLES = """\b
+Examples:
+  consumerd spark reconcile -c events.toml && echo complete
+  consumerd spark reconcile -c events.toml --json | jq '.partitions[] | select(.missing > 0)'
+"""
+REPORT_EXAMPLES = """\b
+Examples:
+  consumerd spark report -c events.toml
+"""
+RUN_EXAMPLES = """\b
+Examples:
+  consumerd spark run -c events.toml
+  consumerd spark run -c events.toml --json | jq .reconcile.gaps
+  consumerd spark run -c events.toml --log /var/log/consumerd/spark.log
+"""
+
+_continuous = click.option(
+    "--continuous",
+    is_flag=True,
+    help="Go on until SIGTERM or Ctrl-C; the batch that is on its way ends first. A second signal forces the end.",
+)
+_shallow = click.option(
+    "--shallow",
+    is_flag=True,
+    help="Compare offsets, and read the source again only where there are gaps: fast, but altered values go unnoticed.",
+)
+
+
+def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], click.Command]:
+    """A command with the options that all steps have."""
+
+    def make(function: Callable[..., int | None]) -> click.Command:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
+            session_options,
+            click.option("--pipeline", metavar="NAME", help="Which pipeline, where the file declares several."),
+            click.option(
+                "-c", "--config", "path", required=True, type=click.Path(path_type=Path), metavar="FILE",
+                help="The TOML file that declares the pipeline.",
+            ),
+        ):  # fmt: skip
+            function = option(function)
+        return click.command(name, epilog=examples)(function)
+
+    return make
+
+
+@_step("land", LAND_EXAMPLES)
+@_continuous
+def land(continuous: bool, **options: Any) -> int:
+    """Append to bronze what the source has and bronze has not: every message once, as it is.
+
+    Without --continuous it ends with what was there at the start. What a kill interrupts is done again, never twice.
+    """
+    return _run(("land",), continuous=continuous, **options)
+
+
+@_step("refine", REFINE_EXAMPLES)
+def refine(**options: Any) -> int:
+    """Parse what is new in bronze: to silver what fits the declared schema, to quarantine the rest, with the reason."""
+    return _run(("refine",), **options)
+
+
+@_step("aggregate", AGGREGATE_EXAMPLES)
+def aggregate(**options: Any) -> int:
+    """Count and sum what is new in silver, per window of the event's time and group.
+
+    A window is written once, when the watermark has passed its end: events that are later than that are not in it.
+    """
+    return _run(("aggregate",), **options)
+
+
+@_step("compact", COMPACT_EXAMPLES)
+def compact(**options: Any) -> int:
+    """Merge small files of the pipeline's tables into large ones. Can be killed and repeated; readers are not hurt."""
+    return _run(("compact",), **options)
+
+
+@_step("reconcile", RECONCILE_EXAMPLES)
+@_shallow
+def reconcile(shallow: bool, **options: Any) -> int:
+    """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
+
+    The exit code is 11 where something is missing, twice, or altered.
+    """
+    return _run(("reconcile",), shallow=shallow, **options)
+
+
+@_step("report", REPORT_EXAMPLES)
+@_shallow
+def report(shallow: bool, **options: Any) -> int:
+    """Reconcile, and write one self-contained HTML page: throughput, lag, sizes, reasons of quarantine, gaps.
+
+    The exit code is 11 where something is missing, twice, or altered.
+    """
+    return _run(("reconcile", "report"), shallow=shallow, **options)
+
+
+@_step("run", RUN_EXAMPLES)
+@_shallow
+def run(shallow: bool, **options: Any) -> int:
+    """Land, refine, aggregate, reconcile and report, one after the other; steps that are not declared are left out.
+
+    The exit code is 11 where reconcile finds something missing, twice, or altered.
+    """
+    return _run(None, shallow=shallow, **options)
+
+
+COMMANDS = (run, land, refine, aggregate, compact, reconcile, report)
+
+
+def _run(
+    steps: Sequence[str] | None,
+    *,
+    path: Path,
+    pipeline: str | None,
+    master: str | None,
+    log: Path | None,
+    as_json: bool,
+    continuous: bool = False,
+    shallow: bool = False,
+) -> int:
+    """Run these steps, or all that the pipeline declares, and show their results as they come."""
+    require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
+    from consumerd.spark.packages import needs_of  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.spec import load_spark  # noqa: PLC0415
+
+    spec = load_spark(path)
+    chosen = spec.pipeline(pipeline)
+    if continuous and not chosen.is_continuous:
+        raise ConfigError(
+            f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
+        )
+    needs = needs_of([chosen], spec.config)
+    results: dict[str, Any] = {}
+    with working(
+        master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
+        app_name=f"consumerd spark {chosen.name}",
+    ) as work:  # fmt: skip
+        for step in steps or _declared(chosen):
+            work.begin(step)
+            results[step] = _perform(step, work.spark, chosen, results, continuous=continuous, shallow=shallow)
+            if not continuous:
+                work.check()
+    told = {step: {"file": str(each)} if isinstance(each, Path) else each.as_json() for step, each in results.items()}
+    if as_json:
+        show_json(told if len(told) > 1 else next(iter(told.values())))
+    else:
+        for step, result in told.items():
+            show_result(step, result)
+    clean = "reconcile" not in results or results["reconcile"].is_clean
+    return ExitCode.OK if clean else ExitCode.CHECK_FAILED
+
+
+def _declared(pipeline: PipelineSpec) -> list[str]:
+    """The steps of `run`."""
+    steps = {"land": True, "refine": pipeline.refine, "aggregate": pipeline.aggregate_spec}
+    return [*(name for name, declared in steps.items() if declared), "reconcile", "report"]
+
+
+def _perform(
+    step: str,
+    spark: SparkSession,
+    pipeline: PipelineSpec,
+    results: Mapping[str, Any],
+    *,
+    continuous: bool,
+    shallow: bool,
+) -> Any:
+    """Do one step; what it returns."""
+    module = importlib.import_module(f"consumerd.spark.{step}")
+    match step:
+        case "land":
+            return module.land(spark, pipeline, available_now=not continuous)
+        case "reconcile":
+            return module.reconcile(spark, pipeline, shallow=shallow)
+        case "report":
+            return module.write_report(spark, pipeline, results)
+        case _:
+            return getattr(module, step)(spark, pipeline)
