@@ -1,0 +1,147 @@
+"""The data source on directories of segments: what was written is what is read, in batches and in streams."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from consumerd.wire.v07 import Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+Rows = list[tuple[int, int, int, bytes]]
+
+
+class Archive:
+    """Segments of a topic `t` in a folder, and what is in them: (partition, offset, index, value)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: Rows = []
+        self.ends: dict[int, int] = {}
+        self._random = random.Random(7)
+
+    def add_segment(self, partition: int, size: int = 20_000, topic: str = "t") -> Path:
+        """A segment with sets of all codecs, where the last one ended."""
+        path = self.folder / f"{topic}-{partition}" / f"{self.ends.get(partition, 0):020d}.kafka"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        self.grow(path, partition, size)
+        return path
+
+    def grow(self, path: Path, partition: int, size: int) -> None:
+        start = end = self.ends.get(partition, 0)
+        with path.open("ab") as file:
+            while end - start < size:
+                payloads = [self._random.randbytes(self._random.randint(0, 200)) for _ in range(7)]
+                codec = self._random.choice(list(Codec))
+                data = encode_message_set(payloads, codec=codec)
+                at = end
+                for index, payload in enumerate(payloads):
+                    self.rows.append((partition, at, 0 if codec is Codec.NONE else index, payload))
+                    at += 10 + len(payload) if codec is Codec.NONE else 0
+                file.write(data)
+                end += len(data)
+        self.ends[partition] = end
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "logs")
+
+
+def batch(spark: SparkSession, archive: Archive, **options: Any) -> DataFrame:
+    return spark.read.format("consumerd").options(path=str(archive.folder), **{"subscribe": "t", **options}).load()
+
+
+def rows_of(frame: DataFrame) -> Rows:
+    found = frame.select("partition", "offset", "index", "value").collect()
+    return sorted((row[0], row[1], row[2], bytes(row[3])) for row in found)
+
+
+def test_a_batch_reads_each_message_once_however_it_is_split(spark: SparkSession, archive: Archive) -> None:
+    for partition in (0, 1):
+        for _ in range(3):
+            archive.add_segment(partition)
+    whole = batch(spark, archive)
+    cut = batch(spark, archive, maxSplitBytes="6k")
+    more = batch(spark, archive, minPartitions=9)
+    assert rows_of(whole) == rows_of(cut) == sorted(archive.rows)
+    assert whole.rdd.getNumPartitions() == 6
+    assert cut.rdd.getNumPartitions() >= 20
+    assert 9 <= more.rdd.getNumPartitions() < 18
+    assert more.count() == len(archive.rows)
+
+    middle = sorted(row[1] for row in archive.rows if row[0] == 1)[len(archive.rows) // 4]
+    filtered = cut.filter(f"topic = 't' AND partition = 1 AND offset >= {middle}")
+    assert filtered.rdd.getNumPartitions() < cut.rdd.getNumPartitions() / 2
+    assert rows_of(filtered) == sorted(row for row in archive.rows if row[0] == 1 and row[1] >= middle)
+
+    starts = json.dumps({"t": {"0": -1, "1": middle}})
+    assert rows_of(batch(spark, archive, startingOffsets=starts)) == rows_of(filtered)
+    few = (
+        spark.newSession().read.format("consumerd").schema("offset bigint, index int")
+    )  # which finds the format itself
+    assert few.options(path=str(archive.folder), subscribe="t").load().count() == len(archive.rows)
+
+
+def test_a_wrong_option_is_the_last_line_of_the_error(spark: SparkSession, archive: Archive) -> None:
+    archive.add_segment(0)
+    wrong = {
+        "there is no option subscribed; did you mean subscribe?": {"subscribed": "t"},
+        "the option mode is 'PERMISIVE'; it is one of PERMISSIVE, DROPMALFORMED, FAILFAST": {"mode": "PERMISIVE"},
+        "there is no topic tt; did you mean t?": {"subscribe": "t,tt"},
+        "the option startingOffsets names 1 of t/0, where no message begins; the one around it begins at 0": {
+            "startingOffsets": '{"t": {"0": 1}}'
+        },
+        "the option maxBytesPerTrigger means nothing in a batch; leave it out": {"maxBytesPerTrigger": "1m"},
+    }
+    for sentence, options in wrong.items():
+        with pytest.raises(AnalysisException) as failure:
+            batch(spark, archive, **options).collect()
+        lines = [line for line in str(failure.value).splitlines() if "Error: " in line]
+        assert lines[-1].endswith(f"Error: {sentence}")
+
+
+def test_a_stream_goes_on_where_it_was_and_sees_growth(spark: SparkSession, archive: Archive, tmp_path: Path) -> None:
+    source = {"path": str(archive.folder), "subscribePattern": "[s-u]", "startingOffsets": "earliest"}
+    ends: list[dict[str, dict[str, int]]] = []
+
+    def run(**more: str) -> int:
+        """Everything that is there; returns the number of batches with rows."""
+        stream = spark.readStream.format("consumerd").options(**source, **more).load()
+        query = (
+            stream.select("partition", "offset", "index", "value")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        progress = [json.loads(each.json) for each in query.recentProgress]
+        ends.append(json.loads(json.dumps(progress[-1]["sources"][0]["endOffset"])))
+        return sum(each["numInputRows"] > 0 for each in progress)
+
+    paths = [archive.add_segment(partition, 12_000) for partition in (0, 1)]
+    assert run(maxBytesPerTrigger="8k") >= 3
+    assert run() == 0
+    torn = paths[0].stat().st_size
+    archive.grow(paths[0], 0, 1000)
+    whole = paths[0].read_bytes()
+    paths[0].write_bytes(whole[: torn + 5])  # somebody is writing
+    archive.add_segment(2)
+    assert run() == 1
+    assert ends[-1]["t"]["0"] == torn
+    paths[0].write_bytes(whole)
+    archive.add_segment(0)
+    assert run(maxSplitBytes="4k") == 1
+    assert ends[-1] == {"t": {str(partition): end for partition, end in archive.ends.items()}}
+    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == sorted(archive.rows)
