@@ -15,6 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Sup
 
 from consumerd.errors import ConsumerdError
 from consumerd.spark.source.columns import requested, schema_ddl
+from consumerd.spark.source.files_reading import read_files_split
+from consumerd.spark.source.files_split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.source.reading import ReadRequest, read_split
@@ -153,4 +155,6 @@ def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
 def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Split):
         return read_split(partition, request)
+    if isinstance(partition, FilesSplit):
+        return read_files_split(partition, request)
     return iter(())  # Spark makes one partition of no partitions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.spark.source.options import PathPlace
+from consumerd.spark.source.options import FilesPlace, PathPlace
 
 if TYPE_CHECKING:
     from consumerd.spark.source.logs import Origin
@@ -20,4 +20,8 @@ def open_origin(options: SourceOptions) -> Origin:
         from consumerd.spark.source.archive_origin import ArchiveOrigin  # noqa: PLC0415
 
         return ArchiveOrigin(options.place, options)
+    if isinstance(options.place, FilesPlace):
+        from consumerd.spark.source.files_origin import FilesOrigin  # noqa: PLC0415
+
+        return FilesOrigin(options.place, options)
     raise NotImplementedError

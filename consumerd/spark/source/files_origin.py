@@ -84,11 +84,9 @@ class FilesLog:
 
     def message_at(self, offset: int) -> int | None:
         """As the log's; behind the last message that a range has, its end is not known, and neither is the answer."""
-        if offset == self.end:
-            return offset
         found = within(self.files, offset, offset + 1)
         if not found or found[0].start == offset:
-            return offset if found else None
+            return offset if boundary(self.files, offset) == offset or found else None
         (file,) = found
         last = None
         with _opened(file) as lines:

@@ -69,8 +69,8 @@ def test_a_partition_reaches_over_its_ranges(log: FilesLog) -> None:
 
 
 def test_an_offset_is_a_message_s_only_where_one_begins(log: FilesLog) -> None:
-    assert [log.message_at(offset) for offset in (100, 150, 400, 1000)] == [100, 150, 400, 1000]
-    assert [log.message_at(offset) for offset in (120, 170, 350, 99)] == [100, None, None, None]
+    assert [log.message_at(offset) for offset in (100, 150, 200, 300, 400, 1000)] == [100, 150, 200, 300, 400, 1000]
+    assert [log.message_at(offset) for offset in (120, 170, 350, 99, 1001)] == [100, None, None, None, None]
 
 
 def test_a_trigger_takes_whole_ranges_and_at_least_one(log: FilesLog) -> None:
