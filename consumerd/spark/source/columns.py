@@ -102,7 +102,7 @@ def requested(schema: StructType, *, include_headers: bool = False, mode: Mode =
         found = field.dataType.simpleString()
         if found != column.ddl:
             raise ColumnError(
-                f"the column {field.name} is a {column.ddl}, not a {found}; ask for it as that and cast it"
+                f"the column {field.name} has the type {column.ddl}, not {found}; ask for it as that and cast it"
             )
         if not field.nullable:
             raise ColumnError(f"the column {field.name} cannot be declared NOT NULL; leave that out of the schema")

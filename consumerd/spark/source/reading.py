@@ -123,12 +123,10 @@ class _SplitReader:
                     if stream.position < end:
                         break  # the rest of this message is lost, not torn
                     self._check_end(place, found)
-                self._flaw(found)
-            else:
-                self.builder.add_run(found)
+                self._judge(found)
+            if not isinstance(found, Flaw) or self.request.mode is Mode.PERMISSIVE:
+                yield from self.builder.add(found)
             position = found.next_offset
-            if (batch := self.builder.take()) is not None:
-                yield batch
         return position
 
     def _check_end(self, place: Place, torn: Flaw) -> None:
@@ -146,15 +144,13 @@ class _SplitReader:
                 f"{message.next_offset}; read with the option maxSplitBytes=0, so that segments are not cut"
             )
 
-    def _flaw(self, flaw: Flaw) -> None:
+    def _judge(self, flaw: Flaw) -> None:
         if self.request.mode is Mode.FAILFAST:
             raise MalformedMessageError(
                 f"{self.split.topic}/{self.split.broker_partition} cannot be read at offset {flaw.offset}: "
                 f"{flaw.problem}; read with mode=PERMISSIVE or DROPMALFORMED to go on"
             )
-        if self.request.mode is Mode.PERMISSIVE:
-            self.builder.add_flaw(flaw)
-        else:
+        if self.request.mode is Mode.DROPMALFORMED:
             self.dropped += 1
 
     def _lost(self, start: int, end: int, why: str) -> None:

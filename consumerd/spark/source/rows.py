@@ -21,7 +21,7 @@ from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from consumerd.spark.source.split import Split
 
@@ -30,7 +30,7 @@ BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 4 << 20
 #: Plain messages in a row from which on they are worth a piece of their own.
 LONG_RUN: Final = 128
-#: Bytes from which on one message is worth a piece of its own, because that takes no copy of it.
+#: Bytes from which on a message is worth a batch of its own, because that takes no copy of it.
 LARGE_MESSAGE: Final = 1 << 20
 
 #: What the cells of `codec` are, by number; the last for what cannot be told.
@@ -41,7 +41,7 @@ _ALWAYS_NULL: Final = frozenset({"key", "timestamp", "timestampType", "headers"}
 
 
 class BatchBuilder:
-    """Collects what a split holds; `take` gives a batch once one is full, `finish` the rest.
+    """Collects what a split holds; `add` gives the batches that are full, `finish` the rest.
 
     `columns`: names in the order in which the batches have them, at least one.
     """
@@ -53,37 +53,41 @@ class BatchBuilder:
         self._same = _Repeated(split)
         self._pieces: list[dict[str, pa.Array]] = []
         self._sizes: list[int] = []
+        self._rows = 0
         self._bytes = 0
         self._loose = _Loose()
 
-    def add_run(self, run: Run) -> None:
-        """Take all messages of a run."""
-        size = run.next_offset - run.offset if run.codec is Codec.NONE else sum(map(len, run.payloads))
-        if run.codec is Codec.NONE and (len(run.payloads) >= LONG_RUN or size >= LARGE_MESSAGE):
-            self._seal()
-            self._add_piece(_plain_piece(run, self._wanted), len(run.payloads))
+    def add(self, found: Run | Flaw) -> Iterator[pa.RecordBatch]:
+        """Take all messages of a run, or a flaw as one row; gives the batches that are full with it."""
+        plain = isinstance(found, Run) and found.codec is Codec.NONE
+        if isinstance(found, Flaw):
+            rows, size = 1, len(found.raw)
         else:
-            self._loose.add(run, self._wanted)
+            rows = len(found.payloads)
+            size = found.next_offset - found.offset if plain else sum(map(len, found.payloads))
+        alone = rows == 1 and size >= LARGE_MESSAGE
+        if alone and (batch := self.finish()) is not None:
+            yield batch
+        if isinstance(found, Flaw):
+            self._loose.add_flaw(found, self._wanted)
+        elif rows >= LONG_RUN and plain:
+            self._seal()
+            self._add_piece(_plain_piece(found, self._wanted), rows)
+        else:
+            self._loose.add(found, self._wanted)
+        self._rows += rows
         self._bytes += size
-
-    def add_flaw(self, flaw: Flaw) -> None:
-        """Take what is no message as a row."""
-        self._loose.add_flaw(flaw, self._wanted)
-        self._bytes += len(flaw.raw)
-
-    def take(self) -> pa.RecordBatch | None:
-        """A batch, if one is full."""
-        full = self._bytes >= BATCH_BYTES or sum(self._sizes) + len(self._loose) >= BATCH_ROWS
-        return self.finish() if full else None
+        if (alone or self._bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS) and (batch := self.finish()) is not None:
+            yield batch
 
     def finish(self) -> pa.RecordBatch | None:
         """All rows that are left as a batch; None without any."""
         self._seal()
-        rows = sum(self._sizes)
+        rows = self._rows
         if not rows:
             return None
         columns = [self._column(field, rows) for field in self._schema]
-        self._pieces, self._sizes, self._bytes = [], [], 0
+        self._pieces, self._sizes, self._rows, self._bytes = [], [], 0, 0
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _seal(self) -> None:

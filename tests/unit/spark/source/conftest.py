@@ -1,0 +1,29 @@
+"""Segment files to cut splits from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from consumerd.spark.source.split import FileRange, Split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class SegmentWriter(Protocol):
+    """Writes a segment and gives the split that is all of it."""
+
+    def __call__(self, *messages: bytes, start: int = 0, name: str = "") -> Split: ...
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> SegmentWriter:
+    def write(*messages: bytes, start: int = 0, name: str = "") -> Split:
+        data = b"".join(messages)
+        path = tmp_path / (name or f"{start:020d}.kafka")
+        path.write_bytes(data)
+        return Split("events", 2, 3, start, start + len(data), FileRange(str(path), start))
+
+    return write

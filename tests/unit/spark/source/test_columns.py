@@ -1,0 +1,74 @@
+"""The table of columns against Spark's own idea of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from consumerd.spark.source.columns import COLUMNS, IDENTITY, Mode, arrow_schema, requested, schema_ddl
+from consumerd.spark.source.errors import ColumnError
+
+HEADER = t.StructType().add("key", "string").add("value", "binary")
+WHOLE = (
+    t.StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestampType", "integer")
+    .add("headers", t.ArrayType(HEADER))
+    .add("broker", "integer")
+    .add("broker_partition", "string")
+    .add("index", "integer")
+    .add("next_offset", "long")
+    .add("codec", "string")
+    .add("crc_ok", "boolean")
+    .add("_corrupt", "string")
+)
+
+
+def test_batches_have_the_schema_that_spark_expects_of_them() -> None:
+    names = [column.name for column in COLUMNS]
+    assert names == WHOLE.names
+    assert arrow_schema(names).equals(to_arrow_schema(WHOLE, timezone="UTC"))
+
+
+def test_the_ddl_says_the_same() -> None:
+    told = [f"{field.name} {field.dataType.simpleString()}" for field in WHOLE.fields]
+    assert schema_ddl(include_headers=True) == ", ".join(told)
+    assert schema_ddl() == ", ".join(line for line in told if not line.startswith("headers"))
+    assert schema_ddl(mode=Mode.FAILFAST) == ", ".join(line for line in told if not re.match("headers|_corrupt", line))
+
+
+def test_the_identity_is_made_of_columns() -> None:
+    assert set(IDENTITY) <= {column.name for column in COLUMNS}
+
+
+def test_a_schema_may_leave_out_and_reorder() -> None:
+    schema = t.StructType().add("value", "binary").add("offset", "long")
+    assert requested(schema) == ("value", "offset")
+    assert requested(WHOLE, include_headers=True) == tuple(WHOLE.names)
+
+
+@pytest.mark.parametrize(
+    ("schema", "mode", "sentence"),
+    [
+        (t.StructType().add("payload", "binary"), Mode.PERMISSIVE, "no column payload; there is key, value"),
+        (t.StructType().add("ofset", "long"), Mode.PERMISSIVE, "no column ofset; did you mean offset?"),
+        (t.StructType().add("Offset", "long"), Mode.PERMISSIVE, "no column Offset; did you mean offset?"),
+        (t.StructType().add("offset", "integer"), Mode.PERMISSIVE, "offset has the type bigint, not int"),
+        (t.StructType().add("value", "string"), Mode.PERMISSIVE, "value has the type binary, not string; .* cast it"),
+        (t.StructType().add("offset", "long", nullable=False), Mode.PERMISSIVE, "offset cannot be declared NOT NULL"),
+        (t.StructType().add("offset", "long").add("offset", "long"), Mode.PERMISSIVE, "offset twice"),
+        (t.StructType().add("headers", t.ArrayType(HEADER)), Mode.PERMISSIVE, "includeHeaders=true"),
+        (t.StructType().add("_corrupt", "string"), Mode.DROPMALFORMED, "mode=PERMISSIVE only"),
+    ],
+)
+def test_a_schema_that_the_source_does_not_have(schema: t.StructType, mode: Mode, sentence: str) -> None:
+    with pytest.raises(ColumnError, match=sentence):
+        requested(schema, mode=mode)
