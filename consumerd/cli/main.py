@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offsets": ("consumerd.cli.offsets", "See, change, save and restore the committed offsets of groups."),
     "config": ("consumerd.cli.config", "Convert 0.7 property files, and show where each value comes from."),
     "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
+    "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
 }
 

@@ -1,10 +1,12 @@
 """The protocol of the Kafka protocol guide (0.8 to 4.x) on the wire: requests and responses as dicts. Pure, no I/O."""
 
 from consumerd.wire.v08.apis import APIS
+from consumerd.wire.v08.error_codes import ERRORS, ErrorCode, ErrorInfo, error_info
 from consumerd.wire.v08.errors import UnsupportedVersionError
 from consumerd.wire.v08.headers import (
     RequestHeader,
     ResponseHeader,
+    read_api,
     read_correlation_id,
     request_header_version,
     response_header_version,
@@ -15,19 +17,25 @@ from consumerd.wire.v08.messages import (
     RequestMessage,
     ResponseMessage,
     answered_version,
+    decode_body,
     decode_request,
     decode_response,
+    encode_body,
     encode_request,
     encode_request_message,
     encode_response,
 )
-from consumerd.wire.v08.schema import NO_UUID, Api, Field, Type
+from consumerd.wire.v08.schema import NO_UUID, Api, Direction, Field, Type
 
 __all__ = [
     "APIS",
     "DEFAULT_MESSAGE_LIMITS",
+    "ERRORS",
     "NO_UUID",
     "Api",
+    "Direction",
+    "ErrorCode",
+    "ErrorInfo",
     "Field",
     "MessageLimits",
     "RequestHeader",
@@ -37,11 +45,15 @@ __all__ = [
     "Type",
     "UnsupportedVersionError",
     "answered_version",
+    "decode_body",
     "decode_request",
     "decode_response",
+    "encode_body",
     "encode_request",
     "encode_request_message",
     "encode_response",
+    "error_info",
+    "read_api",
     "read_correlation_id",
     "request_header_version",
     "response_header_version",

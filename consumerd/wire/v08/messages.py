@@ -29,7 +29,7 @@ from consumerd.wire.v08.headers import (
 )
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.schema import Api, Direction
     from consumerd.wire.v08.types import Data
 
 _SIZE = struct.Struct(">i")
@@ -146,6 +146,31 @@ def decode_response(
     except FrameError as error:
         raise FrameError(f"{len(data)} bytes are no {api.name} response of version {version}: {error}") from None
     return ResponseMessage(header, body)
+
+
+def decode_body(
+    api: Api, direction: Direction, version: int, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
+) -> dict[str, Any]:
+    """Read a message that has no header. Raises FrameError, UnsupportedVersionError."""
+    codec = codec_of(api, direction, version)
+    try:
+        body, position = codec.read(data, 0, [limits.max_elements])
+        _check_end(data, position)
+    except FrameError as error:
+        raise FrameError(f"{len(data)} bytes are no {api.name} {direction} of version {version}: {error}") from None
+    assert isinstance(body, dict)
+    return body
+
+
+def encode_body(api: Api, direction: Direction, version: int, body: dict[str, Any]) -> bytes:
+    """A message without size and header. Raises EncodeError, UnsupportedVersionError."""
+    codec = codec_of(api, direction, version)
+    parts: list[Any] = []
+    try:
+        codec.write(body, parts.append)
+    except EncodeError as error:
+        raise EncodeError(f"a {api.name} {direction} of version {version} cannot be made: {error}") from None
+    return b"".join(parts)
 
 
 def answered_version(api: Api, version: int, data: Data) -> int:

@@ -1,0 +1,95 @@
+"""`consumerd wire`: read requests and responses that were recorded on the wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+#: Characters of input that are read: more than the hex of any frame that brokers take by default.
+MAX_INPUT = 512 * 1024 * 1024
+
+EXAMPLES = """\b
+Examples:
+  echo 0000001000120000000000010006676f6c64656e | consumerd wire decode --api-key 18 --api-version 0 --request
+  consumerd wire decode --api-key fetch --api-version 4 --response --roundtrip < answer.hex
+  consumerd wire decode --v07 --type 1 --request < fetch.hex
+"""
+
+
+@click.group("wire")
+def command() -> None:
+    """Read requests and responses that were recorded on the wire."""
+
+
+@command.command("decode", epilog=EXAMPLES)
+@click.option("--v07", is_flag=True, help="The protocol of Kafka 0.6 and 0.7.")
+@click.option("--type", "kind", metavar="N", help="With --v07: the request type, 0 to 4, or its name.")
+@click.option("--api-key", metavar="K", help="The API, by key or by name.")
+@click.option("--api-version", metavar="V", type=click.IntRange(0, 32767), help="The version of the API.")
+@click.option("--request/--response", "is_request", default=None, help="What the bytes are.")
+@click.option(
+    "--form",
+    type=click.Choice(["auto", "frame", "message", "body"]),
+    default="auto",
+    show_default=True,
+    help="Where the bytes begin (see above).",
+)
+@click.option("--roundtrip", is_flag=True, help="Encode it again, and print that as hex in a last line.")
+def decode(
+    v07: bool,
+    kind: str | None,
+    api_key: str | None,
+    api_version: int | None,
+    is_request: bool | None,
+    form: str,
+    roundtrip: bool,
+) -> None:
+    """Read one request or response as hex from standard input, and print it as JSON.
+
+    White space in the hex does not count. The bytes are what a socket carries: a `frame`, that is the size (4 bytes),
+    the header and the body. A `message`, without the size, and a `body`, without size and header, are taken where the
+    bytes are no frame; the JSON says which it was, and --form says it where the bytes leave it open. Requests of 0.7
+    have no header but their type, and its responses none at all.
+
+    Byte strings, ids and sets of messages are hex in the JSON. Exit code 2: wrong options, or no hex; 6: bytes that are
+    no such message.
+    """
+    from consumerd.cli.wire_forms import decode_form  # noqa: PLC0415  # `--help` needs no schemas
+    from consumerd.cli.wire_v07 import v07_decoder  # noqa: PLC0415
+    from consumerd.cli.wire_v08 import v08_decoder  # noqa: PLC0415
+
+    if is_request is None:
+        raise click.UsageError("say --request or --response")
+    if v07:
+        if kind is None or api_key is not None or api_version is not None:
+            raise click.UsageError("--v07 goes with --type, and not with --api-key and --api-version")
+        decoder = v07_decoder(kind, is_request=is_request)
+    else:
+        if api_key is None or api_version is None or kind is not None:
+            raise click.UsageError("say --api-key and --api-version, or --v07 and --type")
+        decoder = v08_decoder(api_key, api_version, is_request=is_request)
+    taken, decoded = decode_form(_read_hex(), form, decoder)
+    again = decoded.encode() if roundtrip else None
+    indent = 2 if sys.stdout.isatty() else None
+    click.echo(json.dumps({"form": taken, **decoded.value}, default=_plain, indent=indent))
+    if again is not None:
+        click.echo(again.hex())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _read_hex() -> bytes:
+    text = click.get_binary_stream("stdin").read(MAX_INPUT + 1).decode("ascii", "replace")
+    if len(text) > MAX_INPUT:
+        raise click.UsageError(f"standard input has more than {MAX_INPUT} characters; no frame is so long")
+    try:
+        return bytes.fromhex("".join(text.split()))
+    except ValueError:
+        raise click.UsageError("standard input is no hex; pairs of the digits 0-9 and a-f are wanted") from None

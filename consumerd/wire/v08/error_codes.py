@@ -1,0 +1,239 @@
+"""Error codes of answers: number, name, whether trying again can help, and what they mean.
+
+Strategy: a table. Codes -1 to 43, their names and flags are the guide's (spec 002); `later_name` is what documents
+after it say. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has clients fetch metadata
+anew when an error says that a broker no longer hosts what was asked for. A code that no table knows comes from a newer
+broker; it is not worth a retry, because nothing says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """`code`, `name`, `retriable`: trying again can help; `text`: what it means; `refresh`: fetch metadata first;
+    `later_name`: its name in later documents, where it is another.
+    """
+
+    code: int
+    name: str
+    retriable: bool
+    text: str
+    refresh: bool = False
+    later_name: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.code}): {self.text}"
+
+
+_AGAIN = True
+_FINAL = False
+
+#: code, name, retriable, text
+_TABLE: tuple[tuple[int, str, bool, str], ...] = (
+    (-1, "UNKNOWN", _FINAL, "the broker failed in a way that it did not expect; its log tells more"),
+    (0, "NONE", _FINAL, "nothing is wrong"),
+    (1, "OFFSET_OUT_OF_RANGE", _FINAL, "the offset is older than what the partition keeps, or beyond its end"),
+    (2, "CORRUPT_MESSAGE", _AGAIN, "a message's checksum or size is wrong, or it is damaged otherwise"),
+    (3, "UNKNOWN_TOPIC_OR_PARTITION", _AGAIN, "the broker has no such topic or partition"),
+    (4, "INVALID_FETCH_SIZE", _FINAL, "the fetch size is no possible one"),
+    (5, "LEADER_NOT_AVAILABLE", _AGAIN, "the partition has no leader just now"),
+    (6, "NOT_LEADER_FOR_PARTITION", _AGAIN, "another broker leads the partition"),
+    (7, "REQUEST_TIMED_OUT", _AGAIN, "the request took longer than its time"),
+    (8, "BROKER_NOT_AVAILABLE", _FINAL, "the broker is not there"),
+    (9, "REPLICA_NOT_AVAILABLE", _FINAL, "a replica of the partition is not there"),
+    (10, "MESSAGE_TOO_LARGE", _FINAL, "a message is larger than the broker takes (message.max.bytes)"),
+    (11, "STALE_CONTROLLER_EPOCH", _FINAL, "another broker has become the controller"),
+    (12, "OFFSET_METADATA_TOO_LARGE", _FINAL, "the text committed with an offset is too long"),
+    (13, "NETWORK_EXCEPTION", _AGAIN, "the connection ended before the answer"),
+    (14, "GROUP_LOAD_IN_PROGRESS", _AGAIN, "the coordinator is still reading what it knows of the group"),
+    (15, "GROUP_COORDINATOR_NOT_AVAILABLE", _AGAIN, "no broker coordinates the group just now"),
+    (16, "NOT_COORDINATOR_FOR_GROUP", _AGAIN, "another broker coordinates the group"),
+    (17, "INVALID_TOPIC_EXCEPTION", _FINAL, "the topic's name is not allowed, or the topic is one of the brokers' own"),
+    (18, "RECORD_LIST_TOO_LARGE", _FINAL, "a message set is larger than a segment of the log"),
+    (19, "NOT_ENOUGH_REPLICAS", _AGAIN, "fewer replicas are in sync than the topic demands; nothing was written"),
+    (20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", _AGAIN, "it was written, to fewer replicas than the topic demands"),
+    (21, "INVALID_REQUIRED_ACKS", _FINAL, "acks is none of 0, 1 and -1"),
+    (22, "ILLEGAL_GENERATION", _FINAL, "the group has gone on to another generation"),
+    (23, "INCONSISTENT_GROUP_PROTOCOL", _FINAL, "the member has no way of assigning in common with the others"),
+    (24, "INVALID_GROUP_ID", _FINAL, "the group's name is not allowed"),
+    (25, "UNKNOWN_MEMBER_ID", _FINAL, "the coordinator does not know the member (any more)"),
+    (26, "INVALID_SESSION_TIMEOUT", _FINAL, "the session timeout is outside of group.min/max.session.timeout.ms"),
+    (27, "REBALANCE_IN_PROGRESS", _FINAL, "the group is rebalancing: join again"),
+    (28, "INVALID_COMMIT_OFFSET_SIZE", _FINAL, "the commit is too large"),
+    (29, "TOPIC_AUTHORIZATION_FAILED", _FINAL, "this client may not do that with the topic"),
+    (30, "GROUP_AUTHORIZATION_FAILED", _FINAL, "this client may not do that with the group"),
+    (31, "CLUSTER_AUTHORIZATION_FAILED", _FINAL, "this client may not do that in the cluster"),
+    (32, "INVALID_TIMESTAMP", _FINAL, "a message's timestamp is too far from the broker's clock"),
+    (33, "UNSUPPORTED_SASL_MECHANISM", _FINAL, "the broker does not take this SASL mechanism"),
+    (34, "ILLEGAL_SASL_STATE", _FINAL, "the request is out of place in, or without, a SASL authentication"),
+    (35, "UNSUPPORTED_VERSION", _FINAL, "the broker does not know this version of the API"),
+    (36, "TOPIC_ALREADY_EXISTS", _FINAL, "there is a topic of this name"),
+    (37, "INVALID_PARTITIONS", _FINAL, "the number of partitions is no possible one"),
+    (38, "INVALID_REPLICATION_FACTOR", _FINAL, "there are fewer brokers than replicas wanted, or none wanted"),
+    (39, "INVALID_REPLICA_ASSIGNMENT", _FINAL, "the assignment of replicas is no possible one"),
+    (40, "INVALID_CONFIG", _FINAL, "a setting is no possible one"),
+    (41, "NOT_CONTROLLER", _AGAIN, "another broker is the controller"),
+    (
+        42,
+        "INVALID_REQUEST",
+        _FINAL,
+        "the request contradicts itself, or fits no broker of this version; its log tells more",
+    ),
+    (43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", _FINAL, "the topic's message format cannot do that"),
+    (44, "POLICY_VIOLATION", _FINAL, "a policy of the cluster forbids it"),
+    (45, "OUT_OF_ORDER_SEQUENCE_NUMBER", _FINAL, "a producer's batch does not follow the one before it"),
+    (46, "DUPLICATE_SEQUENCE_NUMBER", _FINAL, "a producer's batch was there already"),
+    (47, "INVALID_PRODUCER_EPOCH", _FINAL, "a newer producer has taken over this one's id"),
+    (48, "INVALID_TXN_STATE", _FINAL, "the transaction cannot do that now"),
+    (49, "INVALID_PRODUCER_ID_MAPPING", _FINAL, "the producer's id is not that of its transactional id"),
+    (50, "INVALID_TRANSACTION_TIMEOUT", _FINAL, "the transaction's timeout is longer than the broker allows"),
+    (51, "CONCURRENT_TRANSACTIONS", _AGAIN, "the producer's last transaction is still being decided"),
+    (52, "TRANSACTION_COORDINATOR_FENCED", _FINAL, "another broker has become the transaction's coordinator"),
+    (53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _FINAL, "this client may not use the transactional id"),
+    (54, "SECURITY_DISABLED", _FINAL, "the cluster has no access control"),
+    (55, "OPERATION_NOT_ATTEMPTED", _FINAL, "it was not tried, because another part of the request failed"),
+    (56, "KAFKA_STORAGE_ERROR", _AGAIN, "the broker cannot use the disk that holds the partition"),
+    (57, "LOG_DIR_NOT_FOUND", _FINAL, "the broker has no such log directory"),
+    (58, "SASL_AUTHENTICATION_FAILED", _FINAL, "the credentials are wrong"),
+    (59, "UNKNOWN_PRODUCER_ID", _FINAL, "the broker has forgotten the producer, whose messages are gone"),
+    (60, "REASSIGNMENT_IN_PROGRESS", _FINAL, "the partitions are being moved"),
+    (61, "DELEGATION_TOKEN_AUTH_DISABLED", _FINAL, "delegation tokens are not in use"),
+    (62, "DELEGATION_TOKEN_NOT_FOUND", _FINAL, "there is no such delegation token"),
+    (63, "DELEGATION_TOKEN_OWNER_MISMATCH", _FINAL, "the delegation token is somebody else's"),
+    (64, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", _FINAL, "delegation tokens are not given on such a connection"),
+    (65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", _FINAL, "this client may not do that with the delegation token"),
+    (66, "DELEGATION_TOKEN_EXPIRED", _FINAL, "the delegation token has expired"),
+    (67, "INVALID_PRINCIPAL_TYPE", _FINAL, "the kind of principal is not supported"),
+    (68, "NON_EMPTY_GROUP", _FINAL, "the group has members"),
+    (69, "GROUP_ID_NOT_FOUND", _FINAL, "there is no such group"),
+    (70, "FETCH_SESSION_ID_NOT_FOUND", _AGAIN, "the broker has forgotten the fetch session"),
+    (71, "INVALID_FETCH_SESSION_EPOCH", _AGAIN, "the fetch is not the next one of its session"),
+    (72, "LISTENER_NOT_FOUND", _AGAIN, "the leader has no listener of this name"),
+    (73, "TOPIC_DELETION_DISABLED", _FINAL, "the brokers do not delete topics"),
+    (74, "FENCED_LEADER_EPOCH", _AGAIN, "the client's leader epoch is older than the broker's"),
+    (75, "UNKNOWN_LEADER_EPOCH", _AGAIN, "the client's leader epoch is newer than the broker's"),
+    (76, "UNSUPPORTED_COMPRESSION_TYPE", _FINAL, "the request's version is too old for the codec"),
+    (77, "STALE_BROKER_EPOCH", _FINAL, "the broker has registered anew since"),
+    (78, "OFFSET_NOT_AVAILABLE", _AGAIN, "the new leader does not know the partition's end yet"),
+    (79, "MEMBER_ID_REQUIRED", _FINAL, "join again with the member id of this answer"),
+    (80, "PREFERRED_LEADER_NOT_AVAILABLE", _AGAIN, "the preferred leader is not there"),
+    (81, "GROUP_MAX_SIZE_REACHED", _FINAL, "the group has as many members as it may have"),
+    (82, "FENCED_INSTANCE_ID", _FINAL, "another member has this group.instance.id"),
+    (83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", _AGAIN, "no replica may lead just now"),
+    (84, "ELECTION_NOT_NEEDED", _AGAIN, "the partition has its leader"),
+    (85, "NO_REASSIGNMENT_IN_PROGRESS", _FINAL, "the partitions are not being moved"),
+    (86, "GROUP_SUBSCRIBED_TO_TOPIC", _FINAL, "the group consumes the topic whose offsets were to go"),
+    (87, "INVALID_RECORD", _FINAL, "the broker's checks refuse a record"),
+    (88, "UNSTABLE_OFFSET_COMMIT", _AGAIN, "offsets of the partition belong to an undecided transaction"),
+    (89, "THROTTLING_QUOTA_EXCEEDED", _AGAIN, "a quota is used up"),
+    (90, "PRODUCER_FENCED", _FINAL, "a newer producer uses the transactional id"),
+    (91, "RESOURCE_NOT_FOUND", _FINAL, "what the request names does not exist"),
+    (92, "DUPLICATE_RESOURCE", _FINAL, "the request names something twice"),
+    (93, "UNACCEPTABLE_CREDENTIAL", _FINAL, "a credential does not meet the rules"),
+    (94, "INCONSISTENT_VOTER_SET", _FINAL, "the controllers do not agree on who votes"),
+    (95, "INVALID_UPDATE_VERSION", _FINAL, "a version to update to is no possible one"),
+    (96, "FEATURE_UPDATE_FAILED", _FINAL, "the features could not be changed"),
+    (97, "PRINCIPAL_DESERIALIZATION_FAILURE", _FINAL, "the controller cannot read on whose behalf the request came"),
+    (98, "SNAPSHOT_NOT_FOUND", _FINAL, "there is no such snapshot"),
+    (99, "POSITION_OUT_OF_RANGE", _FINAL, "the position is beyond the snapshot's end"),
+    (100, "UNKNOWN_TOPIC_ID", _AGAIN, "the broker has no topic of this id"),
+    (101, "DUPLICATE_BROKER_REGISTRATION", _FINAL, "another broker has this id"),
+    (102, "BROKER_ID_NOT_REGISTERED", _FINAL, "no broker has this id"),
+    (103, "INCONSISTENT_TOPIC_ID", _AGAIN, "the log's topic id is not that of the request"),
+    (104, "INCONSISTENT_CLUSTER_ID", _FINAL, "the cluster's id is not that of the request"),
+    (105, "TRANSACTIONAL_ID_NOT_FOUND", _FINAL, "there is no such transactional id"),
+    (106, "FETCH_SESSION_TOPIC_ID_ERROR", _AGAIN, "the fetch session mixes topic names and ids"),
+    (107, "INELIGIBLE_REPLICA", _FINAL, "the replica may not be in sync"),
+    (108, "NEW_LEADER_ELECTED", _FINAL, "the change of the replicas in sync made another broker lead"),
+    (109, "OFFSET_MOVED_TO_TIERED_STORAGE", _FINAL, "the offset is in remote storage"),
+    (110, "FENCED_MEMBER_EPOCH", _FINAL, "the member's epoch is void: it has to join again"),
+    (111, "UNRELEASED_INSTANCE_ID", _FINAL, "a member in the group still has this instance id"),
+    (112, "UNSUPPORTED_ASSIGNOR", _FINAL, "the group does not know this way of assigning"),
+    (113, "STALE_MEMBER_EPOCH", _FINAL, "the member's epoch is not the current one"),
+    (114, "MISMATCHED_ENDPOINT_TYPE", _FINAL, "the request is for controllers and came to a broker, or the reverse"),
+    (115, "UNSUPPORTED_ENDPOINT_TYPE", _FINAL, "there is no such kind of endpoint"),
+    (116, "UNKNOWN_CONTROLLER_ID", _FINAL, "there is no such controller"),
+    (117, "UNKNOWN_SUBSCRIPTION_ID", _FINAL, "the broker does not know the subscription to telemetry"),
+    (118, "TELEMETRY_TOO_LARGE", _FINAL, "the broker takes less telemetry at a time"),
+    (119, "INVALID_REGISTRATION", _FINAL, "the broker may not register so"),
+    (120, "TRANSACTION_ABORTABLE", _FINAL, "the transaction failed and has to be aborted"),
+    (121, "INVALID_RECORD_STATE", _FINAL, "the record cannot be acknowledged now"),
+    (122, "SHARE_SESSION_NOT_FOUND", _AGAIN, "the broker has forgotten the share session"),
+    (123, "INVALID_SHARE_SESSION_EPOCH", _AGAIN, "the request is not the next one of its share session"),
+    (124, "FENCED_STATE_EPOCH", _FINAL, "the epoch of the share group's state is not the current one"),
+    (125, "INVALID_VOTER_KEY", _FINAL, "the voter's key is not that of the replica"),
+    (126, "DUPLICATE_VOTER", _FINAL, "the voter votes already"),
+    (127, "VOTER_NOT_FOUND", _FINAL, "there is no such voter"),
+    (128, "INVALID_REGULAR_EXPRESSION", _FINAL, "the regular expression cannot be read"),
+    (129, "REBOOTSTRAP_REQUIRED", _FINAL, "the client's view of the cluster is stale: bootstrap anew"),
+    (130, "STREAMS_INVALID_TOPOLOGY", _FINAL, "the streams topology is no possible one"),
+    (131, "STREAMS_INVALID_TOPOLOGY_EPOCH", _FINAL, "the epoch of the streams topology is no possible one"),
+    (132, "STREAMS_TOPOLOGY_FENCED", _FINAL, "the epoch of the streams topology is an old one"),
+    (133, "SHARE_SESSION_LIMIT_REACHED", _AGAIN, "the broker has as many share sessions as it may have"),
+)
+
+_LATER_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+}
+
+#: Where the broker that was asked is, or may be, no longer the right one.
+_REFRESH = frozenset({3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 84, 100, 103, 129})
+
+#: All that is known of each code.
+ERRORS = {
+    code: ErrorInfo(code, name, retriable, text, code in _REFRESH, _LATER_NAMES.get(code))
+    for code, name, retriable, text in _TABLE
+}
+
+
+class ErrorCode(IntEnum):
+    """The codes that a client decides by. Others are read with `error_info`, whatever their number."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_FOR_PARTITION = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    GROUP_LOAD_IN_PROGRESS = 14
+    GROUP_COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR_FOR_GROUP = 16
+    RECORD_LIST_TOO_LARGE = 18
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    NOT_CONTROLLER = 41
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    SASL_AUTHENTICATION_FAILED = 58
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    MEMBER_ID_REQUIRED = 79
+    FENCED_INSTANCE_ID = 82
+    UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    STALE_MEMBER_EPOCH = 113
+
+
+def error_info(code: int) -> ErrorInfo:
+    """What is known of `code`; of an unknown one, that it is unknown and not worth a retry."""
+    known = ERRORS.get(code)
+    return known or ErrorInfo(code, f"ERROR_{code}", _FINAL, "no table here has this code; a newer broker sent it")
