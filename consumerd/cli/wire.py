@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_hex() -> bytes:
-    text = click.get_binary_stream("stdin").read(MAX_INPUT + 1).decode("ascii", "replace")
+    text = sys.stdin.buffer.read(MAX_INPUT + 1).decode("ascii", "replace")
     if len(text) > MAX_INPUT:
         raise click.UsageError(f"standard input has more than {MAX_INPUT} characters; no frame is so long")
     try:
