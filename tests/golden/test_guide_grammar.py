@@ -1,0 +1,144 @@
+"""Every API, version and field of the protocol guide is in the schemas, in its order, with its type."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from consumerd.wire.v08 import APIS, ERRORS, RequestHeader, ResponseHeader, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consumerd.wire.v08 import Field
+
+_TITLE = re.compile(r"^(\w+) API \(Key: (\d+)\):$")
+_MESSAGE = re.compile(r"^(\w+) (Request|Response) \(Version: (\d+)\) => ?(.*)$")
+_PRODUCTION = re.compile(r"^( *)(\w+) => (.*)$")
+_ERROR = re.compile(r"^([A-Z_]+?)(-?\d+)(True|False)(.*)$")
+_KEY = re.compile(r"^([A-Za-z]+)(\d+)$")
+
+
+@dataclass
+class Node:
+    """A symbol of the grammar: [array] or not, a type's word or the symbols of a structure."""
+
+    name: str
+    array: bool
+    word: str | None = None
+    parts: list[Node] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        content = self.word or "(" + " ".join(map(str, self.parts)) + ")"
+        return f"{self.name}={f'[{content}]' if self.array else content}"
+
+
+def symbols(text: str) -> list[Node]:
+    return [Node(word.strip("[]"), word.startswith("[")) for word in text.split()]
+
+
+def grammar(lines: list[str]) -> list[Node]:
+    """The symbols of one message: those of its title, explained on the indented lines below it."""
+    top = symbols(lines[0])
+    open_levels: list[tuple[int, list[Node]]] = [(0, list(top))]
+    for line in lines[1:]:
+        found = _PRODUCTION.match(line)
+        if found is None:
+            break
+        indent, name, text = len(found[1]), found[2], found[3].strip()
+        while open_levels[-1][0] >= indent:
+            open_levels.pop()
+        waiting = open_levels[-1][1]
+        node = waiting.pop(0)
+        assert node.name == name, f"{name} where {node.name} is due"
+        if text.isupper():
+            node.word = text
+        else:
+            node.parts = symbols(text)
+            open_levels.append((indent, list(node.parts)))
+    return top
+
+
+def described(fields: tuple[Field, ...], version: int) -> list[Node]:
+    """The schema's fields as symbols."""
+    nodes = []
+    for one in fields:
+        if not one.in_version(version):
+            continue
+        node = Node(one.name, one.type is Type.ARRAY)
+        content = one.of if one.type in (Type.ARRAY, Type.STRUCT) else one.type
+        if isinstance(content, Type):
+            # The guide says of arrays neither, and of record sets and byte strings, that they may be null.
+            nullable = content is Type.STRING and one.null_in(version) and not node.array
+            word = "BYTES" if content is Type.RECORDS else content.value
+            node.word = f"NULLABLE_{word}" if nullable else word
+        else:
+            node.parts = described(content, version)
+        nodes.append(node)
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def guide(golden: Path, missing: Callable[[str], NoReturn]) -> list[str]:
+    """The lines of the guide, which lies in `spec` beside the recordings."""
+    folder = golden.parent / "spec"
+    texts = [path.read_text(encoding="utf-8").splitlines() for path in sorted(folder.glob("*.txt"))]
+    guides = [lines for lines in texts if lines[:1] == ["Kafka protocol guide"]]
+    if not guides:
+        missing(f"no Kafka protocol guide in {folder}")
+    return guides[0]
+
+
+@pytest.fixture(scope="module")
+def messages(guide: list[str]) -> dict[tuple[int, str, int], list[Node]]:
+    """The grammar of every message: (API key, "request" or "response", version) -> symbols."""
+    found: dict[tuple[int, str, int], list[Node]] = {}
+    key = -1
+    for number, line in enumerate(guide):
+        if title := _TITLE.match(line):
+            key = int(title[2])
+        elif message := _MESSAGE.match(line):
+            found[key, message[2].lower(), int(message[3])] = grammar([message[4], *guide[number + 1 :]])
+    return found
+
+
+def test_every_message_has_the_fields_of_the_guide(messages: dict[tuple[int, str, int], list[Node]]) -> None:
+    assert len(messages) == 70
+    for (key, direction, version), nodes in messages.items():
+        api = APIS[key]
+        fields = api.request if direction == "request" else api.response
+        ours = described(fields, version)
+        assert list(map(str, ours)) == list(map(str, nodes)), f"{api.name} {direction} {version}"
+
+
+def test_every_version_of_the_guide_is_described(messages: dict[tuple[int, str, int], list[Node]]) -> None:
+    assert {key for key, _, _ in messages} == set(range(21))
+    for key, _, version in messages:
+        assert APIS[key].versions[0] <= version <= APIS[key].versions[1]
+        APIS[key].check(version)
+
+
+def test_the_apis_are_named_as_in_the_guide(guide: list[str]) -> None:
+    start = guide.index("Api Keys")
+    named = {int(row[2]): row[1] for line in guide[start : start + 40] if (row := _KEY.match(line))}
+    assert named == {key: api.name for key, api in APIS.items() if key <= 20}
+
+
+def test_the_headers_are_those_of_the_guide(guide: list[str]) -> None:
+    for title, header in (("Request", RequestHeader), ("Response", ResponseHeader)):
+        (line,) = [line for line in guide if line.startswith(f"{title} Header => ")]
+        # Tagged fields came later.
+        assert tuple(line.split("=>")[1].split()) == header._fields[:-1]
+
+
+def test_the_error_codes_are_those_of_the_guide(guide: list[str]) -> None:
+    rows = [row for line in guide if (row := _ERROR.match(line))]
+    assert [int(row[2]) for row in rows] == list(range(-1, 44))
+    for name, code, retriable, _ in (row.groups() for row in rows):
+        known = ERRORS[int(code)]
+        assert (known.name, known.retriable) == (name, retriable == "True")
+        assert known.text
