@@ -34,6 +34,11 @@ class FieldType(NamedTuple):
     epoch: int | None = None
 
     @property
+    def name(self) -> str:
+        """As it is declared, without `not null`."""
+        return self.ddl if self.epoch is None else next(name for name, ticks in EPOCHS.items() if ticks == self.epoch)
+
+    @property
     def is_nested(self) -> bool:
         """Whether it is an array, a map or a struct."""
         return "<" in self.ddl

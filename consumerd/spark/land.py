@@ -1,0 +1,92 @@
+"""The first step: messages from the source into bronze, as they are.
+
+Strategy: one streaming query; its checkpoint says which offsets make a batch before the batch is read, so whatever is
+killed when, batch N is the same messages again, and the table knows whether it has batch N. Nothing is parsed, nothing
+is left out: what cannot be read is a row that says so. A new pipeline starts at the earliest offset, not at the latest
+as streams do by default, because it is there to land what there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.failures import declared_errors
+from consumerd.spark.queries import run_query
+from consumerd.spark.source import register
+from consumerd.spark.tables import open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from consumerd.spark.spec import PipelineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LandResult:
+    """What one run landed."""
+
+    pipeline: str
+    table: str
+    rows: int
+    batches: int
+    #: The last batch of the table; None while it has none.
+    last_batch: int | None
+    seconds: float
+    #: Whether a signal ended the run before all was landed.
+    stopped: bool
+    #: Partitions whose offsets were written to ZooKeeper for lag tools (options `groupId` and `commitOffsets`).
+    committed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = True) -> LandResult:
+    """Land what is there and end; or, with `available_now=False`, go on at the pipeline's `trigger` until a signal.
+
+    Raises ConsumerdError: of the source (options, brokers, data loss), of the table (owned by another checkpoint,
+    behind this one) and of Spark.
+    """
+    register(spark)
+    options = dict(pipeline.source)
+    lowered = {name.lower() for name in options}
+    if not lowered & {"startingoffsets", "startingtimestamp"}:
+        options["startingOffsets"] = "earliest"
+    with declared_errors():
+        stream = spark.readStream.format("consumerd").options(**options).load()
+    interval = None if available_now or not pipeline.is_continuous else pipeline.trigger
+    return land_stream(spark, pipeline, stream, interval=interval)
+
+
+def land_stream(
+    spark: SparkSession, pipeline: PipelineSpec, stream: DataFrame, *, interval: str | None = None
+) -> LandResult:
+    """As `land`, from any stream: its columns become bronze's. Raises ConsumerdError."""
+    with declared_errors():
+        table = open_table(spark, pipeline.bronze, pipeline.format)
+        checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+        checkpoint.must_match(table)
+        before = table.last_batch
+
+    def append(frame: DataFrame, batch: int) -> None:
+        rows = frame.withColumn("landed_at", F.current_timestamp())
+        table.append(rows, writer=checkpoint.query_id(), batch=batch)
+
+    run = run_query(spark, pipeline, "land", stream, append, interval=interval)
+    with declared_errors():
+        last = table.last_batch
+        rows = 0 if last in (None, before) else table.read(after=-1 if before is None else before).count()
+    return LandResult(
+        pipeline=pipeline.name,
+        table=table.path,
+        rows=rows,
+        batches=run.batches,
+        last_batch=last,
+        seconds=run.seconds,
+        stopped=run.stopped,
+    )

@@ -1,0 +1,200 @@
+"""Messages into declared columns, and the reason why one does not fit.
+
+Strategy: the reader of a format yields every declared field as it is in the message, scalars of text formats as text;
+then one rule for all formats brings each to its type, so that a value that does not fit is told from one that is not
+there, and the reason can name the field. Everything is columns of Spark; no row passes through Python.
+
+Reasons have few different texts (a field, a kind of fault), so that they can be counted; the value itself is in the
+quarantined row.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from consumerd.errors import ConfigError
+from consumerd.spark.source.columns import CORRUPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from consumerd.spark.spec import RefineSpec
+    from consumerd.spark.spec_types import FieldType
+
+#: Column with the reason; null where the message fits.
+REASON: Final = "reason"
+_PARSED: Final = "__parsed"
+#: More bytes than a value can have.
+_REST: Final = (1 << 31) - 1
+_BROKEN: Final = "__broken"
+#: Years 1 to 9999, in microseconds since 1970: what Spark's timestamps can be shown as.
+_FIRST_MICROS: Final = -62_135_596_800_000_000
+_LAST_MICROS: Final = 253_402_300_799_999_999
+
+
+def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
+    """`frame` (columns of bronze) with the declared fields and `reason` added. Raises ConfigError."""
+    reading = _READERS[spec.parse](frame, spec)
+    values: dict[str, Column] = {}
+    reasons = [*_readable(frame), *reading.reasons]
+    for name, field in spec.fields.items():
+        raw = reading.raw[name]
+        kind = field.parsed
+        values[name] = raw if kind.is_nested else _cast(raw, kind, spec.parse)
+        if not kind.is_nested:
+            said = f"{name} is not a {kind.name}"
+            reasons.append(F.when(raw.isNotNull() & values[name].isNull(), F.lit(said)))
+        if kind.required or name == spec.event_time:
+            reasons.append(F.when(raw.isNull(), F.lit(f"{name} is missing")))
+    return reading.frame.withColumns({**values, REASON: F.coalesce(*reasons)}).drop(_PARSED)
+
+
+def _readable(frame: DataFrame) -> list[Column]:
+    """What the source says of the message."""
+    reasons = [F.when(~F.col("crc_ok"), F.lit("the CRC is wrong"))] if "crc_ok" in frame.columns else []
+    if CORRUPT.name in frame.columns:
+        # Sentences name offsets: they are in the quarantined row, and their kind is the reason.
+        reasons.append(F.when(F.col(CORRUPT.name).isNotNull(), F.lit("corrupt in the log")))
+    return [*reasons, F.when(F.col("value").isNull(), F.lit("the message has no value"))]
+
+
+def _cast(raw: Column, kind: FieldType, parse: str) -> Column:
+    """The value as its type, null where it cannot be that."""
+    if kind.epoch is not None:
+        micros = raw.try_cast("decimal(38,6)") * F.lit(1_000_000 // kind.epoch)
+        return F.when(micros.between(_FIRST_MICROS, _LAST_MICROS), F.timestamp_micros(micros.try_cast("bigint")))
+    if kind.ddl == "binary" and parse == "json":
+        return F.try_to_binary(raw, F.lit("base64"))
+    return raw.try_cast(kind.ddl)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+# -- readers
+
+
+class _Reading(NamedTuple):
+    """A frame with what was read, the fields as they are in the message, and what can be wrong with a message."""
+
+    frame: DataFrame
+    raw: Mapping[str, Column]
+    reasons: list[Column]
+
+
+def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
+    text = F.col("value").cast("string")
+
+    def read(*, nested: bool) -> Column:
+        types = {
+            field.source or name: field.parsed.ddl if field.parsed.is_nested and nested else "string"
+            for name, field in spec.fields.items()
+        }
+        columns = [f"{_quoted(name)}: {ddl}" for name, ddl in types.items()]
+        schema = f"r struct<{', '.join(columns)}>, {_BROKEN} string"
+        return F.from_json(wrapped, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN})
+
+    # Spark's reader takes the first value of a text and leaves out what follows; within an object nothing may follow.
+    wrapped = F.concat(F.lit('{"r":'), text, F.lit("}"))
+    found = F.col(_PARSED)
+    record = found.getField("r")
+    broken = record.isNull() | found.getField(_BROKEN).isNotNull()
+    reasons = [F.when(~F.is_valid_utf8(text), F.lit("the message is not UTF-8"))]
+    if any(field.parsed.is_nested for field in spec.fields.values()):
+        shallow = read(nested=False)
+        is_object = shallow.getField("r").isNotNull() & shallow.getField(_BROKEN).isNull()
+        reasons.append(F.when(broken & is_object, F.lit("a nested field does not have its declared type")))
+    reasons.append(F.when(broken, F.lit("the message is not a JSON object")))
+    return _Reading(frame.withColumn(_PARSED, read(nested=True)), _raw(record, spec), reasons)
+
+
+def _raw(record: Column, spec: RefineSpec) -> dict[str, Column]:
+    return {name: record.getField(field.source or name) for name, field in spec.fields.items()}
+
+
+def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
+    from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - few pipelines need it
+
+    assert spec.avro_schema is not None
+    schema = avro_text(spec.avro_schema)
+    data: Column = F.col("value")
+    reasons = []
+    if spec.avro_prefix == "confluent":
+        marked = F.substring(data, 1, 1) == F.lit(b"\x00")
+        reasons.append(F.when(~marked, F.lit("the message does not begin with the number of a schema")))
+        data = F.substring(data, 6, _REST)
+    elif spec.avro_prefix == "single-object":
+        marked = F.substring(data, 1, 2) == F.lit(b"\xc3\x01")
+        reasons.append(F.when(~marked, F.lit("the message is not in single-object encoding")))
+        data = F.substring(data, 11, _REST)
+    found = F.col(_PARSED)
+    reasons.append(F.when(found.isNull(), F.lit("the message is not a record of the Avro schema")))
+    read = frame.withColumn(_PARSED, from_avro(data, schema, {"mode": "PERMISSIVE"}))
+    return _Reading(read, _raw(found, spec), reasons)
+
+
+def avro_text(path: Path) -> str:
+    """The schema in a file. Raises ConfigError."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the Avro schema {path}: {error}.") from error
+
+
+def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
+    assert spec.pattern is not None
+    text = F.col("value").cast("string")
+    numbers = group_numbers(spec.pattern)
+    whole = rf"\A(?:{spec.pattern})\z"
+    raw = {
+        name: F.nullif(F.regexp_extract(text, whole, numbers[field.source or name]), F.lit(""))
+        for name, field in spec.fields.items()
+    }
+    reasons = [
+        F.when(~F.is_valid_utf8(text), F.lit("the message is not UTF-8")),
+        F.when(~text.rlike(whole), F.lit("the message does not match the pattern")),
+    ]
+    return _Reading(frame, raw, reasons)
+
+
+def check_pattern(spark: SparkSession, spec: RefineSpec) -> None:
+    """Raise ConfigError for a pattern that Java does not take."""
+    if spec.pattern is None:
+        return
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - only Java can tell, and pyspark does not ask it
+    try:
+        gateway.jvm.java.util.regex.Pattern.compile(spec.pattern)
+    except Py4JJavaError as error:
+        said = str(error.java_exception.getDescription())
+        raise ConfigError(f"the pattern {spec.pattern!r} is wrong: {said}.") from error
+
+
+def group_numbers(pattern: str) -> dict[str, int]:
+    """The numbers of the named groups of a pattern in Java's syntax."""
+    numbers: dict[str, int] = {}
+    count = 0
+    # Quoted text, escapes and classes hold no groups; classes may be nested and have escapes.
+    bare = re.sub(r"\\Q.*?(?:\\E|$)|\\.", "__", pattern, flags=re.DOTALL)
+    while (shorter := re.sub(r"\[[^\[\]]*\]", "_", bare)) != bare:
+        bare = shorter
+    for match in re.finditer(r"\((?:(\?)(?:<([A-Za-z][A-Za-z0-9]*)>)?)?", bare):
+        if match[1] is None or match[2] is not None:
+            count += 1
+        if match[2] is not None:
+            numbers[match[2]] = count
+    return numbers
+
+
+_READERS: Final[Mapping[str, Callable[[DataFrame, RefineSpec], _Reading]]] = {
+    "json": _json,
+    "avro": _avro,
+    "regex": _regex,
+}

@@ -1,0 +1,119 @@
+"""Running one streaming query to its end, or until somebody asks to stop.
+
+Strategy: Spark's `foreachBatch` hands each micro-batch to a function of ours, which writes it to tables by its number,
+so that a batch that comes again is not written again. While the query runs, the main thread waits in short turns: it
+notes progress and looks whether a signal came. A stop lets the batch at work end, within `grace` seconds; one that is
+cut short comes again at the next start. Errors from the JVM become declared ones.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.spark.failures import declared_errors
+from consumerd.spark.progress import ProgressRecorder, open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from consumerd.spark.spec import PipelineSpec
+
+#: Seconds between looks at a running query.
+_TURN: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRun:
+    """How a query went. `stopped`: it was asked to before all was done."""
+
+    batches: int
+    seconds: float
+    stopped: bool
+
+
+def run_query(
+    spark: SparkSession,
+    pipeline: PipelineSpec,
+    step: str,
+    stream: DataFrame,
+    on_batch: Callable[[DataFrame, int], None],
+    *,
+    interval: str | None = None,
+    grace: float = 30.0,
+) -> QueryRun:
+    """Hand every batch of `stream` to `on_batch(frame, number)` until all that is there is done.
+
+    With an `interval` such as `10 seconds` go on until SIGTERM or SIGINT instead, which also end the other kind early.
+    The checkpoint is the pipeline's for `step`. Raises ConsumerdError.
+    """
+    done = 0
+
+    def counted(frame: DataFrame, batch: int) -> None:
+        nonlocal done
+        on_batch(frame, batch)
+        done += 1
+
+    began = time.monotonic()
+    writer = (
+        stream.writeStream.queryName(f"{pipeline.name}.{step}")
+        .foreachBatch(counted)
+        .option("checkpointLocation", pipeline.checkpoint(step))
+    )
+    writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
+    with stop_on_signals() as stop, declared_errors():
+        query = writer.start()
+        stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop, grace)
+    return QueryRun(done, time.monotonic() - began, stopped)
+
+
+def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event, grace: float) -> bool:
+    """Wait for the end; whether it was asked for."""
+    try:
+        while not stop.is_set():
+            if query.awaitTermination(_TURN):  # type: ignore[arg-type]  # takes floats, says int
+                return False
+            recorder.poll()
+        end = time.monotonic() + grace
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+            query.awaitTermination(_TURN / 5)  # type: ignore[arg-type]  # as above
+        return True
+    finally:
+        recorder.poll()
+        query.stop()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that the first SIGTERM or SIGINT sets; the second one does what it did before.
+
+    Outside the main thread, where signals cannot be caught, nothing sets it.
+    """
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            number, handler = before.popitem()
+            signal.signal(number, handler)
+
+    def on_signal(_number: int, _frame: object) -> None:
+        event.set()
+        restore()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, on_signal)
+    try:
+        yield event
+    finally:
+        restore()
