@@ -1,0 +1,119 @@
+"""A connection to one broker whose versions are known: bodies in, bodies out.
+
+Strategy: brokers answer the requests of a connection in their order, so pipelining is that of `consumerd.net`; the
+correlation id is checked, not searched for. A request is encoded before it is sent and refused when it is too large: a
+broker would hang up without a word. An answer that is not one ends the connection, because what follows it cannot be
+trusted either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from consumerd.client.errors import RequestTooLargeError
+from consumerd.client.throttle import silence
+from consumerd.net import BadFrameError, ConnectionClosedError
+from consumerd.wire.errors import WireError
+from consumerd.wire.v08.headers import read_correlation_id
+from consumerd.wire.v08.messages import decode_response, encode_request
+
+if TYPE_CHECKING:
+    from consumerd.client.settings import ClientSettings
+    from consumerd.client.versions import BrokerVersions
+    from consumerd.net import Connection
+    from consumerd.ports import Clock
+    from consumerd.wire.v08.schema import Api
+
+_MAX_CORRELATION_ID = (1 << 31) - 1
+
+
+class Channel:
+    """An open, authenticated connection. `versions`: what the broker serves. Safe for concurrent callers."""
+
+    def __init__(
+        self, connection: Connection, address: str, versions: BrokerVersions, settings: ClientSettings, clock: Clock
+    ) -> None:
+        self.address = address
+        self.versions = versions
+        self._connection = connection
+        self._settings = settings
+        self._clock = clock
+        self._correlation_id = 0
+        self._silent_until = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._connection.closed
+
+    async def call(
+        self,
+        api: Api,
+        body: dict[str, Any],
+        *,
+        version: int | None = None,
+        max_response: int | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask and return the answer's fields, whatever error codes they hold.
+
+        `version`: the highest common one by default. `timeout`: seconds that the broker may take once it is at this
+        request. Raises UnsupportedApiError, EncodeError, RequestTooLargeError (nothing was sent), and
+        ConnectionClosedError with its subclasses; BadFrameError when the answer is none.
+        """
+        version = self.versions.pick(api) if version is None else version
+        correlation_id, frame = self._frame(api, version, body)
+        await self._wait_out_silence()
+        data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
+        try:
+            answered = read_correlation_id(data)
+            if answered != correlation_id:
+                raise BadFrameError(
+                    f"broker {self.address} answered request {answered} where {correlation_id} was the next",
+                    blamed=True,
+                )
+            answer = decode_response(api, version, data).body
+        except WireError as error:
+            self._connection.abort()
+            raise BadFrameError(f"broker {self.address} sent what is no answer: {error}", blamed=True) from error
+        except ConnectionClosedError:
+            self._connection.abort()
+            raise
+        if seconds := silence(api, version, answer):
+            self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
+        return answer
+
+    async def send(self, api: Api, body: dict[str, Any], *, version: int | None = None) -> None:
+        """Send a request that has no answer (Produce with acks 0). Raises as `call`; a refusal ends the connection."""
+        version = self.versions.pick(api) if version is None else version
+        _, frame = self._frame(api, version, body)
+        await self._wait_out_silence()
+        await self._connection.send(frame)
+
+    def _frame(self, api: Api, version: int, body: dict[str, Any]) -> tuple[int, bytes]:
+        correlation_id = self._correlation_id
+        self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
+        frame = encode_request(api, version, body, correlation_id=correlation_id, client_id=self._settings.client_id)
+        if len(frame) > self._settings.max_request_bytes:
+            raise RequestTooLargeError(
+                f"a {api.name} request of {len(frame)} bytes is larger than max_request_bytes allows "
+                f"({self._settings.max_request_bytes}): send less at once, or allow more here and on the brokers "
+                "(socket.request.max.bytes)"
+            )
+        return correlation_id, frame
+
+    async def _wait_out_silence(self) -> None:
+        if (left := self._silent_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+
+    async def wait_closed(self) -> None:
+        """Return when the socket is gone."""
+        await self._connection.wait_closed()
+
+    async def close(self) -> None:
+        """Close the connection; requests that wait fail. Never raises."""
+        await self._connection.close()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._connection.abort()

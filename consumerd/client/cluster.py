@@ -1,0 +1,291 @@
+"""A cluster of the 0.8+ protocol: whom to ask for what, over one pipelined connection per broker.
+
+Strategy: connections are opened when they are needed and shared by all callers; whoever finds one closed opens it anew,
+one attempt at a time per broker. There is no background task: metadata are asked for when something needs them and they
+are missing or old, and again on the guide's two triggers, an answer that says "not the leader" (`stale`) and a broker
+that cannot be reached. Brokers found by metadata come first, then the bootstrap list, each in random order, so that a
+cluster that moved away step by step is still found.
+
+`call_*` are single attempts; `retrying` repeats what passes by itself (connections, retriable error codes) until it
+works or the time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from consumerd.client.errors import BrokerRefusedError, NoBrokerError, error_of
+from consumerd.client.metadata import ClusterMetadata
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from random import Random
+    from types import TracebackType
+    from typing import Self
+
+    from consumerd.client.channel import Channel
+    from consumerd.client.metadata import Node
+    from consumerd.client.opening import ChannelOpener
+    from consumerd.client.settings import ClientSettings
+    from consumerd.ports import Clock
+    from consumerd.wire.v08.schema import Api
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+Address = tuple[str, int]
+_CLOSED = "the client of this cluster was closed"
+#: From this version on METADATA can be told not to create topics.
+_NO_CREATION_SINCE = 4
+#: The last version of GROUP_COORDINATOR that asks for one group.
+_ONE_GROUP = 3
+
+
+class ClusterClient:
+    """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        opener: ChannelOpener,
+        settings: ClientSettings,
+        *,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        if not bootstrap:
+            raise ValueError("a cluster needs one bootstrap broker at least")
+        self._bootstrap = list(bootstrap)
+        self._opener = opener
+        self.settings = settings
+        self._clock = clock
+        self._rng = rng
+        self.metadata = ClusterMetadata()
+        self._asked_at: dict[str, float] = {}
+        self._stale: set[str] = set()
+        self._refreshing = asyncio.Lock()
+        self._channels: dict[Address, Channel] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+        self._coordinators: dict[str, int] = {}
+        self._closed = False
+
+    # -- connections
+
+    async def channel(self, host: str, port: int) -> Channel:
+        """The shared channel to an address. Raises BrokerError."""
+        address = host, port
+        if (found := self._open_channel(address)) is not None:
+            return found
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            if (found := self._open_channel(address)) is not None:  # somebody was faster
+                return found
+            if self._channels.pop(address, None) is not None:
+                self._opener.forget(host, port)
+            opened = await self._opener.open(host, port)
+            if self._closed:
+                opened.abort()
+                raise BrokerError(_CLOSED)
+            self._channels[address] = opened
+            return opened
+
+    def _open_channel(self, address: Address) -> Channel | None:
+        if self._closed:
+            raise BrokerError(_CLOSED)
+        found = self._channels.get(address)
+        return None if found is None or found.closed else found
+
+    async def node_channel(self, node_id: int) -> Channel:
+        """The channel to a broker of the metadata. Raises BrokerError; the metadata count as old when it fails."""
+        node = self.metadata.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.metadata.nodes.get(node_id)
+        if node is None:
+            raise BrokerError(f"broker {node_id} is not alive, or the cluster never had it")
+        try:
+            return await self.channel(node.host, node.port)
+        except BrokerError:
+            self.stale()
+            raise
+
+    async def any_channel(self) -> Channel:
+        """The channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
+        for channel in self._channels.values():
+            if not channel.closed:
+                return channel
+        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
+        self._rng.shuffle(known)
+        first = [address for address in self._bootstrap if address not in known]
+        self._rng.shuffle(first)
+        reasons = []
+        for host, port in known + first:
+            try:
+                return await self.channel(host, port)
+            except BrokerError as error:
+                reasons.append(str(error))
+        raise NoBrokerError(
+            f"no broker of the cluster can be reached ({len(reasons)} tried); the last said: {reasons[-1]}"
+        )
+
+    async def close(self) -> None:
+        """Close all connections. Never raises."""
+        self._closed = True
+        channels = list(self._channels.values())
+        self._channels.clear()
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- metadata
+
+    def stale(self, topics: Iterable[str] = ()) -> None:
+        """What is known of `topics` (of all that is known, without any) proved wrong: ask before it is used again."""
+        self._stale.update(topics or self.metadata.topics)
+
+    def _is_fresh(self, topic: str) -> bool:
+        if topic in self._stale or topic not in self.metadata.topics:
+            return False
+        return self._clock.monotonic() - self._asked_at.get(topic, 0.0) < self.settings.metadata_max_age
+
+    async def refresh(self, topics: Sequence[str] | None = (), *, create: bool = False) -> ClusterMetadata:
+        """Ask some broker for `topics`, for none (just the brokers), or for all (None). Raises BrokerError.
+
+        `create`: the brokers may create topics that do not exist, if their configuration says so. Brokers before 0.11
+        cannot be told not to.
+        """
+        async with self._refreshing:
+            channel = await self.any_channel()
+            version = channel.versions.pick(METADATA)
+            names: list[str] | None = None if topics is None else list(topics)
+            if version == 0:
+                # An empty list means all; there is no way to ask for none, so what is known is asked for again.
+                names = [] if names is None else names or sorted(self.metadata.topics)[:1]
+            body: dict[str, Any] = {
+                "topics": names if version < 9 or names is None else [{"topic": name} for name in names]
+            }
+            if version >= _NO_CREATION_SINCE:
+                body["allow_auto_topic_creation"] = create
+            try:
+                answer = await channel.call(METADATA, body, version=version)
+            except ConnectionClosedError:
+                channel.abort()
+                raise
+            if error := error_of(answer.get("error_code", 0), f"broker {channel.address} tells no metadata"):
+                raise error
+            complete = topics is None or (version == 0 and not names)
+            self.metadata = self.metadata.updated(answer, complete=complete)
+            now = self._clock.monotonic()
+            for topic in self.metadata.topics if complete else names or ():
+                self._asked_at[topic] = now
+                self._stale.discard(topic)
+            return self.metadata
+
+    async def topics(self, names: Sequence[str], *, create: bool = False) -> ClusterMetadata:
+        """Metadata that hold what is known of `names`, asked for where missing, old or stale. Raises BrokerError."""
+        if missing := [name for name in names if not self._is_fresh(name)]:
+            await self.refresh(missing, create=create)
+        return self.metadata
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        """The leader of a partition. Raises BrokerRefusedError or BrokerError while there is none."""
+        metadata = await self.topics([topic])
+        node = metadata.leader(topic, partition)
+        if node is not None:
+            return node
+        self.stale([topic])
+        found = metadata.topics.get(topic)
+        what = f"{topic}/{partition} has no leader"
+        if found is None:
+            raise BrokerError(f"{what}: the brokers say nothing of the topic {topic!r}")
+        if error := error_of(found.error, what):
+            raise error
+        entry = found.partitions.get(partition)
+        if entry is None:
+            raise BrokerError(f"{what}: the topic has {len(found.partitions)} partitions")
+        raise error_of(entry.error, what) or BrokerError(f"{what}: broker {entry.leader} is not alive")
+
+    # -- requests
+
+    async def call_any(self, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Ask some broker. One attempt; raises as `Channel.call` and NoBrokerError."""
+        channel = await self.any_channel()
+        return await channel.call(api, body, **options)
+
+    async def call_node(self, node_id: int, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Ask one broker. One attempt; raises as `Channel.call` and BrokerError."""
+        channel = await self.node_channel(node_id)
+        return await channel.call(api, body, **options)
+
+    async def call_controller(self, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Ask the controller (since 0.10.1; any broker where it is unknown). One attempt."""
+        await self.refresh()
+        if self.metadata.controller is None:
+            return await self.call_any(api, body, **options)
+        return await self.call_node(self.metadata.controller, api, body, **options)
+
+    async def coordinator(self, group: str) -> int:
+        """The id of the broker that coordinates `group`. One attempt. Raises BrokerRefusedError, BrokerError."""
+        known = self._coordinators.get(group)
+        if known is not None and known in self.metadata.nodes:
+            return known
+        channel = await self.any_channel()
+        version = channel.versions.pick(GROUP_COORDINATOR, at_most=_ONE_GROUP)
+        answer = await channel.call(GROUP_COORDINATOR, {"group_id": group}, version=version)
+        what = f"broker {channel.address} names no coordinator of group {group!r}"
+        if error := error_of(answer["error_code"], what, answer.get("error_message")):
+            raise error
+        node_id: int = answer["coordinator"]["node_id"]
+        if node_id not in self.metadata.nodes:
+            await self.refresh()
+        self._coordinators[group] = node_id
+        return node_id
+
+    def forget_coordinator(self, group: str) -> None:
+        """It proved wrong: the next call asks who it is."""
+        self._coordinators.pop(group, None)
+
+    async def call_coordinator(self, group: str, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Ask the coordinator of `group`. One attempt; a coordinator that cannot be reached is forgotten."""
+        node_id = await self.coordinator(group)
+        try:
+            return await self.call_node(node_id, api, body, **options)
+        except (ConnectError, ConnectionClosedError):
+            self.forget_coordinator(group)
+            raise
+
+    async def retrying(self, what: str, attempt: Callable[[], Awaitable[_T]], *, timeout: float | None = None) -> _T:
+        """Repeat `attempt` while it fails with what passes by itself. Raises its last error when the time is up.
+
+        `timeout`: seconds from the first attempt on; by default those of the settings.
+        """
+        settings = self.settings
+        give_up = self._clock.monotonic() + (settings.retry_timeout if timeout is None else timeout)
+        pause = settings.retry_backoff_min
+        told = False
+        while True:
+            try:
+                return await attempt()
+            except BrokerError as error:
+                passes = isinstance(error, (ConnectError, ConnectionClosedError, NoBrokerError)) or (
+                    isinstance(error, BrokerRefusedError) and error.retriable
+                )
+                wait = pause * (0.5 + self._rng.random())
+                if not passes or self._clock.monotonic() + wait > give_up:
+                    raise
+                if not told:
+                    log.info("retrying", what=what, reason=str(error))
+                    told = True
+            await self._clock.sleep(wait)
+            pause = min(2 * pause, settings.retry_backoff_max)

@@ -1,0 +1,99 @@
+"""What a cluster looks like: its brokers, topics, partitions and their leaders, as METADATA tells it. No I/O.
+
+Strategy: an immutable picture per answer; a new one takes over what the former knew of topics that were not asked for.
+A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers tell
+epochs): brokers learn of elections at different times, and going back to a deposed leader costs a round trip each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from consumerd.wire.v08.schema import NO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Node(NamedTuple):
+    """A broker as it wants to be reached."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionMetadata(NamedTuple):
+    """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not tell it."""
+
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    error: int
+
+
+class TopicMetadata(NamedTuple):
+    """A topic: its error code (0 for none), its partitions by number, whether it is the brokers' own, and its id."""
+
+    error: int
+    partitions: Mapping[int, PartitionMetadata]
+    internal: bool = False
+    id: bytes = NO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """A picture of the cluster. `nodes`: the brokers that are alive, by id."""
+
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    controller: int | None = None
+    cluster_id: str | None = None
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """The broker that leads a partition; None while that is not known, or the broker is not."""
+        found = self.topics.get(topic)
+        entry = found.partitions.get(partition) if found is not None else None
+        return None if entry is None or entry.leader is None else self.nodes.get(entry.leader)
+
+    def updated(self, body: dict[str, Any], *, complete: bool) -> ClusterMetadata:
+        """The picture after an answer to METADATA; `complete` where all topics were asked for."""
+        nodes = {
+            entry["node_id"]: Node(entry["node_id"], entry["host"], entry["port"], entry.get("rack"))
+            for entry in body["brokers"]
+        }
+        told = {entry["topic"]: self._topic(entry) for entry in body["topic_metadata"] if entry["topic"] is not None}
+        controller = body.get("controller_id", -1)
+        return ClusterMetadata(
+            nodes or self.nodes,  # a broker that just started may not know of any
+            told if complete else {**self.topics, **told},
+            controller if controller >= 0 else None,
+            body.get("cluster_id"),
+        )
+
+    def _topic(self, entry: dict[str, Any]) -> TopicMetadata:
+        former = self.topics.get(entry["topic"])
+        topic_id = entry.get("topic_id", NO_UUID)
+        same = former is not None and former.id == topic_id
+        partitions = {}
+        for told in entry["partition_metadata"]:
+            number = told["partition_id"]
+            fresh = _partition(told)
+            known = former.partitions.get(number) if same and former is not None else None
+            stale = known is not None and fresh.leader_epoch < known.leader_epoch and fresh.leader_epoch >= 0
+            partitions[number] = known if stale and known is not None else fresh
+        return TopicMetadata(entry["topic_error_code"], partitions, entry.get("is_internal", False), topic_id)
+
+
+def _partition(entry: dict[str, Any]) -> PartitionMetadata:
+    leader = entry["leader"]
+    return PartitionMetadata(
+        leader if leader >= 0 else None,
+        entry.get("leader_epoch", -1),
+        tuple(entry["replicas"]),
+        tuple(entry["isr"]),
+        entry["partition_error_code"],
+    )

@@ -1,0 +1,131 @@
+"""Opening channels: connect, agree on versions, authenticate.
+
+Strategy: API_VERSIONS is asked first on every connection, in its last version; a broker that does not know that version
+says error 35 in version 0 and is asked again so. Brokers of 0.8 hang up instead, and those of 0.9 say nothing at all.
+That is believed only after further connections showed what the broker is: 0.9 answers LIST_GROUPS, 0.8 hangs up on that
+too but answers METADATA; one that is going down, or hangs, answers neither. What an old broker was found to be is
+remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
+upgraded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd import __version__
+from consumerd.client.channel import Channel
+from consumerd.client.errors import error_of
+from consumerd.client.versions import BrokerVersions, Generation, told
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.client.settings import ClientSettings
+    from consumerd.net import Connector
+    from consumerd.ports import Clock
+    from consumerd.wire.v08.schema import Api
+
+    #: Proves who we are on a fresh channel. Raises AuthenticationError, BrokerError.
+    Authenticate = Callable[[Channel], Awaitable[None]]
+
+
+_SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
+#: Seconds for which an old broker is believed to be what it was.
+_BELIEVED_FOR: Final = 300.0
+
+
+class ChannelOpener:
+    """Opens channels to brokers of one cluster. `authenticate` is run on each before it is given out."""
+
+    def __init__(
+        self, connect: Connector, settings: ClientSettings, clock: Clock, *, authenticate: Authenticate | None = None
+    ) -> None:
+        self._connect = connect
+        self._settings = settings
+        self._clock = clock
+        self._authenticate = authenticate
+        #: Address -> what an old broker there is, and until when that is believed.
+        self._old: dict[tuple[str, int], tuple[Generation, float]] = {}
+
+    async def open(self, host: str, port: int) -> Channel:
+        """A channel that is ready for use. Raises BrokerError (ConnectError, AuthenticationError, ...)."""
+        versions = self._believed(host, port)
+        if versions is None:
+            versions, channel = await self._ask(host, port)
+        else:
+            channel = None
+        if channel is None:
+            channel = await self._connected(host, port, versions)
+        try:
+            if self._authenticate is not None:
+                await self._authenticate(channel)
+        except BaseException:
+            channel.abort()
+            raise
+        return channel
+
+    async def _connected(self, host: str, port: int, versions: BrokerVersions) -> Channel:
+        connection = await self._connect(host, port)
+        return Channel(connection, f"{host}:{port}", versions, self._settings, self._clock)
+
+    def _believed(self, host: str, port: int) -> BrokerVersions | None:
+        generation, until = self._old.get((host, port), (Generation.TOLD, 0.0))
+        if self._clock.monotonic() >= until:
+            self._old.pop((host, port), None)
+            return None
+        return BrokerVersions.of(f"{host}:{port}", generation)
+
+    def forget(self, host: str, port: int) -> None:
+        """A connection to this address ended: the next one finds out anew what is there."""
+        self._old.pop((host, port), None)
+
+    async def _ask(self, host: str, port: int) -> tuple[BrokerVersions, Channel | None]:
+        """What the broker serves, and the channel on which it said so, if it did."""
+        address = f"{host}:{port}"
+        first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: API_VERSIONS.versions})
+        channel = await self._connected(host, port, first)
+        try:
+            return await self._told(channel), channel
+        except ConnectionClosedError as error:  # a timeout closes it, too
+            channel.abort()
+            generation = await self._probe(host, port)
+            if generation is None:
+                raise error from None
+            self._old[host, port] = generation, self._clock.monotonic() + _BELIEVED_FOR
+            return BrokerVersions.of(address, generation), None
+        except BaseException:
+            channel.abort()
+            raise
+
+    async def _told(self, channel: Channel) -> BrokerVersions:
+        version = channel.versions.pick(API_VERSIONS)
+        answer = await channel.call(API_VERSIONS, _SOFTWARE, version=version, timeout=self._settings.versions_timeout)
+        if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
+            answer = await channel.call(API_VERSIONS, {}, version=0)
+        if error := error_of(answer["error_code"], f"broker {channel.address} does not say its versions"):
+            raise error
+        channel.versions = told(channel.address, answer["api_versions"])
+        return channel.versions
+
+    async def _probe(self, host: str, port: int) -> Generation | None:
+        """Of which generation a broker is that hung up on API_VERSIONS; None when it answers nothing."""
+        questions: list[tuple[Generation, Api, dict[str, Any]]] = [
+            (Generation.V0_9, LIST_GROUPS, {}),
+            (Generation.V0_8, METADATA, {"topics": []}),
+        ]
+        for generation, api, body in questions:
+            channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", generation))
+            try:
+                await channel.call(api, body, timeout=self._settings.versions_timeout)
+            except RequestTimeoutError:
+                raise
+            except ConnectionClosedError:
+                continue
+            else:
+                return generation
+            finally:
+                channel.abort()
+        return None

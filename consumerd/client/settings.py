@@ -1,0 +1,28 @@
+"""Settings of a cluster's client, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from consumerd.net import ConnectionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Times in seconds, sizes in bytes."""
+
+    #: What requests say who we are: brokers write it to their logs and count quotas by it.
+    client_id: str = "consumerd"
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    #: A larger request is refused here, with a sentence, and not by a broker that hangs up (its default:
+    #: socket.request.max.bytes, 100 MiB).
+    max_request_bytes: int = 100 << 20
+    #: For a fresh connection to say its versions. Brokers of 0.9 neither answer nor hang up: each costs this once.
+    versions_timeout: float = 3.0
+    #: Metadata older than this are asked for again (the JVM's metadata.max.age.ms: 300000).
+    metadata_max_age: float = 300.0
+    #: Between attempts, doubled each time and jittered.
+    retry_backoff_min: float = 0.1
+    retry_backoff_max: float = 2.0
+    #: How long a call goes on trying while brokers are away or answer with errors that pass.
+    retry_timeout: float = 30.0

@@ -1,0 +1,86 @@
+"""Which version of an API to speak with a broker.
+
+Strategy: the highest one that both sides have. Brokers since 0.10 say what they have when asked (API_VERSIONS), on
+every connection anew, because the broker behind an address may be upgraded. Those before close the connection on a
+request that they do not know; what they have is a table here (golden: unsupported requests).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from consumerd.client.errors import UnsupportedApiError
+from consumerd.wire.v08.apis import APIS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.wire.v08.schema import Api
+
+
+class Generation(Enum):
+    """What a broker is, as far as it cannot say itself."""
+
+    V0_8 = "0.8"
+    V0_9 = "0.9"
+    #: Says its versions when asked.
+    TOLD = "0.10 or newer"
+
+
+_OF_0_8: Final = {0: (0, 0), 1: (0, 0), 2: (0, 0), 3: (0, 0), 8: (0, 1), 9: (0, 1), 10: (0, 0)}
+#: Brokers that cannot say it: API key -> first and last version.
+KNOWN: Final[Mapping[Generation, Mapping[int, tuple[int, int]]]] = {
+    Generation.V0_8: _OF_0_8,
+    Generation.V0_9: _OF_0_8 | {0: (0, 1), 1: (0, 1), 8: (0, 2)} | dict.fromkeys((11, 12, 13, 14, 15, 16), (0, 0)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerVersions:
+    """What one broker serves: API key -> first and last version. `broker` is its address, for sentences."""
+
+    broker: str
+    generation: Generation
+    ranges: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, broker: str, generation: Generation) -> BrokerVersions:
+        """Those of a generation that cannot say it."""
+        return cls(broker, generation, KNOWN[generation])
+
+    def has(self, api: Api, version: int = 0) -> bool:
+        """Whether the broker serves the API in `version` or a later one that this client knows."""
+        first, last = self._common(api)
+        return first <= last and version <= last
+
+    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """The highest version of `api` within the bounds. Raises UnsupportedApiError."""
+        first, last = self._common(api)
+        last = last if at_most is None else min(last, at_most)
+        if max(first, at_least) <= last:
+            return last
+        served = self.ranges.get(api.key)
+        if served is None:
+            raise UnsupportedApiError(
+                f"broker {self.broker} (Kafka {self.generation.value}) does not serve {api.name}: use a newer broker"
+            )
+        raise UnsupportedApiError(
+            f"broker {self.broker} serves {api.name} in versions {served[0]} to {served[1]}, and one of "
+            f"{max(api.versions[0], at_least)} to {api.versions[1] if at_most is None else at_most} is needed"
+        )
+
+    def _common(self, api: Api) -> tuple[int, int]:
+        first, last = self.ranges.get(api.key, (0, -1))
+        return max(first, api.versions[0]), min(last, api.versions[1])
+
+
+def told(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
+    """What an answer to API_VERSIONS says; APIs that this client does not know are left out."""
+    ranges = {
+        entry["api_key"]: (entry["min_version"], entry["max_version"])
+        for entry in api_versions
+        if entry["api_key"] in APIS
+    }
+    return BrokerVersions(broker, Generation.TOLD, ranges)

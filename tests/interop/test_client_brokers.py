@@ -1,0 +1,109 @@
+"""The client against real brokers of several generations."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Generation, error_of
+from consumerd.clock import SystemClock
+from consumerd.embedded import JavaRuntime, MissingRuntimeError
+from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.errors import BrokerError
+from consumerd.net import connect
+from consumerd.wire.v08.apis import OFFSETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+pytestmark = pytest.mark.interop
+EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+GENERATIONS = {"0.8.2.2": Generation.V0_8, "0.9.0.1": Generation.V0_9}
+
+
+def client_of(broker: KafkaBroker) -> ClusterClient:
+    settings = ClientSettings(retry_timeout=20)
+    clock = SystemClock()
+    opener = ChannelOpener(functools.partial(connect, settings=settings.connection), settings, clock)
+    return ClusterClient([("127.0.0.1", broker.port)], opener, settings, clock=clock, rng=random.Random(1))
+
+
+async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
+    """The partition's end, asked of its leader."""
+    leader = await client.leader(topic, partition)
+    versions = (await client.node_channel(leader.id)).versions
+    asked: dict[str, Any] = {"partition": partition, "timestamp": -1}
+    if versions.pick(OFFSETS) == 0:
+        asked["max_num_offsets"] = 1
+    body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [asked]}]}
+    answer = await client.call_node(leader.id, OFFSETS, body)
+    told = answer["responses"][0]["partition_responses"][0]
+    if error := error_of(told["error_code"], f"{topic}/{partition}"):
+        raise error
+    return int(told.get("offsets", [told.get("offset")])[0])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
+)
+async def test_versions_metadata_leaders_and_coordinators(
+    version: str, java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+) -> None:
+    release = RELEASES[version]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    zookeeper = None if release.kraft else zk_root
+    broker = KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, broker_id=3, partitions=2)
+    async with broker, client_of(broker) as client:
+        channel = await client.any_channel()
+        assert channel.versions.generation is GENERATIONS.get(version, Generation.TOLD)
+
+        with pytest.raises(BrokerError, match=r"say nothing of the topic|UNKNOWN_TOPIC|LEADER_NOT_AVAILABLE"):
+            await client.leader("events", 0)
+
+        async def led() -> int:
+            await client.refresh(["events"], create=True)
+            return (await client.leader("events", 1)).id
+
+        assert await client.retrying("create a topic", led) == 3
+        assert sorted(client.metadata.topics["events"].partitions) == [0, 1]
+        assert client.metadata.nodes[3].port == broker.port
+
+        assert await client.retrying("ask for the end", lambda: end_of(client, "events", 1)) == 0
+
+        assert await client.retrying("find the coordinator", lambda: client.coordinator("group")) == 3
+
+        channel.abort()
+        await channel.wait_closed()
+        again = await client.any_channel()
+        assert again is not channel
+        assert again.versions == channel.versions
+        await client.refresh(["events"])
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_is_away_is_tried_until_the_time_is_up(
+    java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]
+) -> None:
+    release = RELEASES["3.9.1"]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    async with (
+        KafkaBroker(tmp_path / "broker", release, None, java=java, jars=jars) as broker,
+        client_of(broker) as client,
+    ):
+        await client.refresh()
+        await broker.stop()
+        with pytest.raises(BrokerError, match="no broker of the cluster can be reached"):
+            await client.retrying("look", client.refresh, timeout=0.5)

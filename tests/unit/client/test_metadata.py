@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+from consumerd.client import ClusterMetadata, Node
+
+
+def partition(number: int, leader: int, epoch: int = -1) -> dict[str, Any]:
+    entry = {"partition_error_code": 0, "partition_id": number, "leader": leader, "replicas": [1, 2], "isr": [1]}
+    return entry | ({"leader_epoch": epoch} if epoch >= 0 else {})
+
+
+def answer(*partitions: dict[str, Any], topic: str = "t", topic_id: bytes = bytes(16)) -> dict[str, Any]:
+    return {
+        "brokers": [{"node_id": 1, "host": "a", "port": 9}, {"node_id": 2, "host": "b", "port": 9, "rack": "r"}],
+        "controller_id": 2,
+        "topic_metadata": [
+            {"topic_error_code": 0, "topic": topic, "topic_id": topic_id, "partition_metadata": list(partitions)}
+        ],
+    }
+
+
+def test_leaders_are_found_by_partition() -> None:
+    metadata = ClusterMetadata().updated(answer(partition(0, 2), partition(1, -1), partition(2, 7)), complete=True)
+    assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
+    assert metadata.leader("t", 1) is None  # has none
+    assert metadata.leader("t", 2) is None  # is not alive
+    assert metadata.leader("t", 3) is None
+    assert metadata.leader("u", 0) is None
+    assert metadata.controller == 2
+
+
+def test_what_was_not_asked_for_stays_known() -> None:
+    metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
+    more = metadata.updated(answer(partition(0, 2), topic="u"), complete=False)
+    assert sorted(more.topics) == ["t", "u"]
+    assert sorted(metadata.updated(answer(partition(0, 2), topic="u"), complete=True).topics) == ["u"]
+
+
+def test_an_older_epoch_never_brings_a_deposed_leader_back() -> None:
+    metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5)), complete=True)
+    assert metadata.updated(answer(partition(0, 1, epoch=4)), complete=True).leader("t", 0) == Node(2, "b", 9, "r")
+    assert metadata.updated(answer(partition(0, 1, epoch=6)), complete=True).leader("t", 0) == Node(1, "a", 9)
+    # Made anew, the topic counts from the beginning.
+    fresh = metadata.updated(answer(partition(0, 1, epoch=0), topic_id=b"x" * 16), complete=True)
+    assert fresh.leader("t", 0) == Node(1, "a", 9)
+
+
+def test_a_broker_that_knows_nobody_yet_does_not_wipe_out_the_others() -> None:
+    metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
+    empty = {"brokers": [], "topic_metadata": [], "controller_id": -1}
+    assert metadata.updated(empty, complete=False).nodes == metadata.nodes
+    assert metadata.updated(empty, complete=False).controller is None
