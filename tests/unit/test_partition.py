@@ -1,6 +1,6 @@
 import pytest
 
-from consumerd.partition import TopicPartition
+from consumerd.partition import NO_BROKER, TopicPartition
 
 
 def test_name_is_the_znode_text() -> None:
@@ -35,3 +35,15 @@ def test_parse_reads_back_what_name_writes() -> None:
 def test_parse_refuses_what_no_broker_writes(text: str) -> None:
     with pytest.raises(ValueError, match="broker-partition"):
         TopicPartition.parse("t", text)
+
+
+def test_a_partition_of_later_brokers_is_a_number() -> None:
+    partition = TopicPartition.numbered("t", 10)
+    assert (partition.name, str(partition), partition.broker) == ("10", "t/10", NO_BROKER)
+    assert TopicPartition.parse_numbered("t", "10") == partition
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0-1", "01", " 1", "\u0661", "9" * 5000])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not the number of a partition"):
+        TopicPartition.parse_numbered("t", text)
