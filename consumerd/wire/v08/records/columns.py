@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 class Columns:
     """Per record one entry in `payloads` and `keys`; `headers` by its number; `record_bytes`: see `account`."""
 
-    __slots__ = ("headers", "keys", "payloads", "record_bytes")
+    __slots__ = ("_new_headers", "headers", "keys", "payloads", "record_bytes")
 
     def __init__(self) -> None:
         self.payloads: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}
         self.record_bytes = 0
+        self._new_headers = 0
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -32,12 +33,14 @@ class Columns:
         """One record."""
         if headers:
             self.headers[len(self.payloads)] = headers
+            self._new_headers += len(headers)
         self.keys.append(key)
         self.payloads.append(payload)
 
     def cut(self, first: int) -> None:
         """Forget the records from number `first` on, which are not accounted for yet."""
         del self.payloads[first:], self.keys[first:]
+        self._new_headers = 0
         for number in [number for number in self.headers if number >= first]:
             del self.headers[number]
 
@@ -46,16 +49,12 @@ class Columns:
         if not count:
             return
         del self.payloads[first : first + count], self.keys[first : first + count]
-        moved = {number: headers for number, headers in self.headers.items() if number < first}
-        moved.update((number - count, headers) for number, headers in self.headers.items() if number >= first + count)
+        moved = {number: found for number, found in self.headers.items() if number < first}
+        moved.update((number - count, found) for number, found in self.headers.items() if number >= first + count)
         self.headers = moved
 
-    def account(self, first: int) -> None:
-        """Count the bytes of the records from number `first` on, with what keys and headers cost beside them."""
-        self.record_bytes += sum(map(len, filter(None, self.payloads[first:])))
-        keys = list(filter(None, self.keys[first:]))
-        self.record_bytes += sum(map(len, keys)) + OVERHEAD_PER_KEY * len(keys)
-        if self.headers:
-            for number in range(first, len(self.payloads)):
-                for name, value in self.headers.get(number, ()):
-                    self.record_bytes += OVERHEAD_PER_HEADER + len(name) + len(value or b"")
+    def account(self, first: int, stored: int) -> None:
+        """Count the records from number `first` on, which take `stored` bytes in the data."""
+        keyed = len(self.payloads) - first - self.keys[first:].count(None)
+        self.record_bytes += stored + OVERHEAD_PER_KEY * keyed + OVERHEAD_PER_HEADER * self._new_headers
+        self._new_headers = 0

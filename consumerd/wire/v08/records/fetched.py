@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from itertools import islice, pairwise
+from itertools import islice
 from operator import ge
 from typing import TYPE_CHECKING
 
@@ -120,22 +120,14 @@ class _Decoder:
     def _row(self, magic: int, attributes: int) -> bool:
         """Read the row of plain messages here; False if there is none, or only one that is the last of the data."""
         first, start = len(self.columns), self.position
-        offsets, timestamps, self.position = message_set.walk(self.data, start, magic, attributes, self.columns)
-        grown = self._grown(offsets)
-        if grown < len(offsets):
-            self.columns.cut(first + grown)
-            self.position = message_set.skip(self.data, start, grown)
-            del offsets[grown:], timestamps[grown:]
-        self._add(first, offsets, timestamps, message_set.timestamp_type(magic, attributes))
-        return bool(offsets)
-
-    def _grown(self, offsets: Sequence[int]) -> int:
-        """How many of these, from the first on, may follow: those that grow."""
-        if offsets and offsets[0] < self.least:
-            return 0
-        if not any(map(ge, offsets, islice(offsets, 1, None))):
-            return len(offsets)
-        return 1 + next(number for number, pair in enumerate(pairwise(offsets)) if pair[0] >= pair[1])
+        row = message_set.walk(self.data, start, magic, attributes, self.columns)
+        if not row.offsets:
+            return False
+        self._check(row.offsets[0], row.offsets[-1])
+        self.position = row.position
+        kind = message_set.timestamp_type(magic, attributes)
+        self._add(Run(first, row.offsets, kind, 0, row.timestamps), self.position - start)
+        return True
 
     def _message(self) -> bool:
         message = message_set.read_message(self.data, self.position)
@@ -144,16 +136,19 @@ class _Decoder:
         first = len(self.columns)
         if message.attributes & CODEC_MASK == 0:
             self.columns.add(message.key, message.value, ())
-            self._add(first, [message.offset], [message.timestamp], kind)
+            stored = message.end - self.position
+            self._add(Run(first, range(message.offset, message.offset + 1), kind, 0, [message.timestamp]), stored)
         elif message.offset >= self.offset:
             if self._is_full():
                 return False
             limit = self.limits.max_decompressed_bytes
             offsets, timestamps, expanded = message_set.unwrap(message, self.columns, limit=limit)
-            if offsets and (self._grown(offsets) < len(offsets) or offsets[-1] > message.offset):
-                raise CorruptMessageError("messages whose offsets do not grow up to its own")
+            if offsets:
+                self._check(offsets[0], offsets[-1])
+                if offsets[-1] > message.offset or any(map(ge, offsets, islice(offsets, 1, None))):
+                    raise CorruptMessageError("messages whose offsets do not grow up to its own")
             self.expanded += expanded
-            self._add(first, offsets, timestamps, kind)
+            self._add(Run(first, offsets, kind, 0, timestamps), expanded)
         self._advance(message.offset)
         self.position = message.end
         return True
@@ -195,11 +190,17 @@ class _Decoder:
 
     def _records(self, header: BatchHeader, body: bytes) -> None:
         first = len(self.columns)
-        offsets, times = record_batch.read_records(body, header, self.columns)
-        if header.log_append_time:
-            self._add(first, offsets, [header.max_timestamp] * len(offsets), TimestampType.LOG_APPEND_TIME)
+        deltas, times = record_batch.read_records(body, header, self.columns)
+        base = header.base_offset
+        offsets: Sequence[int]
+        if isinstance(deltas, range):
+            offsets = range(base + deltas.start, base + deltas.stop)
         else:
-            self._add(first, offsets, times, TimestampType.CREATE_TIME)
+            offsets = [base + delta for delta in deltas]
+        kind, base_time = TimestampType.CREATE_TIME, header.base_timestamp
+        if header.log_append_time:
+            kind, base_time, times = TimestampType.LOG_APPEND_TIME, header.max_timestamp, [0] * len(times)
+        self._add(Run(first, offsets, kind, base_time, times), len(body))
 
     def _is_full(self) -> bool:
         memory = memory_of(len(self.columns), self.columns.record_bytes)
@@ -214,21 +215,19 @@ class _Decoder:
         self.least = last + 1
         self.next_offset = max(self.next_offset, last + 1)
 
-    def _add(self, first: int, offsets: Sequence[int], timestamps: Iterable[int], kind: TimestampType) -> None:
-        """Take up the records from number `first` on, without those below the offset that was asked for."""
+    def _add(self, run: Run, stored: int) -> None:
+        """Take up a run, without what is below the offset that was asked for; `stored`: its bytes in the data."""
+        first, offsets = run.first, run.offsets
         if not offsets:
             return
         self._advance(offsets[-1])
         if offsets[0] < self.offset:
             below = bisect_left(offsets, self.offset)
             self.columns.drop(first, below)
-            offsets, timestamps = offsets[below:], list(timestamps)[below:]
-            if not offsets:
-                return
-        if isinstance(offsets, list) and offsets[-1] - offsets[0] + 1 == len(offsets):
-            offsets = range(offsets[0], offsets[-1] + 1)
-        self.columns.account(first)
-        self.runs.append(Run(first, offsets, timestamps, kind))
+            run = run._replace(offsets=offsets[below:], times=run.times[below:])
+        if run.offsets:
+            self.columns.account(first, stored)
+            self.runs.append(run)
 
     def _corrupt(self, error: CorruptMessageError) -> RecordSet:
         """End at what is whole but bad. Reading can go on after it if its offset is possible and another may follow."""

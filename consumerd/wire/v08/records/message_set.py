@@ -11,6 +11,7 @@ all in it. Wrappers in wrappers are not written by anybody and refused.
 from __future__ import annotations
 
 import struct
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.crc import crc32
@@ -24,30 +25,37 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records.columns import Columns
 
     _Unpack = Callable[[bytes, int], tuple[bytes, int, int, int]]
+    _Entry = tuple[_Unpack, int]
 
 HEAD = struct.Struct(">qiI")
 #: What the CRC covers before the key: magic, attributes, [timestamp], key length.
 _FIELDS = (struct.Struct(">BBi"), struct.Struct(">BBqi"))
+#: The same with magic and attributes as one number, and the value's length, where that is without a key.
+_KEYLESS = (struct.Struct(">Hii"), struct.Struct(">Hqii"))
 _SIZE = struct.Struct(">i")
+_CRC_END = HEAD.size
 _TIMESTAMP = struct.Struct(">q")
 #: The smallest size field, by magic: CRC, fields, and the value's length.
 MIN_SIZE = (14, 22)
 _LOG_APPEND_TIME = 0x08
 
 
-class _Layouts(dict[int, "_Unpack"]):
-    """Readers by size field: what the CRC covers, and offset, size and CRC of the message after it."""
+class _Layouts(dict[int, "_Entry"]):
+    """By size field: a reader, and how far it is to the next message.
+
+    The reader gives what the CRC covers, and offset, size and CRC of the message after it.
+    """
 
     ROOM = 4096
 
-    def __missing__(self, size: int) -> _Unpack:
+    def __missing__(self, size: int) -> _Entry:
         if size < MIN_SIZE[0]:
             raise struct.error
-        unpack = struct.Struct(f">{size - 4}sqiI").unpack_from
+        entry = (struct.Struct(f">{size - 4}sqiI").unpack_from, size + 12)
         if len(self) >= self.ROOM:
             self.clear()
-        self[size] = unpack
-        return unpack
+        self[size] = entry
+        return entry
 
 
 _LAYOUTS = _Layouts()
@@ -56,7 +64,7 @@ _LAYOUTS = _Layouts()
 class Row(NamedTuple):
     """Messages that were read onto the columns: offsets and timestamps, and where the first other thing stands."""
 
-    offsets: list[int]
+    offsets: range
     timestamps: list[int]
     position: int
 
@@ -74,13 +82,6 @@ class Message(NamedTuple):
     end: int
 
 
-def skip(data: bytes, position: int, count: int) -> int:
-    """The position after `count` whole messages."""
-    for _ in range(count):
-        position += 12 + _SIZE.unpack_from(data, position + 8)[0]
-    return position
-
-
 def timestamp_type(magic: int, attributes: int) -> TimestampType:
     """Whose clock the timestamp of a message is of."""
     if magic == 0:
@@ -89,44 +90,54 @@ def timestamp_type(magic: int, attributes: int) -> TimestampType:
 
 
 def walk(data: bytes, position: int, magic: int, attributes: int, columns: Columns) -> Row:
-    """Read the row of plain messages of one magic and attributes at `position`, up to the last but one of the data."""
-    offsets: list[int] = []
+    """Read the row of plain messages of one magic, with these attributes and without gaps, that starts at `position`.
+
+    The last message of the data always counts as another thing, for lack of a header after it.
+    """
+    first = len(columns)
     timestamps: list[int] = []
-    append, add_key, note = columns.payloads.append, columns.keys.append, offsets.append
-    stamp = timestamps.append
-    fields, crc_of, layouts = _FIELDS[magic].unpack_from, crc32, _LAYOUTS
-    start = _FIELDS[magic].size
-    value_size = _SIZE.unpack_from
+    append, add_key, stamp = columns.payloads.append, columns.keys.append, timestamps.append
+    fields, crc_of, layouts = _KEYLESS[magic].unpack_from, crc32, _LAYOUTS
+    value_start = _KEYLESS[magic].size
+    key_start = value_start - _SIZE.size
+    kind = magic << 8 | attributes
+    start = offset = 0
     try:
         offset, size, crc = HEAD.unpack_from(data, position)
-        while True:
-            body, next_offset, next_size, next_crc = layouts[size](data, position + 16)
-            if crc_of(body) != crc:
+        start = offset
+        for wanted in count(start):
+            unpack, step = layouts[size]
+            body, next_offset, size, next_crc = unpack(data, position + _CRC_END)
+            if crc_of(body) != crc or offset != wanted:
                 break
             if magic:
-                found, flags, timestamp, length = fields(body)
+                found, timestamp, key_size, length = fields(body)
+                if found != kind:
+                    break
+                stamp(timestamp)
             else:
-                found, flags, length = fields(body)
-                timestamp = NO_TIMESTAMP
-            if found != magic or flags != attributes or flags & CODEC_MASK:
+                found, key_size, length = fields(body)
+                if found != kind:
+                    break
+            if key_size == -1:
+                value = body[value_start:]
+                key = None
+            else:
+                end = key_start + key_size
+                (length,) = _SIZE.unpack_from(body, end)
+                value = body[end + 4 :]
+                key = body[key_start:end]
+            if length != len(value) or key_size < -1:
                 break
-            key, place = None, start
-            if length >= 0:
-                place = start + length
-                key = body[start:place]
-            (length,) = value_size(body, place)
-            place += 4
-            if length != len(body) - place:
-                break
-            append(body[place:])
+            append(value)
             add_key(key)
-            note(offset)
-            stamp(timestamp)
-            position += size + 12
-            offset, size, crc = next_offset, next_size, next_crc
+            position += step
+            offset, crc = next_offset, next_crc
     except struct.error:
         pass
-    return Row(offsets, timestamps, position)
+    taken = len(columns) - first
+    del timestamps[taken:]
+    return Row(range(start, start + taken), timestamps or [NO_TIMESTAMP] * taken, position)
 
 
 def read_message(data: bytes, position: int) -> Message:

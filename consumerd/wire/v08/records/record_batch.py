@@ -19,14 +19,15 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v08.records.varint import read_varint, read_varlong
-from consumerd.wire.v08.records.walk import PADDING, shape_at, times_of, walk_keyed, walk_plain
+from consumerd.wire.v08.records.varint import INT32_BYTES, INT64_BYTES, read_rest, read_varint
+from consumerd.wire.v08.records.walk import PADDING, shape_at, time_deltas, walk_keyed, walk_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from consumerd.wire.v08.records.columns import Columns
     from consumerd.wire.v08.records.record_set import Headers
+    from consumerd.wire.v08.records.walk import Time
 
 #: Of record batches.
 MAGIC = 2
@@ -41,6 +42,8 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 #: The smallest record: a length, and six numbers of one byte.
 _MIN_RECORD = 7
+#: How many records are read one by one before another row is tried.
+_MAX_SINGLES = 64
 
 
 class BatchHeader(NamedTuple):
@@ -81,41 +84,13 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-class Times:
-    """Timestamp deltas of a batch's records as the data has them; iterating gives the timestamps."""
-
-    __slots__ = ("_base", "_pieces")
-
-    def __init__(self, base: int) -> None:
-        self._base = base
-        #: Plain deltas (size 0), or rows of 8 bytes each with how many of them the delta takes.
-        self._pieces: list[tuple[int, list[int]]] = []
-
-    def row(self, time_size: int) -> list[int]:
-        """The list to which the 8 bytes of each record of a row go."""
-        words: list[int] = []
-        self._pieces.append((time_size, words))
-        return words
-
-    def add(self, delta: int) -> None:
-        """The delta of one record."""
-        if self._pieces and self._pieces[-1][0] == 0:
-            self._pieces[-1][1].append(delta)
-        else:
-            self._pieces.append((0, [delta]))
-
-    def __iter__(self) -> Iterator[int]:
-        deltas = (times_of(words, size) if size else words for size, words in self._pieces)
-        return map(self._base.__add__, chain.from_iterable(deltas))
-
-
 def read_header(data: bytes, position: int) -> BatchHeader:
     """The header at `position`, where `HEADER.size` bytes have to be."""
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
-def read_records(data: bytes, header: BatchHeader, columns: Columns) -> tuple[Sequence[int], Times]:
-    """Read the records of a batch, decompressed as `data`, onto `columns`; returns their offsets and timestamps.
+def read_records(data: bytes, header: BatchHeader, columns: Columns) -> tuple[Sequence[int], list[int]]:
+    """Read the records of a batch, decompressed as `data`, onto `columns`; returns their offset and timestamp deltas.
 
     Raises CorruptMessageError; then what is on `columns` of this batch has to go.
     """
@@ -127,117 +102,140 @@ def read_records(data: bytes, header: BatchHeader, columns: Columns) -> tuple[Se
 class _Reader:
     """One batch being read: the state that rows and single records share."""
 
-    __slots__ = ("columns", "data", "end", "header", "next_delta", "position", "rows", "times")
+    __slots__ = ("columns", "data", "deltas", "end", "header", "next_delta", "position", "times")
 
     def __init__(self, data: bytes, header: BatchHeader, columns: Columns) -> None:
         self.end = len(data)
         self.data = data + PADDING
         self.header = header
         self.columns = columns
-        self.times = Times(header.base_timestamp)
+        self.deltas: list[Sequence[int]] = []
+        self.times: list[int] = []
         self.position = 0
         #: The least offset delta that may follow.
         self.next_delta = 0
-        self.rows: list[range] = []
 
-    def read(self) -> tuple[Sequence[int], Times]:
-        left = self.header.count
+    def read(self) -> tuple[Sequence[int], list[int]]:
+        left, singles = self.header.count, 1
         try:
             while left:
                 done = self._row(left)
                 left -= done
-                if left and done < 2:
-                    self._single()
-                    left -= 1
+                # Where rows do not pay, they are tried less and less.
+                singles = 1 if done > 1 else min(2 * singles, _MAX_SINGLES)
+                left -= self._singles(min(left, singles))
         except IndexError:
-            raise CorruptMessageError(f"only {self.header.count - left} of {self.header.count} records") from None
+            raise CorruptMessageError(f"less than {self.header.count} records") from None
         if self.position != self.end:
             raise CorruptMessageError(f"records that end at byte {self.position} of {self.end}")
-        if self.next_delta > self.header.last_offset_delta + 1:
-            raise CorruptMessageError(
-                f"offset delta {self.next_delta - 1} beyond the last, {self.header.last_offset_delta}"
-            )
-        return self._offsets(), self.times
-
-    def _offsets(self) -> Sequence[int]:
-        base = self.header.base_offset
-        shifted = [range(base + row.start, base + row.stop) for row in self.rows]
-        return shifted[0] if len(shifted) == 1 else list(chain.from_iterable(shifted))
-
-    def _took(self, first: int, count: int) -> None:
-        """Note that `count` records with offset deltas from `first` on were read."""
-        if self.rows and self.rows[-1].stop == first:
-            self.rows[-1] = range(self.rows[-1].start, first + count)
-        else:
-            self.rows.append(range(first, first + count))
-        self.next_delta = first + count
+        last = self.next_delta - 1
+        if last > self.header.last_offset_delta:
+            raise CorruptMessageError(f"offset delta {last} where the last is {self.header.last_offset_delta}")
+        if not self.deltas:
+            return (), self.times
+        first = self.deltas[0][0]
+        # They only grow, so there is no gap if there is no room for one.
+        if last - first == self.header.count - 1:
+            return range(first, last + 1), self.times
+        return list(chain.from_iterable(self.deltas)), self.times
 
     def _row(self, left: int) -> int:
         """Read a row of at most `left` records of one shape; returns how many there were."""
         shape = shape_at(self.data, self.position)
         if shape is None:
             return 0
-        columns = self.columns
-        first, delta = len(columns), self.next_delta
+        columns, start, delta = self.columns, self.position, self.next_delta
+        first = len(columns)
         expected = islice(shape.expected(delta), left)
-        words = self.times.row(shape.time_size)
-        append, note = columns.payloads.append, words.append
+        noted: list[Time] = []
+        append, note = columns.payloads.append, noted.append
         if shape.keyed:
-            add_key = columns.keys.append
-            self.position = walk_keyed(self.data, self.position, expected, shape, append, add_key, note)
+            sizes, add_key = shape.key_sizes(delta), columns.keys.append
+            self.position = walk_keyed(self.data, start, expected, sizes, shape, append, add_key, note)
         else:
-            self.position = walk_plain(self.data, self.position, expected, shape, append, note)
-        count = len(columns) - first
-        if count:
-            self._took(delta, count)
-            if not shape.keyed:
-                columns.keys += [None] * count
+            self.position = walk_plain(self.data, start, expected, shape.null_key(delta), shape, append, note)
+            columns.keys += [None] * len(noted)
+        try:
+            self.times += time_deltas(noted, shape.time_size)
+        except (LookupError, ValueError, CorruptMessageError):
+            # Numbers of other sizes that only look like these: one by one they are told apart.
+            columns.cut(first)
+            self.position = start
+            return 0
+        if noted:
+            self.next_delta += len(noted)
+            self.deltas.append(range(delta, self.next_delta))
+        return len(noted)
+
+    def _singles(self, count: int) -> int:
+        """Read `count` records of whatever shapes; returns `count`. Raises CorruptMessageError, IndexError.
+
+        Numbers of one byte are read in place, longer ones by a call. Odd sizes, before zigzag, are negative: null.
+        """
+        data, position, all_end = self.data, self.position, self.end
+        add, stamp = self.columns.add, self.times.append
+        deltas: list[int] = []
+        least = self.next_delta
+        for _ in range(count):
+            raw, position = data[position], position + 1
+            if raw > 0x7F:
+                raw, position = read_rest(data, position, raw, INT32_BYTES)
+            end = position + (raw >> 1)
+            if raw & 1 or end > all_end:
+                raise CorruptMessageError(f"a record that is to end at byte {end} of {all_end}")
+            raw, position = data[position + 1], position + 2
+            if raw > 0x7F:
+                raw, position = read_rest(data, position, raw, INT64_BYTES)
+            stamp(raw >> 1 ^ -(raw & 1))
+            raw, position = data[position], position + 1
+            if raw > 0x7F:
+                raw, position = read_rest(data, position, raw, INT32_BYTES)
+            if raw & 1 or raw >> 1 < least:
+                raise CorruptMessageError(f"offset delta {raw >> 1 ^ -(raw & 1)} where {least} is the least")
+            deltas.append(raw >> 1)
+            least = (raw >> 1) + 1
+            key = payload = None
+            raw, position = data[position], position + 1
+            if raw > 0x7F:
+                raw, position = read_rest(data, position, raw, INT32_BYTES)
+            if not raw & 1:
+                key, position = data[position : position + (raw >> 1)], position + (raw >> 1)
+            raw, position = data[position], position + 1
+            if raw > 0x7F:
+                raw, position = read_rest(data, position, raw, INT32_BYTES)
+            if not raw & 1:
+                payload, position = data[position : position + (raw >> 1)], position + (raw >> 1)
+            headers, position = _read_headers(data, position, end)
+            if position != end:
+                raise CorruptMessageError(f"a record whose fields take {position - end:+} bytes more than it has")
+            add(key, payload, headers)
+        self.position, self.next_delta = position, least
+        self.deltas.append(deltas)
         return count
-
-    def _single(self) -> None:
-        """Read one record, whatever its shape. Raises CorruptMessageError, IndexError."""
-        data, position = self.data, self.position
-        length, position = read_varint(data, position)
-        end = position + length
-        if length < 0 or end > self.end:
-            raise CorruptMessageError(f"a record of {length} bytes where {self.end - position} are left")
-        time, position = read_varlong(data, position + 1)
-        delta, position = read_varint(data, position)
-        if delta < self.next_delta:
-            raise CorruptMessageError(f"offset delta {delta} where {self.next_delta} is the least")
-        key, position = _read_bytes(data, position, end)
-        payload, position = _read_bytes(data, position, end)
-        headers, position = _read_headers(data, position, end)
-        if position != end:
-            raise CorruptMessageError(f"a record whose fields end {end - position} bytes before its end")
-        self.columns.add(key, payload, headers)
-        self.times.add(time)
-        self._took(delta, 1)
-        self.position = end
-
-
-def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = read_varint(data, position)
-    if size < 0:
-        return None, position
-    if size > end - position:
-        raise CorruptMessageError(f"a field of {size} bytes where its record has {end - position} left")
-    return data[position : position + size], position + size
 
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    """The headers at `position`, of a record that ends at `end`. Raises CorruptMessageError, IndexError."""
+    if data[position] == 0:
+        return (), position + 1
     count, position = read_varint(data, position)
-    if count == 0:
-        return (), position
     # Each takes two bytes at least.
-    if not 0 < count <= (end - position) // 2:
+    if not 0 <= count <= (end - position) // 2:
         raise CorruptMessageError(f"{count} headers in {end - position} bytes")
     found = []
     for _ in range(count):
-        name, position = _read_bytes(data, position, end)
-        if name is None:
+        raw, position = data[position], position + 1
+        if raw > 0x7F:
+            raw, position = read_rest(data, position, raw, INT32_BYTES)
+        if raw & 1:
             raise CorruptMessageError("a header without a name")
-        value, position = _read_bytes(data, position, end)
+        name, position = data[position : position + (raw >> 1)], position + (raw >> 1)
+        value = None
+        raw, position = data[position], position + 1
+        if raw > 0x7F:
+            raw, position = read_rest(data, position, raw, INT32_BYTES)
+        if not raw & 1:
+            value, position = data[position : position + (raw >> 1)], position + (raw >> 1)
         # As the JVM does with bytes that are no UTF-8.
         found.append((name.decode("utf-8", "replace"), value))
     return tuple(found), position

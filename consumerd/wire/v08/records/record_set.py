@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import IntEnum
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from consumerd.wire.v07.batch import BatchEnd, memory_of
+from consumerd.wire.v07.batch import PIECE, BatchEnd, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,16 +60,24 @@ class Record(NamedTuple):
 class Run(NamedTuple):
     """Consecutive records from one source.
 
-    `first` is the number of the first one, `offsets` has one per record, `timestamps` yields them.
+    `first` is the number of the first one; `offsets` and `times` have one entry per record, `times` counted from
+    `base_time`.
     """
 
     first: int
     offsets: Sequence[int]
-    timestamps: Iterable[int]
     timestamp_type: TimestampType
+    base_time: int
+    times: Sequence[int]
+
+    @property
+    def timestamps(self) -> Iterable[int]:
+        """One per record, in milliseconds."""
+        return map(self.base_time.__add__, self.times) if self.base_time else self.times
 
 
 _FIRST = attrgetter("first")
+_record = partial(tuple.__new__, Record)
 
 
 class RecordSet:
@@ -151,15 +160,35 @@ class RecordSet:
 
     def messages(self) -> Iterator[Record]:
         """The records, made as they are asked for."""
-        number, last = 0, len(self.payloads) - 1
-        headers = self.headers
+        return chain.from_iterable(self._pieces())
+
+    def _pieces(self) -> Iterator[Iterator[Record]]:
+        """`messages`, in pieces that are made without a line of Python for each record."""
+        last = len(self.payloads) - 1
         for run in self._runs:
-            kind = run.timestamp_type
-            for offset, timestamp in zip(run.offsets, run.timestamps, strict=True):
-                after = offset + 1 if number < last else self.next_offset
-                payload, key = self.payloads[number], self.keys[number]
-                yield Record(offset, 0, after, payload, key, timestamp, kind, headers.get(number, ()))
-                number += 1
+            timestamps = iter(run.timestamps)
+            for start in range(0, len(run.offsets), PIECE):
+                offsets = run.offsets[start : start + PIECE]
+                first = run.first + start
+                stop = first + len(offsets)
+                after = [offset + 1 for offset in offsets]
+                if stop > last:
+                    after[-1] = self.next_offset
+                headers = map(self.headers.get, range(first, stop), repeat(())) if self.headers else repeat(())
+                yield map(
+                    _record,
+                    zip(
+                        offsets,
+                        repeat(0),
+                        after,
+                        self.payloads[first:stop],
+                        self.keys[first:stop],
+                        islice(timestamps, len(offsets)),
+                        repeat(run.timestamp_type),
+                        headers,
+                        strict=False,
+                    ),
+                )
 
     def prefix(self, count: int) -> int:
         """The position to commit when the first `count` records are handled.

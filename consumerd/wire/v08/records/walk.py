@@ -1,33 +1,41 @@
 """The hot path of record batches: rows of records of one *shape*, read with one C call each.
 
 Strategy: a record's varints have no fixed places, but neighbours nearly always agree in how many bytes each number
-takes, and that is a shape. Within a shape the 8 bytes after the length hold attributes, timestamp delta, offset delta
-and key length at fixed places, so that one masked comparison with the number that the next offset must give checks all
-of them, continuation bits included. A `struct` that depends on the length then reads the value together with the next
-record's length and 8 bytes. Timestamps stay in those 8 bytes until somebody asks. Whatever differs (another shape, a
-gap in the offsets, headers, a null value, the end) ends the row, and the caller looks at it slowly.
+takes, and that is a shape. A `struct` that depends on the length reads a value together with the numbers in front of
+the next one. Offset deltas grow by one, so the bytes of the next one are known beforehand, and that length, value's
+length and key's length agree shows that all stand where they should; whether timestamp deltas have their size is looked
+at once for the whole row, when they are decoded. Whatever differs (another shape, a gap in the offsets, headers, a
+null value, the end) ends the row, and the caller looks at it slowly.
 """
 
 from __future__ import annotations
 
 import struct
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from consumerd.wire.v08.records.varint import read_varlong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    _Unpack = Callable[[bytes, int], tuple[int, bytes, int, int, int]]
+    #: A timestamp delta as it is read: one or two bytes as a number, more as they are.
+    Time: TypeAlias = int | bytes
+    _Unpack = Callable[[bytes, int], tuple[int, bytes, int, int, Time, int, int]]
     _Entry = tuple[_Unpack, int, int]
 
-#: Zeros that a row needs after its last record: it looks at what would be the next one's length and 8 bytes.
-PADDING = bytes(10)
-#: Bytes of the timestamp and offset deltas that fit into 8 bytes with attributes and key length.
-MAX_DELTAS = 6
-_MAX_OFFSET = 3
+#: Bytes of the largest timestamp and offset deltas in rows.
+_MAX_TIME, _MAX_OFFSET = 10, 3
+#: Zeros that a row needs after its last record, where it looks for the numbers of the next one.
+PADDING = bytes(2 + 1 + _MAX_TIME + _MAX_OFFSET + 1)
+#: The length of a null key.
 _NULL = 1
 #: The sign and the continuation bit of a number of one byte.
 _NOT_A_SIZE = 0x81
+#: Offsets up to here differ in the first two bytes of three only.
+_THIRD_BYTE = 13
+_KEY_SIZES = {size << 1: size for size in range(64)}
+_NUMBERS = {1: "B", 2: "H"}
 
 
 class _Values(dict[int, "_Entry"]):
@@ -35,7 +43,7 @@ class _Values(dict[int, "_Entry"]):
 
     An entry is `unpack`, the length field that belongs to that many bytes, and how far it is to the next record's
     value if that has the same shape. `unpack` gives length field, value, number of headers, and the next record's
-    length and 8 bytes.
+    length, timestamp delta, offset delta and key length.
     """
 
     ROOM = 4096
@@ -69,10 +77,10 @@ class _Lengths(dict[int, int]):
         self._overhead = overhead
 
     def __missing__(self, field: int) -> int:
+        raw = field
         if self._field_size == 1:
             if field > 0x7F:
                 raise struct.error
-            raw = field
         else:
             if not field & 0x8000 or field & 0x80:
                 raise struct.error
@@ -92,10 +100,7 @@ class _Entries(dict[int, "_Entry"]):
         self._values = values
 
     def __missing__(self, field: int) -> _Entry:
-        entry = self._values[self._lengths[field]]
-        if len(self) >= _Values.ROOM:
-            self.clear()
-        self[field] = entry
+        entry = self[field] = self._values[self._lengths[field]]
         return entry
 
 
@@ -103,47 +108,48 @@ class Shape:
     """How many bytes length, timestamp delta and offset delta take, and whether there is a key (of up to 63 bytes)."""
 
     def __init__(self, length_size: int, time_size: int, offset_size: int, *, keyed: bool) -> None:
-        self.length_size = length_size
         self.time_size = time_size
         self.keyed = keyed
-        head = ("B" if length_size == 1 else "H") + "Q"
-        self.head: Callable[[bytes, int], tuple[int, int]] = struct.Struct(">" + head).unpack_from
+        # Of three bytes of an offset delta, the third is read with the key's length.
+        numbers = _NUMBERS[length_size], _NUMBERS.get(time_size, f"{time_size}s"), _NUMBERS[min(offset_size, 2)]
+        head = "{}x{}{}".format(*numbers) + _NUMBERS[max(1, offset_size - 1)]
+        self.head: Callable[[bytes, int], tuple[int, Time, int, int]] = struct.Struct(">" + head).unpack_from
         #: From a record's start to its key or, without one, to its value's length.
         self.head_size = length_size + 2 + time_size + offset_size
         self.lengths = _Lengths(length_size, self.head_size - length_size + 1)
         self.values = _Values(head, self.head_size)
         self.entries = _Entries(self.lengths, self.values)
         self._offset_size = offset_size
-        self._offset_shift = 48 - 8 * time_size
-        self.key_shift = self._offset_shift - 8 * offset_size
-        # Attributes, all bits; time, the continuation bits; offset, all bits; key length, what tells null from a size.
-        check, proto = 0xFF << 56, 0
-        for place in range(time_size):
-            check |= 0x80 << 48 - 8 * place
-            if place < time_size - 1:
-                proto |= 0x80 << 48 - 8 * place
-        check |= ((1 << 8 * offset_size) - 1) << self.key_shift + 8
-        check |= (_NOT_A_SIZE if keyed else 0xFF) << self.key_shift
-        self.check = check
-        self._proto = proto if keyed else proto | _NULL << self.key_shift
+
+    def null_key(self, offset: int) -> int:
+        """How the length of a null key is read, after offset delta `offset`."""
+        return self._third_byte(offset) | _NULL
+
+    def key_sizes(self, offset: int) -> Mapping[int, int]:
+        """The sizes of keys by how their lengths are read, after offset delta `offset`."""
+        third = self._third_byte(offset)
+        return {third | size << 1: size for size in range(64)} if third else _KEY_SIZES
+
+    def _third_byte(self, offset: int) -> int:
+        return offset >> _THIRD_BYTE << 8 if self._offset_size == _MAX_OFFSET else 0
 
     def expected(self, offset: int) -> Iterator[int]:
-        """What `check` must leave of the 8 bytes of a record with offset delta `offset`, and of those after it."""
+        """Offset deltas from `offset` on, as they are read, as far as they have the size and third byte of that one."""
         return chain.from_iterable(self._expected(offset))
 
     def _expected(self, offset: int) -> Iterator[range]:
-        # Within 64 offsets only the first byte changes.
-        step = 2 << self._offset_shift
-        end = 1 << 7 * self._offset_size - 1
+        if offset >> 7 * self._offset_size - 1:
+            return
+        if self._offset_size == 1:
+            yield range(offset << 1, 0x80, 2)
+            return
+        more = 0x80 if self._offset_size == _MAX_OFFSET else 0
+        end = (offset >> _THIRD_BYTE) + 1 << _THIRD_BYTE
         while offset < end:
-            count = min(64 - offset % 64, end - offset)
-            raw, written = offset << 1, 0
-            for place in range(self._offset_size):
-                more = 0x80 if place < self._offset_size - 1 else 0
-                written |= (raw & 0x7F | more) << self._offset_shift - 8 * place
-                raw >>= 7
-            first = self._proto | written
-            yield range(first, first + count * step, step)
+            # Within 64 offsets only the first byte changes.
+            count = 64 - offset % 64
+            first = (offset << 1 & 0x7F | 0x80) << 8 | offset >> 6 & 0x7F | more
+            yield range(first, first + count * 0x200, 0x200)
             offset += count
 
 
@@ -154,12 +160,12 @@ def shape_at(data: bytes, position: int) -> Shape | None:
     """The shape of the record at `position`, or None if none of them fits. Raises IndexError at the end of the data."""
     length_size = 1 if data[position] < 0x80 else 2
     start = position + length_size
-    if data[start - 1] > 0x7F or data[start]:
+    if data[start - 1] > 0x7F:
         return None
     place = start = start + 1
     while data[place] > 0x7F:
         place += 1
-        if place - start >= MAX_DELTAS:
+        if place - start >= _MAX_TIME:
             return None
     time_size, start = place + 1 - start, place + 1
     place = start
@@ -170,12 +176,12 @@ def shape_at(data: bytes, position: int) -> Shape | None:
     offset_size = place + 1 - start
     key = data[place + 1]
     keyed = key != _NULL
-    if time_size + offset_size > MAX_DELTAS or (keyed and key & _NOT_A_SIZE):
+    if keyed and key & _NOT_A_SIZE:
         return None
     name = (length_size, time_size, offset_size, keyed)
     shape = _SHAPES.get(name)
     if shape is None:
-        shape = _SHAPES[name] = Shape(*name[:3], keyed=keyed)
+        shape = _SHAPES[name] = Shape(length_size, time_size, offset_size, keyed=keyed)
     return shape
 
 
@@ -183,28 +189,30 @@ def walk_plain(
     data: bytes,
     position: int,
     expected: Iterator[int],
+    null: int,
     shape: Shape,
     append: Callable[[bytes], None],
-    note: Callable[[int], None],
+    note: Callable[[Time], None],
 ) -> int:
     """Append the values of the row of keyless records at `position`; returns where the first other record stands.
 
-    `note` gets each record's 8 bytes as a number; `expected` ends where the row has to.
+    `expected` ends where the row has to. `null`: how a key's length is read that is null. `note` gets each record's
+    timestamp delta as it stands there.
     """
-    check, entries = shape.check, shape.entries
-    length, word = shape.head(data, position)
+    entries = shape.entries
+    length, time, offset, key = shape.head(data, position)
     position += shape.head_size
     try:
         for wanted in expected:
-            if word & check != wanted:
+            if offset != wanted or key != null:
                 break
             unpack, written, step = entries[length]
-            field, value, headers, length, next_word = unpack(data, position)
+            field, value, headers, length, next_time, offset, key = unpack(data, position)
             if field != written or headers:
                 break
             append(value)
-            note(word)
-            word = next_word
+            note(time)
+            time = next_time
             position += step
     except struct.error:
         pass
@@ -215,45 +223,60 @@ def walk_keyed(
     data: bytes,
     position: int,
     expected: Iterator[int],
+    sizes: Mapping[int, int],
     shape: Shape,
     append: Callable[[bytes], None],
     add_key: Callable[[bytes], None],
-    note: Callable[[int], None],
+    note: Callable[[Time], None],
 ) -> int:
-    """As `walk_plain`, for records with keys, which go to `add_key`."""
-    check, lengths, values, shift = shape.check, shape.lengths, shape.values, shape.key_shift + 1
-    length, word = shape.head(data, position)
+    """As `walk_plain`, for records with keys, which go to `add_key`; `sizes`: theirs, by how their lengths are read."""
+    lengths, values = shape.lengths, shape.values
+    length, time, offset, key = shape.head(data, position)
     position += shape.head_size
     try:
         for wanted in expected:
-            if word & check != wanted:
+            if offset != wanted or key not in sizes:
                 break
-            size = word >> shift & 0x3F
+            size = sizes[key]
             after = position + size
             unpack, written, step = values[lengths[length] - size]
-            field, value, headers, length, next_word = unpack(data, after)
+            field, value, headers, length, next_time, offset, key = unpack(data, after)
             if field != written or headers:
                 break
             add_key(data[position:after])
             append(value)
-            note(word)
-            word = next_word
+            note(time)
+            time = next_time
             position = after + step
     except struct.error:
         pass
     return position - shape.head_size
 
 
-def times_of(words: list[int], time_size: int) -> list[int]:
-    """The timestamp deltas in the 8 bytes of records whose deltas take `time_size` bytes."""
-    if time_size == 1:
-        return [(word >> 49 & 0x3F) ^ -(word >> 48 & 1) for word in words]
-    if time_size == 2:
-        return [(word >> 49 & 0x3F | word >> 34 & 0x1FC0) ^ -(word >> 48 & 1) for word in words]
-    found = []
-    for word in words:
-        raw = 0
-        for place in range(time_size):
-            raw |= (word >> 48 - 8 * place & 0x7F) << 7 * place
-        found.append(raw >> 1 ^ -(raw & 1))
-    return found
+class _TwoBytes(dict[int, int]):
+    """Timestamp deltas of two bytes, by how they are read. Raises ValueError for what has another size."""
+
+    def __missing__(self, field: int) -> int:
+        if not field & 0x8000 or field & 0x80:
+            raise ValueError
+        raw = field >> 8 & 0x7F | (field & 0x7F) << 7
+        delta = self[field] = raw >> 1 ^ -(raw & 1)
+        return delta
+
+
+_ONE_BYTE = {raw: raw >> 1 ^ -(raw & 1) for raw in range(0x80)}
+_TWO_BYTES = _TwoBytes()
+
+
+def time_deltas(times: list[Any], size: int) -> list[int]:
+    """What a row noted, each of `size` bytes, decoded. Raises LookupError or ValueError if one has another size."""
+    if size <= 2:
+        table = _ONE_BYTE if size == 1 else _TWO_BYTES
+        return list(map(table.__getitem__, times))
+    deltas = []
+    for time in times:
+        delta, end = read_varlong(time, 0)
+        if end != size:
+            raise ValueError
+        deltas.append(delta)
+    return deltas
