@@ -8,6 +8,7 @@ the same offsets are an error: which of them is right, nobody can tell.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +21,13 @@ from consumerd.spark.source.boundaries import Boundaries
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import PlaceError
 from consumerd.spark.source.logs import Segment, SegmentLog
-from consumerd.spark.source.segment_reading import LocalFile
+from consumerd.spark.source.packed_reading import unpacked_size
+from consumerd.spark.source.places import open_file, open_place
 from consumerd.spark.source.split import FileRange, broker_partition
 from consumerd.storage.archive_names import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from consumerd.archive.sources import Source
@@ -47,6 +49,8 @@ class ArchiveOrigin:
         self._choice = Choice(options.topics)
         self._limits = options.limits
         self._topics: set[str] = set()
+        #: Of packed files: path and stamp -> unpacked size.
+        self._sizes: dict[tuple[str, str], int] = {}
         #: Of last segments: path -> (size, end of the last whole message).
         self._ends: dict[str, tuple[int, int]] = {}
         self._times: dict[str, int] = {}
@@ -82,8 +86,10 @@ class ArchiveOrigin:
 
     def _log(self, topic: str, broker: int | None, partition: int, files: list[tuple[int, Source]]) -> SegmentLog:
         files.sort(key=lambda each: (each[0], each[1].path))
+        following = [start for start, _ in files[1:]]
         segments = [
-            Segment(start, start + (source.size or 0), FileRange(source.path, start)) for start, source in files
+            self._segment(start, source, next_start)
+            for (start, source), next_start in zip(files, [*following, None], strict=True)
         ]
         for left, right in pairwise(segments):
             if right.start < left.end or left.start == right.start:
@@ -91,17 +97,30 @@ class ArchiveOrigin:
                     f"{left.place} and {right.place} both hold offset {right.start} of "
                     f"{topic}/{broker_partition(broker, partition)}; name one of them only, or the broker in the layout"
                 )
-        segments[-1] = self._ended(segments[-1])
+        segments[-1] = self._ended(segments[-1], topic, partition)
         return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
 
-    def _ended(self, last: Segment) -> Segment:
+    def _segment(self, start: int, source: Source, next_start: int | None) -> Segment:
+        """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
+        place = FileRange(source.path, start)
+        if source.packing is Packing.NONE:
+            return Segment(start, start + (source.size or 0), place)
+        if next_start is not None:
+            return Segment(start, next_start, place, whole=True)
+        state = (source.path, source.stamp)
+        if state not in self._sizes:
+            with _present(place), open_file(source.path, 0) as packed:
+                self._sizes[state] = unpacked_size(packed)
+        return Segment(start, start + self._sizes[state], place, whole=True)
+
+    def _ended(self, last: Segment, topic: str, partition: int) -> Segment:
         """The last segment, up to its last whole message."""
         path = str(last.place)
         size, end = self._ends.get(path, (0, last.start))
         if size != last.end - last.start:
             if size > last.end - last.start:
                 end = last.start
-            with _open_file(last) as place:
+            with _present(last.place), open_place(last.place, topic, partition) as place:
                 look = Boundaries(place.fetch, last.end, max_payload=self._limits.max_message_bytes)
                 end = look.last(end)
             self._ends[path] = (last.end - last.start, end)
@@ -120,22 +139,25 @@ class ArchiveOrigin:
         return self._times[path]
 
 
-def _open(_log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
-    return _open_file(segment)
+def _open(log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
+    with _present(segment.place):
+        return open_place(segment.place, log.topic, log.partition)
 
 
-def _open_file(segment: Segment) -> AbstractContextManager[Place]:
-    assert isinstance(segment.place, FileRange)
+@contextlib.contextmanager
+def _present(place: object) -> Iterator[None]:
     try:
-        return LocalFile(segment.place.path, segment.place.segment_start)
+        yield
     except FileNotFoundError:
-        raise NotFoundError(f"{segment.place} was there and is gone; start the query again") from None
+        raise NotFoundError(f"{place} was there and is gone; start the query again") from None
 
 
 def _readable(source: Source) -> Source:
-    """The source, if it is one that can be read from any byte. Raises PlaceError."""
-    if source.is_tar or source.part is not None or source.packing is not Packing.NONE or source.size is None:
+    """The source, if a task can read it. Raises PlaceError."""
+    unreadable = source.is_tar or source.packing is Packing.ZSTD
+    if unreadable or (source.size is None and source.packing is Packing.NONE):
         raise PlaceError(
-            f"{source.name} is packed, so it cannot be read from the middle; unpack it, or read what `log export` makes"
+            f"{source.name} cannot be read as it is packed (plain segments and those in .gz can); unpack it, or read "
+            "what `consumerd log export` makes of it"
         )
     return source

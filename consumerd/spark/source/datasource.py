@@ -113,6 +113,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's name
         return self._follower().reported()
 
+    def commit(self, end: dict[str, Any]) -> None:
+        with _plainly():
+            self._follower().commit(end)
+
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with _plainly():
             self._follower().stop_at_present()

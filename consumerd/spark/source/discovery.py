@@ -24,4 +24,6 @@ def open_origin(options: SourceOptions) -> Origin:
         from consumerd.spark.source.files_origin import FilesOrigin  # noqa: PLC0415
 
         return FilesOrigin(options.place, options)
-    raise NotImplementedError
+    from consumerd.spark.source.broker_origin import BrokerOrigin  # noqa: PLC0415
+
+    return BrokerOrigin(options.place, options)

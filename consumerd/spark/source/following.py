@@ -9,11 +9,13 @@ the look at the start.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, sorted_offsets
+from consumerd.spark.source.options import ZooKeeperPlace
 from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from consumerd.spark.source.options import SourceOptions
 
 
+#: Seconds for which a look is good: to see what is new, and to plan what was seen already.
+_FRESH: Final = 0.2
+_STILL_GOOD: Final = 5.0
+
+
 class Follower:
     """The state of one running stream. All methods raise a ConsumerdError where the query cannot go on."""
 
@@ -34,22 +41,24 @@ class Follower:
         self._origin = open_origin(options)
         self._losses = Losses(fail=options.fail_on_data_loss)
         self._target: dict[Key, int] | None = None
-        self._seen: dict[Key, int] = {}
+        self._logs: Mapping[Key, PartitionLog] = {}
+        self._looked = -_STILL_GOOD
+        self._group_checked = False
 
     def initial(self) -> dict[str, dict[str, int]]:
         """Where a stream without a checkpoint starts."""
-        logs = self._look()
+        logs = self._look(0)
         if (missing := self._origin.missing(logs)) is not None:
             raise NotFoundError(missing)
         return sorted_offsets(starting(logs, self._options, self._options.start_of_stream(), self._losses))
 
     def stop_at_present(self) -> None:
         """Go no further than what is there now, and take no new partitions."""
-        self._target = {key: each.end for key, each in self._look().items()}
+        self._target = {key: each.end for key, each in self._look(0).items()}
 
     def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
         """Where the next micro-batch ends; `start` if there is nothing new. `most`: bytes of all partitions."""
-        logs = self._look()
+        logs = self._look(_FRESH)
         ends = dict(entries(start))
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
@@ -70,11 +79,13 @@ class Follower:
 
     def reported(self) -> dict[str, dict[str, int]] | None:
         """The ends of all partitions when they were looked at last."""
-        return sorted_offsets(self._seen) if self._seen else None
+        return sorted_offsets({key: each.end for key, each in self._logs.items()}) if self._logs else None
 
     def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """What reads everything from `start` to `end`."""
-        logs = self._look()
+        logs = self._look(_STILL_GOOD)
+        if any(key not in logs or reached > logs[key].end for key, reached in entries(end)):
+            logs = self._look(0)
         starts = dict(entries(start))
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in entries(end):
@@ -92,10 +103,31 @@ class Follower:
                 ranges[key] = (begin, min(reached, each.end))
         return split_ranges(logs, ranges, self._options, self._losses)
 
-    def _look(self) -> Mapping[Key, PartitionLog]:
-        logs = self._origin.look()
-        self._seen = {key: each.end for key, each in logs.items()}
-        return logs
+    def commit(self, end: Offsets) -> None:
+        """Write the offsets of a batch that is done to ZooKeeper, if that was asked for."""
+        if (place := self._committing()) is not None:
+            from consumerd.spark.source.commits import commit_if_possible  # noqa: PLC0415 - few streams write them
+
+            commit_if_possible(*place, end)
+
+    def _committing(self) -> tuple[str, str] | None:
+        """ZooKeeper's address and the group; None where nothing is to be written."""
+        options = self._options
+        if not options.commit_offsets or not isinstance(options.place, ZooKeeperPlace) or options.group_id is None:
+            return None
+        return options.place.connect, options.group_id
+
+    def _look(self, age: float) -> Mapping[Key, PartitionLog]:
+        """What is there, seen at most so many seconds ago."""
+        if not self._group_checked and (place := self._committing()) is not None:
+            from consumerd.spark.source.commits import check_group  # noqa: PLC0415
+
+            check_group(*place)
+        self._group_checked = True
+        now = time.monotonic()
+        if now - self._looked > age:
+            self._logs, self._looked = self._origin.look(), now
+        return self._logs
 
     def _begin(self, each: PartitionLog, reached: int | None) -> int:
         """Where reading goes on; a partition that nobody has read yet starts at its beginning."""

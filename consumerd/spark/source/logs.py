@@ -96,6 +96,8 @@ class Segment(NamedTuple):
     start: int
     end: int
     place: FileRange | BrokerRange
+    #: Reading from the middle is no cheaper than reading all of it, so it is one split.
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class SegmentLog:
     def _cuts(self, segment: Segment, low: int, high: int, max_bytes: int) -> list[int]:
         """Boundaries between `low` and `high` that leave pieces of about the same size."""
         cuts: list[int] = []
-        if not max_bytes or high - low <= max_bytes:
+        if segment.whole or not max_bytes or high - low <= max_bytes:
             return cuts
         with self.open_segment(self, segment) as place:
             boundaries = self._boundaries(place, segment)

@@ -1,0 +1,166 @@
+"""Partitions on live brokers: what is registered in ZooKeeper, or what the options list.
+
+Strategy: two questions. Which brokers and partitions there are is read from ZooKeeper, at most every few seconds, or
+follows from the options, as 0.7 has no request for it. Where a partition begins and ends, and where its segments do,
+one OFFSETS request per partition tells, over one connection per broker that is kept from look to look. A broker that
+cannot be asked is an error: what it has would be missing without a word.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consumerd.errors import NotFoundError
+from consumerd.partition import TopicPartition
+from consumerd.spark.source.broker_client import BrokerClient
+from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.logs import Segment, SegmentLog
+from consumerd.spark.source.options import OptionError, ZooKeeperPlace
+from consumerd.spark.source.places import open_place
+from consumerd.spark.source.split import BrokerRange
+from consumerd.wire.v07 import LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from consumerd.ports import ZooKeeper
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.source.options import BrokerPlace, SourceOptions
+    from consumerd.spark.source.segment_reading import Place
+
+#: Seconds after which ZooKeeper is asked again.
+REGISTRY_AGE: Final = 5.0
+#: Segments of one partition whose starts are asked for.
+MAX_SEGMENTS: Final = 100_000
+
+
+class Registered(NamedTuple):
+    """What there is: broker id -> (host, port), the chosen partitions, and the names of all topics."""
+
+    brokers: Mapping[int, tuple[str, int]]
+    partitions: tuple[TopicPartition, ...]
+    topics: frozenset[str]
+
+
+class BrokerOrigin:
+    """The chosen partitions of live brokers. Looks raise BrokerReadError, and with ZooKeeper ZooKeeperError."""
+
+    def __init__(self, place: BrokerPlace | ZooKeeperPlace, options: SourceOptions) -> None:
+        self._place = place
+        self._options = options
+        self._choice = Choice(options.topics)
+        self._registered: Registered | None = None
+        self._asked = 0.0
+        self._clients: dict[tuple[str, int], BrokerClient] = {}
+
+    def look(self) -> Mapping[Key, SegmentLog]:
+        registered = self._look_up()
+        logs = [self._log(partition, *registered.brokers[partition.broker]) for partition in registered.partitions]
+        return {log.key: log for log in logs}
+
+    def missing(self, found: Mapping[Key, object]) -> str | None:
+        return self._choice.missing(found, self._look_up().topics)
+
+    def _look_up(self) -> Registered:
+        if not isinstance(self._place, ZooKeeperPlace):
+            return _listed(self._place, self._choice)
+        now = time.monotonic()
+        if self._registered is None or now - self._asked > REGISTRY_AGE:
+            from consumerd.spark.source.zookeeper import ask_zookeeper  # noqa: PLC0415 - not where brokers are listed
+
+            self._registered = ask_zookeeper(self._place.connect, self._options.timeout, self._read)
+            self._asked = now
+        return self._registered
+
+    async def _read(self, zk: ZooKeeper) -> Registered:
+        from consumerd.cluster import ClusterView  # noqa: PLC0415
+        from consumerd.cluster.reading import children  # noqa: PLC0415
+        from consumerd.registry import topics_path  # noqa: PLC0415
+
+        view = ClusterView(zk)
+        brokers = {broker: found.address for broker, found in (await view.read_brokers()).items()}
+        topics = await children(zk, topics_path())
+        counts = await view.read_topics([topic for topic in topics if self._choice.wants_topic(topic)])
+        every = (
+            TopicPartition(topic, broker, number)
+            for topic, by_broker in counts.items()
+            for broker, count in by_broker.items()
+            if broker in brokers
+            for number in range(count)
+        )
+        return Registered(
+            brokers, tuple(each for each in every if self._choice.wants((each.topic, each.name))), frozenset(topics)
+        )
+
+    def _log(self, partition: TopicPartition, host: str, port: int) -> SegmentLog:
+        bounds = sorted(set(self._offsets(partition, host, port, LATEST, MAX_SEGMENTS)))
+        if not bounds:
+            raise BrokerReadError(f"broker {host}:{port} names no offsets of {partition}; is it a broker of Kafka 0.7?")
+        place = BrokerRange(host, port)
+        segments = tuple(
+            Segment(start, end, place) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
+        )
+        return SegmentLog(
+            partition.topic, partition.broker, partition.partition, segments, self._open, self._before,
+            self._options.limits,
+        )  # fmt: skip
+
+    def _before(self, log: SegmentLog, time_ms: int) -> int:
+        """As the broker tells it; everything is younger where it names nothing."""
+        place = log.segments[0].place
+        assert isinstance(place, BrokerRange)
+        assert log.broker is not None
+        partition = TopicPartition(log.topic, log.broker, log.partition)
+        found = self._offsets(partition, place.host, place.port, time_ms, 1)
+        return min(max(found[0], log.start), log.end) if found else log.start
+
+    def _offsets(self, partition: TopicPartition, host: str, port: int, when: int, count: int) -> tuple[int, ...]:
+        """Ask the broker; once more on a new connection where the kept one has ended meanwhile."""
+        address = host, port
+        kept = self._clients.pop(address, None)
+        if kept is not None:
+            try:
+                found = kept.offsets(partition.topic, partition.partition, when, count)
+            except BrokerReadError:
+                kept.close()
+            else:
+                self._clients[address] = kept
+                return found
+        client = BrokerClient(host, port, self._options.timeout)
+        try:
+            found = client.offsets(partition.topic, partition.partition, when, count)
+        except BaseException:
+            client.close()
+            raise
+        self._clients[address] = client
+        return found
+
+    def _open(self, log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
+        options = self._options
+        return open_place(
+            segment.place, log.topic, log.partition, fetch_size=options.fetch_size, timeout=options.timeout
+        )
+
+
+def _listed(place: BrokerPlace, choice: Choice) -> Registered:
+    """What the options say there is."""
+    partitions = []
+    for topic, name in choice.assigned:
+        try:
+            partition = TopicPartition.parse(topic, name)
+        except ValueError as error:
+            raise OptionError(f"the option assign is wrong: {error}") from None
+        if partition.broker not in place.brokers:
+            raise NotFoundError(
+                f"the option assign names {partition}, and the option brokers has no {partition.broker}"
+            )
+        partitions.append(partition)
+    if not partitions:
+        for topic in choice.topics or ():
+            for broker in place.brokers:
+                partitions += [TopicPartition(topic, broker, number) for number in range(place.partitions or 0)]
+    return Registered(place.brokers, tuple(partitions), frozenset(partition.topic for partition in partitions))

@@ -1,0 +1,51 @@
+"""One ZooKeeper session for the length of one question, from code that has no event loop.
+
+Strategy: planners are plain functions in a worker process of Spark's, so a loop is made for each question and ends with
+it. A session creates its chroot where it is missing; a chroot that was named is therefore looked for first, and its
+absence is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+from consumerd.clock import SystemClock
+from consumerd.errors import NotFoundError
+from consumerd.zk import Session, parse_connect_string
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_T = TypeVar("_T")
+
+
+def ask_zookeeper(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    """What `work` finds out on a session; `timeout` in seconds. Not from within a running event loop.
+
+    Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached in that time,
+    NotFoundError for a chroot that does not exist, and what `work` raises.
+    """
+    return asyncio.run(_ask(connect, timeout, work))
+
+
+async def _ask(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    hosts, chroot = parse_connect_string(connect)
+    servers = ",".join(map(str, hosts))
+
+    async def look(session: Session) -> bool:
+        return await session.exists(chroot) is not None
+
+    if chroot and not await _on(servers, timeout, look):
+        raise NotFoundError(f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address")
+    return await _on(servers + chroot, timeout, work)
+
+
+async def _on(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    session = Session(connect, clock=SystemClock(), rng=random.Random(), wait_connected=timeout)
+    await session.start(timeout)
+    try:
+        return await work(session)
+    finally:
+        await session.close()
