@@ -1,0 +1,174 @@
+"""The blocking client against servers that answer what they are told to."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.spark.source.broker_client import BrokerClient
+from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
+from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, FetchResponse, OffsetsRequest, OffsetsResponse
+from consumerd.wire.v07 import decode_request as decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.testing.brokers import LoopbackBroker
+
+    Answer = Callable[[socket.socket], object]
+
+
+class Scripted:
+    """A server for one connection, which gives one answer per request; `requests` are those that came."""
+
+    def __init__(self, answers: list[bytes | Answer]) -> None:
+        self.requests: list[Any] = []
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            for answer in self._answers:
+                size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL))
+                self.requests.append(decode(connection.recv(size, socket.MSG_WAITALL)))
+                if callable(answer):
+                    answer(connection)
+                else:
+                    connection.sendall(answer)
+
+    def __enter__(self) -> Scripted:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+@contextmanager
+def talking(*answers: bytes | Answer, timeout: float = 20.0) -> Iterator[tuple[Scripted, BrokerClient]]:
+    with Scripted(list(answers)) as server, BrokerClient("127.0.0.1", server.port, timeout) as client:
+        yield server, client
+
+
+def test_requests_and_answers() -> None:
+    answers = [FetchResponse(ErrorCode.NONE, b"data").encode(), OffsetsResponse(ErrorCode.NONE, (9, 7, 0)).encode()]
+    with talking(*answers) as (server, client):
+        assert client.fetch("events", 3, 77, 100) == b"data"
+        assert client.offsets("events", 3, LATEST, 5) == (9, 7, 0)
+    assert server.requests == [FetchRequest("events", 3, 77, 100), OffsetsRequest("events", 3, LATEST, 5)]
+
+
+def test_an_offset_that_is_gone_leaves_the_connection_open() -> None:
+    gone = FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"").encode()
+    with talking(gone, FetchResponse(ErrorCode.NONE, b"").encode()) as (_, client):
+        with pytest.raises(OffsetGoneError, match="has nothing of events/3 from 77") as caught:
+            client.fetch("events", 3, 77, 100)
+        assert client.fetch("events", 3, 77, 100) == b""
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), OffsetGoneError)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (struct.pack(">i", 103), "announces an answer of 103 bytes .* where 102 are the most"),
+        (struct.pack(">i", 0x7FFFFFFF), "announces an answer of 2147483647 bytes"),
+        (struct.pack(">i", -1), "announces an answer of -1 bytes"),
+        (struct.pack(">i", 1), "announces an answer of 1 bytes"),
+        (
+            FetchResponse(ErrorCode.WRONG_PARTITION, b"").encode(),
+            "refuses a fetch of events/3 from 77: WRONG_PARTITION",
+        ),
+        (struct.pack(">ih", 2, 1234), "refuses a fetch of events/3 from 77: UNKNOWN"),
+        (b"", "ended the connection before it answered .* hung up after 0 of 4 bytes"),
+        (struct.pack(">ih", 50, 0) + b"half", "hung up after 6 of 50 bytes"),
+    ],
+)
+def test_hostile_answers_to_a_fetch(answer: bytes, sentence: str) -> None:
+    with talking(answer) as (server, client), pytest.raises(BrokerReadError, match=sentence) as caught:
+        client.fetch("events", 3, 77, 100)
+    assert f"127.0.0.1:{server.port}" in str(caught.value)
+    with pytest.raises(BrokerReadError):  # closed: what comes next could be the rest of that answer
+        client.fetch("events", 3, 77, 100)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (struct.pack(">ihi", 6, 0, 3), "no valid answer about the offsets .* claims 3 offsets"),
+        (struct.pack(">ihi", 6, 0, -1), "claims -1 offsets"),
+        (OffsetsResponse(ErrorCode.NONE, tuple(range(6))).encode(), "announces an answer of 54 bytes"),
+        (OffsetsResponse(ErrorCode.NONE, (5, -7)).encode(), "negative offsets"),
+        (OffsetsResponse(ErrorCode.WRONG_PARTITION, ()).encode(), "refuses to tell the offsets"),
+        (b"", "hung up"),
+    ],
+)
+def test_hostile_answers_about_offsets(answer: bytes, sentence: str) -> None:
+    with talking(answer) as (_, client), pytest.raises(BrokerReadError, match=sentence):
+        client.offsets("events", 3, EARLIEST, 5)
+
+
+def test_silence_and_a_trickle_end_at_the_same_time() -> None:
+    let_go = threading.Event()
+
+    def silent(_: socket.socket) -> None:
+        let_go.wait(20)
+
+    def trickle(connection: socket.socket) -> None:
+        connection.sendall(struct.pack(">ih", 60, 0))
+        with_a_client = True
+        while with_a_client and not let_go.wait(0.02):
+            try:
+                connection.sendall(b"x")
+            except OSError:
+                with_a_client = False
+
+    for answer in (silent, trickle):
+        let_go.clear()
+        with talking(answer, timeout=0.3) as (_, client):
+            begun = time.monotonic()
+            with pytest.raises(BrokerReadError, match=r"did not answer about events/3 from 0 within 0\.3 s"):
+                client.fetch("events", 3, 0, 100)
+            assert time.monotonic() - begun < 0.3 + 2
+            let_go.set()
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(BrokerReadError, match=f"no connection to broker 127.0.0.1:{port}: Connection refused"):
+        BrokerClient("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("host", "port"), [("no such host", 9092), ("127.0.0.1", 70000), ("a" * 300, 9092)])
+def test_addresses_that_are_none(host: str, port: int) -> None:
+    with pytest.raises(BrokerReadError, match="no connection to broker"):
+        BrokerClient(host, port, timeout=5)
+
+
+def test_a_topic_that_cannot_be_sent() -> None:
+    with talking() as (_, client), pytest.raises(BrokerReadError, match="cannot be sent"):
+        client.fetch("x" * 40_000, 0, 0, 100)
+
+
+def test_with_a_broker(consumerd_broker: LoopbackBroker) -> None:
+    end = consumerd_broker.produce("events", [b"one", b"two"], partition=1)
+    with BrokerClient(consumerd_broker.host, consumerd_broker.port) as client:
+        assert client.offsets("events", 1, LATEST, 1) == (end,)
+        assert client.offsets("events", 1, EARLIEST, 1) == (0,)
+        data = client.fetch("events", 1, 0, 1 << 20)
+        assert len(data) == end
+        assert client.fetch("events", 1, 3, 5) == data[3:8]
+        assert client.fetch("nothing", 0, 0, 100) == b""
+        with pytest.raises(OffsetGoneError):
+            client.fetch("events", 1, end + 1, 100)
