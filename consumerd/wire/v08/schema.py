@@ -105,7 +105,7 @@ class Field:
         return content in ([], ()) if self.default == () else bool(content == self.default)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Api:
     """A pair of request and response in all their versions.
 
@@ -120,6 +120,9 @@ class Api:
     response: tuple[Field, ...]
     flexible: int | None = None
     alias: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Api {self.key} {self.name}>"
 
     def check(self, version: int) -> None:
         """Raise UnsupportedVersionError for a version that is not described."""
