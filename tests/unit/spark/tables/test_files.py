@@ -1,0 +1,60 @@
+"""The local file operations on which commits rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError
+from consumerd.spark.tables.files import LocalFiles
+from consumerd.spark.tables.ownership import claim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    files = LocalFiles()
+    assert files.create(str(tmp_path / "a"), b"first")
+    assert not files.create(str(tmp_path / "a"), b"second")
+    assert files.read(str(tmp_path / "a")) == b"first"
+    files.replace(str(tmp_path / "a"), b"third")
+    assert files.read(str(tmp_path / "a")) == b"third"
+    assert files.read(str(tmp_path / "b")) is None
+    assert [entry.name for entry in files.entries(str(tmp_path))] == ["a"]
+    assert files.entries(str(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize("taken_by", [[], ["x"]])
+def test_a_folder_is_never_renamed_onto_or_into_another(tmp_path: Path, taken_by: list[str]) -> None:
+    files = LocalFiles()
+    files.make_folder(str(tmp_path / "deep/er/from"))
+    (tmp_path / "deep/er/from/x").write_text("new")
+    (tmp_path / "to").mkdir()
+    for name in taken_by:
+        (tmp_path / "to" / name).write_text("old")
+    assert not files.rename_folder(str(tmp_path / "deep/er/from"), str(tmp_path / "to"))
+    assert sorted(each.name for each in (tmp_path / "to").iterdir()) == taken_by
+    assert files.rename_folder(str(tmp_path / "deep/er/from"), str(tmp_path / "other"))
+    assert (tmp_path / "other/x").read_text() == "new"
+    with pytest.raises(FileNotFoundError):
+        files.rename_folder(str(tmp_path / "nowhere"), str(tmp_path / "third"))
+    files.remove(str(tmp_path / "other"))
+    files.remove(str(tmp_path / "other"))
+    assert not files.exists(str(tmp_path / "other"))
+
+
+def test_a_table_has_one_owner(tmp_path: Path) -> None:
+    files = LocalFiles()
+    table = str(tmp_path / "t")
+    for _ in range(2):
+        claim(files, table, kind="parquet", writer="one")
+    with pytest.raises(TableOwnedError, match=r"another checkpoint \(one, this one is two\)"):
+        claim(files, table, kind="parquet", writer="two")
+    with pytest.raises(TableCorruptError, match="kind 'parquet'"):
+        claim(files, table, kind="delta", writer="one")
+    for broken in (b"", b"[]", b"{", b"[" * 100_000, b'{"consumerd_table": 1, "kind": "parquet", "writer": 5}'):
+        (tmp_path / "t/_table.json").write_bytes(broken)
+        with pytest.raises(TableCorruptError):
+            claim(files, table, kind="parquet", writer="one")

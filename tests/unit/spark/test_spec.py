@@ -1,0 +1,136 @@
+"""Pipelines as declared, without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.spec import load_spark, parse_spark
+from consumerd.spark.spec_model import interval_seconds, size_bytes
+from consumerd.spark.spec_types import parse_type
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFINE: dict[str, Any] = {"fields": {"id": "bigint not null", "at": "timestamp_ms", "price": "decimal(10, 2)"}}
+
+
+def spark(pipeline: dict[str, Any] | None = None, **table: Any) -> dict[str, Any]:
+    declared = {"source": {"path": "/logs", "subscribe": "events"}} | (pipeline or {})
+    return {"spark": {"root": "/lake/", "pipelines": {"p": declared}} | table}
+
+
+def test_paths_follow_from_root_and_name() -> None:
+    pipeline = parse_spark(spark(), "f").pipeline()
+    assert (pipeline.bronze, pipeline.checkpoint("land")) == ("/lake/p/bronze", "/lake/p/_checkpoints/land")
+    assert parse_spark(spark(root="s3a://b/x"), "f").pipeline("p").report == "s3a://b/x/p/report.html"
+    assert not pipeline.is_continuous
+    assert pipeline.compact_spec.target_bytes == 128 << 20
+
+
+def test_options_of_the_source_are_spelled_as_spark_takes_them() -> None:
+    source = {"path": ["/a", "/b"], "assign": {"t": ["0-0"]}, "failOnDataLoss": False, "minPartitions": 4}
+    assert parse_spark(spark({"source": source}), "f").pipeline().source == {
+        "path": "/a,/b", "assign": '{"t": ["0-0"]}', "failOnDataLoss": "false", "minPartitions": "4",
+    }  # fmt: skip
+
+
+def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
+    with pytest.raises(NotFoundError, match="no pipeline 'q'; there are: p"):
+        parse_spark(spark(), "f").pipeline("q")
+    with pytest.raises(NotFoundError, match="f declares these pipelines: none; name one"):
+        parse_spark({"spark": {"root": "/x"}}, "f").pipeline()
+    with pytest.raises(ConfigError, match=r"f has no table \[spark\]"):
+        parse_spark({"group": {}}, "f")
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (spark(rooot="/x"), "unknown key 'spark.rooot', did you mean 'root'?"),
+        (spark({"trigre": "x"}), "unknown key 'spark.pipelines.p.trigre', did you mean 'trigger'?"),
+        (spark({"refine": REFINE | {"dedupe": True}}), "'spark.pipelines.p.refine.dedupe', did you mean 'dedup'?"),
+        (spark({"refine": {"fields": {"a": {"type": "int", "form": "b"}}}}), "fields.a.form', did you mean 'from'?"),
+        (spark({"compact": {"targett": 1}}), "did you mean 'target'?"),
+        ({"spark": {}}, "'spark.root' is required"),
+        (spark({"source": {}}), "'spark.pipelines.p.source' is wrong"),
+        (spark({"trigger": "often"}), "'often' is not an interval such as '10 minutes'"),
+        (spark({"compact": {"target": "12x"}}), "'12x' is not a size such as '128m'"),
+        (spark({"refine": {"fields": {}}}), "refine.fields' is wrong"),
+        (spark({"refine": {"fields": {"id": "bigin"}}}), "'bigin' is not a type, did you mean 'bigint'?"),
+        (spark({"refine": {"fields": {"Offset": "int"}}}), 'other = { type = "...", from = "Offset" }'),
+        (spark({"refine": {"fields": {"a": "int", "A": "int"}}}), "a column 'A' is there already"),
+        (spark({"refine": {"fields": {"a b": "int"}}}), "'a b' cannot be the name of a column"),
+        (spark({"refine": REFINE | {"event_time": "id"}}), "event_time = 'id' is not a declared field of type timest"),
+        (spark({"refine": REFINE | {"parse": "regex"}}), 'parse = "regex" and a pattern go together'),
+        (spark({"refine": REFINE | {"parse": "avro"}}), 'parse = "avro" and an avro_schema go together'),
+        (spark({"refine": REFINE | {"avro_prefix": "confluent"}}), 'avro_prefix is for parse = "avro"'),
+        (
+            spark({"refine": REFINE | {"parse": "regex", "pattern": "(?<id>.)"}}),
+            "pattern has no group (?<at>...) for the field 'at'",
+        ),
+        (spark({"aggregate": {}}), "aggregate needs refine with an event_time"),
+        (
+            spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"sums": ["at"]}}),
+            "sums: 'at' is not a declared field with a type of number",
+        ),
+        (
+            spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"group_by": ["page"]}}),
+            "group_by: 'page' is neither",
+        ),
+        (
+            spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"window": "1 hour", "slide": "2 hours"}}),
+            "slide is longer than window",
+        ),
+        (spark(format="iceberg"), "'spark.format' is wrong"),
+        (spark(pipelines={"../p": {"source": {"path": "x"}}}), "cannot be the name of a pipeline"),
+    ],
+)
+def test_a_wrong_table_gets_one_sentence(document: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_spark(document, "f")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONSUMERD_SPARK__ROOT", "/elsewhere")
+    path = tmp_path / "c.toml"
+    path.write_text('[spark]\nroot = "/x"\n[spark.pipelines.p.source]\npath = "/logs"\n')
+    assert load_spark(path).pipeline().bronze == "/elsewhere/p/bronze"
+
+
+@pytest.mark.parametrize(
+    ("text", "ddl"),
+    [
+        ("bigint", "bigint"), ("Long NOT NULL", "bigint"),
+        ("decimal", "decimal(10,0)"), ("decimal( 38 , 2 )", "decimal(38,2)"),
+        ("array<struct<a:int, b : map<string,double>>>", "array<struct<a:int,b:map<string,double>>>"),
+        ("timestamp_ms", "timestamp"), ("Struct<Aa:STRING>", "struct<Aa:string>"),
+    ],
+)  # fmt: skip
+def test_types(text: str, ddl: str) -> None:
+    assert parse_type(text).ddl == ddl
+    assert parse_type(text).required == text.endswith("NOT NULL")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "int int", "array<int", "array", "map<int>", "struct<>", "struct<1:int>", "decimal(39)", "decimal(2,3)",
+        "decimal(x)", "not null", "int)", "array<" * 1000 + "int" + ">" * 1000, "b@d", "struct<a int>",
+    ],
+)  # fmt: skip
+def test_what_is_no_type_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="type"):
+        parse_type(text)
+
+
+def test_intervals_and_sizes() -> None:
+    assert [interval_seconds(text) for text in ("1 second", "10 Minutes", "2hours", "1 week")] == [1, 600, 7200, 604800]
+    assert [size_bytes(text) for text in (5, "1k", "128MB", "2 GiB")] == [5, 1024, 128 << 20, 2 << 30]
+    for text in ("0 seconds", "-1 day", "1 month", "day", ""):
+        with pytest.raises(ValueError, match="interval"):
+            interval_seconds(text)
