@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RAISED: Final = re.compile(r"^[^\n\"']*?\b(consumerd(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
+#: The last line of a traceback of Python's.
+_EXCEPTION: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*$", re.MULTILINE)
 _WORDS: Final = 600
 
 
@@ -48,9 +50,11 @@ def declared(error: Exception) -> ConsumerdError:
             found = kind.__new__(kind, sentence)  # its __init__ may want what the sentence was made of
             found.args = (sentence,)
             return found
-    lines = [line.strip() for line in text.splitlines()]
-    first = next((line for line in lines if line), type(error).__name__)
-    return SparkFailedError(f"Spark failed: {first[:_WORDS]}")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [lines[0] if lines else type(error).__name__]
+    if "Traceback (most recent call last)" in text and (raised := _EXCEPTION.findall(text)):
+        said = [said[0].partition("Traceback (")[0].strip(" :"), raised[-1]]
+    return SparkFailedError(f"Spark failed: {': '.join(filter(None, said))[:_WORDS]}")
 
 
 def _declared_class(module: str, name: str) -> type[ConsumerdError] | None:

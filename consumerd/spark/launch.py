@@ -81,10 +81,14 @@ def has_module(java: JavaRuntime, module: str) -> bool:
 
 
 def prepare_python(*, executors_here: bool) -> None:
-    """Have Spark use this interpreter: for its own scripts, and for the workers where they are on this machine."""
+    """Have Spark use this interpreter for its own scripts; where executors are on this machine, for the workers too.
+
+    There, the JVM listens on loopback alone.
+    """
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if executors_here:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def start_jvm(conf: SparkConf, log: IO[bytes] | None) -> Any:

@@ -37,6 +37,8 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+#: Any of these may bring a master from outside: spark-submit, or a folder with Spark's configuration files.
+_CONFIGURED_BY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 _PACKAGES: Final = "spark.jars.packages"
 
 
@@ -67,16 +69,17 @@ def build_session(
     wanted = {**({} if master is None else {"spark.master": master}), **asked, "spark.app.name": app_name}
     if jars := [*filter(None, asked.get(_PACKAGES, "").split(",")), *packages]:
         wanted[_PACKAGES] = ",".join(dict.fromkeys(jars))
-    here = is_here(wanted.get("spark.master"))
-    if here:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    _ensure_jvm(wanted, java, log, here=here)
+    if not any(name in os.environ for name in _CONFIGURED_BY):
+        wanted.setdefault("spark.master", "local[*]")
+    _ensure_jvm(wanted, java, log)
     conf = SparkConf()  # what spark-submit and Spark's configuration files say
     for key, value in wanted.items():
         conf.set(key, value)
-    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if is_here(conf.get("spark.master", None)) else {})}.items():
-        conf.setIfMissing(key, value)
     conf.setIfMissing("spark.master", "local[*]")
+    here = is_here(conf.get("spark.master"))
+    prepare_python(executors_here=here)
+    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if here else {})}.items():
+        conf.setIfMissing(key, value)
     try:
         SparkContext.getOrCreate(conf)
         return SparkSession.builder.getOrCreate()
@@ -100,13 +103,13 @@ def is_here(master: str | None) -> bool:
         return False
 
 
-def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None, *, here: bool) -> None:
+def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None) -> None:
     # pyspark has no public question for "is there a JVM", and a second one beside it would never be used.
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         prepare_java(java or find_java())
-        prepare_python(executors_here=here)
+        prepare_python(executors_here=is_here(wanted.get("spark.master")))
     conf = SparkConf(loadDefaults=False)
     for key, value in {**_LAUNCH_DEFAULTS, **wanted}.items():
         conf.set(key, value)

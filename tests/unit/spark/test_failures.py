@@ -56,6 +56,12 @@ def test_what_is_not_ours_is_the_first_line_and_not_too_long() -> None:
     assert error.exit_code is ExitCode.SPARK
 
 
+def test_of_a_traceback_the_last_line_counts() -> None:
+    text = "[X] Failed to plan: Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module 'a'\n z"
+    error = declared(PySparkException(text))
+    assert str(error) == "Spark failed: [X] Failed to plan: ModuleNotFoundError: No module 'a'"
+
+
 def test_only_what_spark_raises_is_changed() -> None:
     with pytest.raises(KeyError), declared_errors():
         raise KeyError(1)
