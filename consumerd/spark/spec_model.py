@@ -20,6 +20,8 @@ from consumerd.spark.spec_types import FieldType, parse_type
 SILVER_COLUMNS: Final = (
     "topic", "broker", "partition", "offset", "index", "broker_partition", "next_offset", "landed_at", "batch",
 )  # fmt: skip
+#: The one of them that can stand for the time of an event.
+LANDED_AT: Final = "landed_at"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _INTERVAL = re.compile(r"\s*([1-9][0-9]{0,8})\s*(second|minute|hour|day|week)s?\s*", re.IGNORECASE)
@@ -104,7 +106,10 @@ class RefineSpec(Section):
     )
     event_time: str | None = Field(
         None,
-        description="The field that tells when it happened, a timestamp; aggregate needs it. Has to be there then.",
+        description=(
+            "The field that tells when it happened, a timestamp; aggregate needs it. Has to be there then. Where "
+            "messages tell no time, `landed_at`: when they landed."
+        ),
         examples=["at"],
     )
     dedup: bool = Field(True, description="Keep one row of each identity, of those that landed before too.")
@@ -135,7 +140,7 @@ class RefineSpec(Section):
             raise ValueError('parse = "avro" and an avro_schema go together')
         if self.avro_prefix != "none" and self.parse != "avro":
             raise ValueError('avro_prefix is for parse = "avro"')
-        if self.event_time is not None:
+        if self.event_time not in (None, LANDED_AT):
             field = self.fields.get(self.event_time)
             if field is None or not field.parsed.is_time:
                 raise ValueError(f"event_time = {self.event_time!r} is not a declared field of type timestamp")

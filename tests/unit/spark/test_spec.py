@@ -95,6 +95,13 @@ def test_a_wrong_table_gets_one_sentence(document: dict[str, Any], sentence: str
     assert "\n" not in str(caught.value)
 
 
+def test_when_it_landed_can_stand_for_when_it_happened() -> None:
+    declared = spark({"refine": REFINE | {"event_time": "landed_at"}, "aggregate": {"group_by": ["topic"]}})
+    pipeline = parse_spark(declared, "f").pipeline()
+    assert pipeline.refine is not None
+    assert pipeline.refine.event_time == "landed_at"
+
+
 def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONSUMERD_SPARK__ROOT", "/elsewhere")
     path = tmp_path / "c.toml"
