@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.checkpoint import Checkpoint, CheckpointError
+from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.offset_log import CheckpointError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.options import read_options
@@ -36,7 +37,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     Once a batch is done the checkpoint says where to go on, and the options stay as they are. Raises what planning
     raises, NotFoundError for a partition that is gone before it was read, CheckpointError for a file that is not ours.
     """
-    if Checkpoint.at(spark, pipeline.checkpoint("land")).last_committed is not None:
+    if Checkpoint(spark, pipeline.checkpoint("land")).last_committed() is not None:
         return dict(source)
     options = read_options(source)
     origin = open_origin(options)

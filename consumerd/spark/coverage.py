@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.pandas.functions import arrow_udf
 
-from consumerd.spark.runs import PLACE, RUNS_DDL, coalesce
+from consumerd.spark.runs import KINDS, PLACE, RUN_DDL, mark_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,14 +27,18 @@ PARTITION: Final = ("topic", "broker_partition")
 _POINT: Final = (*PARTITION, "offset", "index")
 
 
-def runs(frame: DataFrame, *, hashed: bool = False, seen: Column | None = None) -> DataFrame:
+def runs(frame: DataFrame, *, hashed: bool = False, seen: Column | None = None, due: Column | None = None) -> DataFrame:
     """The runs of rows with the source's columns; see `consumerd.spark.runs`.
 
-    `hashed`: sum a hash of identity and value, where `seen` (default: everywhere) is true; 0 otherwise.
+    `hashed`: with the sum of a hash of identity and value. `seen` and `due`: conditions on rows, never null, by which
+    runs are kept apart; true where they are left out.
     """
-    seen = F.lit(True) if seen is None else seen
     value = F.xxhash64("topic", "broker_partition", "offset", "index", "value") if hashed else F.lit(0).cast("bigint")
-    return frame.select(*PLACE, seen.alias("seen"), value.alias("hash")).mapInArrow(coalesce, RUNS_DDL)
+    kinds = [(F.lit(True) if kind is None else kind).alias(name) for name, kind in zip(KINDS, (seen, due), strict=True)]
+    # `mapInArrow` would say it in fewer words, but asks for pandas. Nondeterministic, so that it is evaluated once.
+    mark = arrow_udf(mark_runs, RUN_DDL).asNondeterministic()  # type: ignore[call-overload]  # asks for a number that warns
+    marked = frame.select(*PLACE, *kinds, value.alias("hash")).select(mark(*PLACE, *KINDS, "hash").alias("run"))
+    return marked.where("run IS NOT NULL").select("run.*")
 
 
 def stretches(layers: Mapping[str, DataFrame]) -> DataFrame:

@@ -17,67 +17,62 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
-#: What makes rows chain.
+#: What makes rows chain: the partition, the place, and where the next message begins.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")
+#: What is the same in all rows of a run, besides the partition: see `consumerd.spark.coverage.runs`.
+KINDS: Final = ("seen", "due")
+_NUMBERS: Final = ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")
 #: The columns of a run. A run covers the places from `start_*` up to, and without, `end_*`; `hash` is modulo 2**64.
-RUNS_DDL: Final = (
-    "topic string, broker_partition string, seen boolean, start_offset bigint, start_index bigint, "
-    "end_offset bigint, end_index bigint, rows bigint, hash bigint"
+RUN_DDL: Final = "topic string, broker_partition string, seen boolean, due boolean, " + ", ".join(
+    f"{name} bigint" for name in _NUMBERS
 )
-_SCHEMA: Final = pa.schema(
+_RUN: Final = pa.struct(
     [
         ("topic", pa.string()),
         ("broker_partition", pa.string()),
-        ("seen", pa.bool_()),
-        *((name, pa.int64()) for name in ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")),
+        *((name, pa.bool_()) for name in KINDS),
+        *((name, pa.int64()) for name in _NUMBERS),
     ]
 )
 
 
-def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: batches with the columns of PLACE, `seen` and `hash` (bigint) -> batches of runs."""
-    for batch in batches:
-        if batch.num_rows:
-            yield runs_of(batch)
-
-
-def runs_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The runs of one batch, which has at least one row."""
-    count = batch.num_rows
-    offset = batch["offset"]
-    following = batch["next_offset"]
-    index = batch["index"].cast(pa.int64())
+def mark_runs(*columns: pa.Array) -> pa.Array:
+    """Columns PLACE, KINDS and `hash` (bigint) of some rows -> for the last row of each run the run, else null."""
+    topic, name, offset, index, following, *kinds, hashes = columns
+    count = len(offset)
+    index = index.cast(pa.int64())
     # A row that says it ends before it begins covers its own place, as a leaf does, and is found by its neighbours.
     moves = pc.fill_null(pc.greater(following, offset), False)
     end_offset = pc.if_else(moves, following, offset)
     end_index = pc.if_else(moves, 0, pc.add(index, 1))
-    starts = pa.array([0], pa.int64())
-    if count > 1:
-        pairs = [(batch[name], batch[name]) for name in ("topic", "broker_partition", "seen")]
-        pairs += [(end_offset, offset), (end_index, index)]
-        breaks = None
-        for before, after in pairs:
-            differs = pc.not_equal(before.slice(0, count - 1), after.slice(1))
-            breaks = differs if breaks is None else pc.or_(breaks, differs)
-        found = pc.indices_nonzero(pc.fill_null(breaks, True)).cast(pa.int64())
-        starts = pa.concat_arrays([starts, pc.add(found, 1)])
-    lasts = pa.concat_arrays([pc.subtract(starts.slice(1), 1), pa.array([count - 1], pa.int64())])
-    return pa.RecordBatch.from_arrays(
+    same = [(each, each) for each in (topic, name, *kinds)]
+    ends = _last_rows([*same, (end_offset, offset), (end_index, index)], count)
+    lasts = pc.indices_nonzero(ends).cast(pa.int64())
+    starts = pa.concat_arrays([pa.array([0], pa.int64()), pc.add(lasts, 1)]).slice(0, len(lasts))
+    runs = pa.StructArray.from_arrays(
         [
-            batch["topic"].take(starts),
-            batch["broker_partition"].take(starts),
-            batch["seen"].take(starts),
-            offset.take(starts),
-            index.take(starts),
+            *(each.take(starts) for each in (topic, name, *kinds, offset, index)),
             end_offset.take(lasts),
             end_index.take(lasts),
             pc.add(pc.subtract(lasts, starts), 1),
-            _sums(batch["hash"], starts, lasts),
+            _sums(hashes, starts, lasts),
         ],
-        schema=_SCHEMA,
+        fields=list(_RUN),
     )
+    numbers = pc.replace_with_mask(pa.nulls(count, pa.int64()), ends, pa.array(range(len(lasts)), pa.int64()))
+    return runs.take(numbers)
+
+
+def _last_rows(pairs: Sequence[tuple[pa.Array, pa.Array]], count: int) -> pa.Array:
+    """Whether a row is the last one of its run: `before` of it is not `after` of the next one, for any of the pairs."""
+    last = pa.array([True] if count else [], pa.bool_())
+    differs = None
+    for before, after in pairs:
+        each = pc.not_equal(before.slice(0, max(0, count - 1)), after.slice(1))
+        differs = each if differs is None else pc.or_(differs, each)
+    return pa.concat_arrays([pc.fill_null(differs, True), last])
 
 
 def _sums(hashes: pa.Array, starts: pa.Array, lasts: pa.Array) -> pa.Array:

@@ -1,0 +1,225 @@
+"""Whether everything that was to be landed is there, once and unaltered: every partition, by its own log.
+
+Strategy: what the checkpoint planned, what the source has, what is in bronze, and what is in silver and quarantine are
+layers over the log of each partition; a sweep (`consumerd.spark.coverage`) finds where they differ. Bronze's rows chain
+by themselves, so gaps and duplicates show without the source; reading the source again tells a gap of the log from a
+lost one, counts, and compares a hash that does not depend on order. With `shallow` that is done only where there are
+gaps. All of it is summed up in Spark; the driver gets a few numbers per partition and the first stretches of each kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.coverage import PARTITION, runs
+from consumerd.spark.failures import declared_errors
+from consumerd.spark.offset_log import OffsetLog
+from consumerd.spark.reconcile_expected import Span, available, planned, source_rows, spans_frame
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretches
+from consumerd.spark.reconcile_sweep import found_stretches, kinds, sweep
+from consumerd.spark.source.columns import IDENTITY
+from consumerd.spark.source.options import read_options
+from consumerd.spark.tables import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.spec import PipelineSpec
+
+_BRONZE_DDL = (
+    "topic string, broker_partition string, partition int, broker int, offset bigint, index int, next_offset bigint, "
+    "value binary, batch bigint"
+)
+
+
+def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = False) -> ReconcileResult:
+    """Compare what was to be landed with what is in the pipeline's tables.
+
+    `shallow`: do not read the source again but where bronze has gaps; then nothing is counted there, and altered values
+    are not noticed. Raises NotFoundError where nothing was landed yet, and what reading the source raises.
+    """
+    work = _Reconciliation(spark, pipeline)
+    try:
+        with declared_errors():
+            return work.result(shallow=shallow)
+    finally:
+        work.close()
+
+
+class _Reconciliation:
+    """The tables of one pipeline, and what is asked of them."""
+
+    def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._kept: list[DataFrame] = []
+        self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
+        #: Silver and quarantine, where there is anything.
+        self._refined = {
+            name: table
+            for name, path in (("silver", pipeline.silver), ("quarantine", pipeline.quarantine))
+            if pipeline.refine is not None and (table := open_table(spark, path, pipeline.format)).exists
+        }
+
+    def close(self) -> None:
+        """Give back the memory of what was kept."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def result(self, *, shallow: bool) -> ReconcileResult:
+        options = read_options(self._pipeline.source)
+        refine = self._pipeline.refine
+        conditions = kinds(
+            lossless=options.fail_on_data_loss,
+            dedup=refine is not None and refine.dedup,
+            refined=bool(self._refined),
+        )
+        wanted = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        spans = {} if shallow else available(self._pipeline, wanted)
+        bronze = self._bronze_runs(spans, hashed=not shallow)
+        layers = {"planned": self._span_runs(wanted), "bronze": bronze} | self._refined_layers(bronze)
+        if shallow:
+            gaps = found_stretches(sweep(layers), {"gaps": kinds(lossless=True, dedup=True, refined=False)["gaps"]})
+            spans = available(self._pipeline, _around(gaps, wanted))
+        source = None
+        if spans:
+            rows = source_rows(self._spark, self._pipeline, spans)
+            source = self._keep(runs(rows, hashed=not shallow))
+            layers |= {"available": self._span_runs(spans), "source": source}
+        found = found_stretches(sweep(layers), conditions)
+        duplicates = self._duplicates([key for key, by_kind in found.items() if "duplicated" in by_kind])
+        landed = _by_partition(bronze)
+        expected = {} if source is None else _by_partition(source)
+        refined = {name: _counts(table.read()) for name, table in self._refined.items()}
+        checks = []
+        for key in sorted({*wanted, *landed, *found}):
+            counts = landed.get(key, _Count())
+            span = wanted.get(key) or Span(counts.first, counts.last)
+            check = PartitionCheck(
+                *key,
+                start=span.start,
+                end=span.end,
+                landed=counts.rows,
+                duplicates=duplicates.get(key, 0),
+                refined=refined["silver"].get(key, 0) if "silver" in refined else None,
+                quarantined=refined["quarantine"].get(key, 0) if "quarantine" in refined else None,
+                pending=counts.rows - counts.due if refined else 0,
+            )
+            if not shallow:
+                again = expected.get(key, _Count())
+                check = replace(
+                    check,
+                    expected=again.rows,
+                    compared=counts.seen,
+                    same_hash=again.digest == counts.digest,
+                    digest=counts.digest,
+                )
+            checks.append(check.with_stretches(found.get(key, {})))
+        return ReconcileResult(self._pipeline.name, shallow, tuple(checks))
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        """The same frame, computed once for all that comes."""
+        self._kept.append(frame.persist())
+        return self._kept[-1]
+
+    def _rows(self) -> DataFrame:
+        """Bronze."""
+        return self._bronze.read() if self._bronze.exists else self._spark.createDataFrame([], _BRONZE_DDL)
+
+    def _first_landed(self) -> dict[Key, int]:
+        rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()
+        return {_key(row): row["first"] for row in rows}
+
+    def _bronze_runs(self, spans: Mapping[Key, Span], *, hashed: bool) -> DataFrame:
+        """Runs of bronze; `seen` where the source is read again, `due` where `refine` should have been."""
+        rows = self._rows()
+        last = self._refined_batch()
+        due = F.lit(True) if last is None else F.col("batch") <= last
+        if not spans:
+            return self._keep(runs(rows, seen=F.lit(False), due=due))
+        rows = rows.join(F.broadcast(spans_frame(self._spark, spans)), list(PARTITION), "left")
+        within = (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
+        return self._keep(runs(rows, hashed=hashed, seen=F.coalesce(within, F.lit(False)), due=due))
+
+    def _refined_batch(self) -> int | None:
+        """The last batch of bronze that `refine` is done with; None where its checkpoint does not count by batches."""
+        checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint("refine"))
+        last = checkpoint.last_committed()
+        end: Any = None if last is None else OffsetLog(self._spark, checkpoint.path).end(last)
+        return end["batch"] if isinstance(end, dict) and isinstance(end.get("batch"), int) else None
+
+    def _refined_layers(self, bronze: DataFrame) -> dict[str, DataFrame]:
+        if not self._refined:
+            return {}
+        rows = [runs(table.read()) for table in self._refined.values()]
+        return {"due": bronze.where("due"), "refined": rows[0] if len(rows) == 1 else rows[0].unionByName(rows[1])}
+
+    def _span_runs(self, spans: Mapping[Key, Span]) -> DataFrame:
+        """Each span as one run."""
+        frame = spans_frame(self._spark, spans).where("start < end")
+        return frame.selectExpr(
+            *PARTITION, "start AS start_offset", "0L AS start_index", "end AS end_offset", "0L AS end_index"
+        )
+
+    def _duplicates(self, keys: list[Key]) -> dict[Key, int]:
+        """Rows of bronze beyond the first of their identity, in the partitions that have any."""
+        if not keys:
+            return {}
+        there = F.broadcast(self._spark.createDataFrame(keys, ", ".join(f"{name} string" for name in PARTITION)))
+        rows = self._rows().join(there, list(PARTITION), "left_semi")
+        often = rows.groupBy(*PARTITION, *(name for name in IDENTITY if name not in PARTITION)).count()
+        sums = often.groupBy(*PARTITION).agg(F.sum(F.col("count") - 1).alias("duplicates")).collect()
+        return {_key(row): row["duplicates"] for row in sums}
+
+
+class _Count:
+    """Sums over the runs of one partition; offsets are those of the log."""
+
+    def __init__(self, row: Row | None = None) -> None:
+        self.rows: int = row["rows"] if row else 0
+        self.seen: int = row["seen_rows"] if row else 0
+        self.due: int = row["due_rows"] if row else 0
+        self.first: int = row["first"] if row else 0
+        self.last: int = row["last"] if row else 0
+        self.digest: int = int(row["hash"]) % (1 << 64) if row else 0
+
+
+def _by_partition(frame: DataFrame) -> dict[Key, _Count]:
+    """Sums over runs."""
+    seen = F.when(F.col("seen"), F.col("rows")).otherwise(0)
+    due = F.when(F.col("due"), F.col("rows")).otherwise(0)
+    digest = F.when(F.col("seen"), F.col("hash")).otherwise(0).cast("decimal(28,0)")
+    rows = frame.groupBy(*PARTITION).agg(
+        F.sum("rows").alias("rows"),
+        F.sum(seen).alias("seen_rows"),
+        F.sum(due).alias("due_rows"),
+        F.min("start_offset").alias("first"),
+        F.max("end_offset").alias("last"),
+        F.sum(digest).alias("hash"),
+    )
+    return {_key(row): _Count(row) for row in rows.collect()}
+
+
+def _counts(frame: DataFrame) -> dict[Key, int]:
+    return {_key(row): row["count"] for row in frame.groupBy(*PARTITION).count().collect()}
+
+
+def _around(gaps: Mapping[Key, Mapping[str, Stretches]], wanted: Mapping[Key, Span]) -> dict[Key, Span]:
+    """What has to be read again to judge the gaps: from the first one of a partition to the end of the last one."""
+    spans = {}
+    for key, by_kind in gaps.items():
+        found = by_kind["gaps"]
+        # Where the end of a compressed message is, only reading on tells.
+        spans[key] = Span(found.first[0].start, wanted[key].end if found.end_index else found.end)
+    return spans
+
+
+def _key(row: Row) -> Key:
+    return row["topic"], row["broker_partition"]

@@ -1,0 +1,111 @@
+"""What should have been landed: from the checkpoint of `land`, and from the source itself, apart from what `land` did.
+
+Strategy: the checkpoint tells up to where batches were planned, `consumerd.spark.beginning` from where; what lies in
+between is expected, whatever bronze says. Which part of it the source still has is asked of the source, and that part
+is read again as a batch, with what is not there left out instead of failing: what is missing is for the sweep to tell.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consumerd.errors import NotFoundError
+from consumerd.spark.beginning import began
+from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.coverage import PARTITION
+from consumerd.spark.offset_log import CheckpointError, OffsetLog
+from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.offsets import entries, format_offsets, sorted_offsets
+from consumerd.spark.source.options import STREAM_ONLY, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.tables import Table
+
+_COLUMNS: Final = "topic string, broker_partition string, offset bigint, index int, next_offset bigint, value binary"
+_REPLACED: Final = frozenset(
+    name.lower()
+    for name in (
+        "assign", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
+        "failOnDataLoss", "includeHeaders", *STREAM_ONLY,
+    )
+)  # fmt: skip
+
+
+class Span(NamedTuple):
+    """A range [start, end) of one partition's log."""
+
+    start: int
+    end: int
+
+
+def planned(
+    spark: SparkSession, pipeline: PipelineSpec, bronze: Table, first_landed: Callable[[], Mapping[Key, int]]
+) -> dict[Key, Span]:
+    """What was to be landed of every partition. Raises NotFoundError where nothing ever was, CheckpointError.
+
+    `first_landed`: the first offset of each partition in bronze, for partitions that appeared after landing began: they
+    begin where their log does, and nobody wrote down where that was.
+    """
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+    done = checkpoint.last_committed()
+    if done is None and bronze.last_batch is None:
+        raise NotFoundError(f"the pipeline {pipeline.name} has landed nothing yet: run land first.")
+    offsets = OffsetLog(spark, checkpoint.path)
+    # A batch may be in the table and not be committed yet; one that the checkpoint does not know is none of land's.
+    ends = next((end for batch in _newest(done, bronze.last_batch) if (end := offsets.end(batch)) is not None), None)
+    if not isinstance(ends, dict):
+        raise CheckpointError(
+            f"{offsets.path} does not tell where batch {done} ended: restore the checkpoint of {bronze.path}."
+        )
+    starts = dict(entries(began(spark, pipeline) or {}))
+    unknown = [key for key, _ in entries(ends) if key not in starts]
+    if unknown:
+        logs = open_origin(read_options(pipeline.source)).look()
+        landed = first_landed()
+        for key in unknown:
+            known = [log.start for log in (logs.get(key),) if log is not None]
+            starts[key] = min([*known, landed.get(key, known[0] if known else 0)])
+    return {key: Span(min(starts[key], end), end) for key, end in entries(ends)}
+
+
+def _newest(*batches: int | None) -> list[int]:
+    return sorted((batch for batch in batches if batch is not None), reverse=True)
+
+
+def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> dict[Key, Span]:
+    """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
+    logs = open_origin(read_options(pipeline.source)).look()
+    found = {
+        key: Span(max(span.start, logs[key].start), min(span.end, logs[key].end))
+        for key, span in wanted.items()
+        if key in logs
+    }
+    return {key: span for key, span in found.items() if span.start < span.end}
+
+
+def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, Span]) -> DataFrame:
+    """The source's rows in `spans`, at least one; of the columns what tells them apart, and the value."""
+    assigned: dict[str, list[str]] = {}
+    for topic, name in sorted(spans):
+        assigned.setdefault(topic, []).append(name)
+    kept = {name: value for name, value in pipeline.source.items() if name.lower() not in _REPLACED}
+    options = kept | {
+        "assign": json.dumps(assigned),
+        "startingOffsets": format_offsets(sorted_offsets({key: span.start for key, span in spans.items()})),
+        "endingOffsets": format_offsets(sorted_offsets({key: span.end for key, span in spans.items()})),
+        "failOnDataLoss": "false",
+    }
+    return spark.read.format("consumerd").options(**options).schema(_COLUMNS).load()
+
+
+def spans_frame(spark: SparkSession, spans: Mapping[Key, Span]) -> DataFrame:
+    """Columns of PARTITION, `start` and `end`."""
+    rows = [(*key, *span) for key, span in sorted(spans.items())]
+    return spark.createDataFrame(rows, f"{PARTITION[0]} string, {PARTITION[1]} string, start bigint, end bigint")

@@ -1,0 +1,190 @@
+"""What `reconcile` found, as plain values. Nothing here knows Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Stretches that are told one by one, per partition; all are counted.
+LISTED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Places [start, end) of a partition's log. The indexes are 0 but within a compressed message."""
+
+    start: int
+    end: int
+    start_index: int = 0
+    end_index: int = 0
+
+    def __str__(self) -> str:
+        return f"[{_place(self.start, self.start_index)}, {_place(self.end, self.end_index)})"
+
+
+def _place(offset: int, index: int) -> str:
+    return f"{offset}.{index}" if index else str(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of one kind: how many there are, and the first of them."""
+
+    count: int = 0
+    first: tuple[Stretch, ...] = ()
+    #: The place behind the last one of all.
+    end: int = 0
+    end_index: int = 0
+
+    def as_json(self) -> list[str]:
+        """Those that are listed."""
+        return [str(stretch) for stretch in self.first]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCheck:
+    """One partition: what was to be there, and what is.
+
+    Messages are counted where the source was read again; None where it was not.
+    """
+
+    topic: str
+    broker_partition: str
+    #: What was to be landed: from where landing began to where the last batch ended, in log offsets.
+    start: int
+    end: int
+    #: Messages of the source in that range, as far as the source still has it.
+    expected: int | None = None
+    #: Rows of bronze; `compared` of them are where the source still has something.
+    landed: int = 0
+    compared: int | None = None
+    #: Rows of bronze beyond the first one of their identity.
+    duplicates: int = 0
+    #: Rows of silver and of quarantine; None where there is no such table.
+    refined: int | None = None
+    quarantined: int | None = None
+    #: Rows of bronze that `refine` has not come to yet.
+    pending: int = 0
+    #: In the source and not in bronze.
+    gaps: Stretches = Stretches()
+    #: Where the log itself has no message: retention, skipped corruption, compressed messages that hold none.
+    empty: Stretches = Stretches()
+    #: Not in bronze, and not in the source any more: nobody can tell.
+    trimmed: Stretches = Stretches()
+    #: In bronze, and not where the source has a message, or beyond what was to be landed.
+    unexpected: Stretches = Stretches()
+    #: In bronze, and neither in silver nor in quarantine.
+    unrefined: Stretches = Stretches()
+    #: In silver and quarantine more often than once, or without being in bronze.
+    surplus: Stretches = Stretches()
+    #: Whether the hash over identities and values is the source's; None where it was not compared.
+    same_hash: bool | None = None
+    #: Sum of xxHash64 of identity and value over the rows that were compared, modulo 2**64.
+    digest: int | None = None
+
+    def with_stretches(self, found: Mapping[str, Stretches]) -> PartitionCheck:
+        """The same with stretches by the name of their kind; kinds that are no field are left out."""
+        known = {each.name for each in fields(self)}
+        changes: dict[str, Any] = {kind: value for kind, value in found.items() if kind in known}
+        return replace(self, **changes)
+
+    @property
+    def missing(self) -> int | None:
+        """Messages of the source that are not in bronze; None where nobody counted them."""
+        if self.expected is None or self.compared is None:
+            return None if self.gaps.count else 0
+        return max(0, self.expected - (self.compared - self.duplicates))
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every message is there once, unaltered as far as it was looked at."""
+        wrong = (self.gaps, self.unexpected, self.unrefined, self.surplus)
+        return not any(kind.count for kind in wrong) and not self.duplicates and self.same_hash is not False
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`; stretches as text."""
+        return {
+            "topic": self.topic,
+            "broker_partition": self.broker_partition,
+            "clean": self.is_clean,
+            "start": self.start,
+            "end": self.end,
+            "expected": self.expected,
+            "landed": self.landed,
+            "missing": self.missing,
+            "duplicates": self.duplicates,
+            "refined": self.refined,
+            "quarantined": self.quarantined,
+            "pending": self.pending,
+            "gaps": self.gaps.as_json(),
+            "empty": self.empty.as_json(),
+            "trimmed": self.trimmed.as_json(),
+            "unexpected": self.unexpected.as_json(),
+            "unrefined": self.unrefined.as_json(),
+            "surplus": self.surplus.as_json(),
+            "same_hash": self.same_hash,
+            "digest": None if self.digest is None else f"{self.digest % (1 << 64):016x}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileResult:
+    """All partitions, by topic and name. `shallow`: the source was read again only where bronze has gaps."""
+
+    pipeline: str
+    shallow: bool
+    partitions: tuple[PartitionCheck, ...]
+
+    @property
+    def rows_landed(self) -> int:
+        """Rows of bronze."""
+        return sum(each.landed for each in self.partitions)
+
+    @property
+    def rows_refined(self) -> int:
+        """Rows of silver."""
+        return sum(each.refined or 0 for each in self.partitions)
+
+    @property
+    def rows_quarantined(self) -> int:
+        """Rows of quarantine."""
+        return sum(each.quarantined or 0 for each in self.partitions)
+
+    @property
+    def gaps(self) -> int:
+        """Stretches of the source that are not in bronze."""
+        return sum(each.gaps.count for each in self.partitions)
+
+    @property
+    def duplicates(self) -> int:
+        """Rows of bronze beyond the first one of their identity."""
+        return sum(each.duplicates for each in self.partitions)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong anywhere."""
+        return all(each.is_clean for each in self.partitions)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "clean": self.is_clean,
+            "compared_with": "offsets" if self.shallow else "messages",
+            "rows_landed": self.rows_landed,
+            "rows_refined": self.rows_refined,
+            "rows_quarantined": self.rows_quarantined,
+            "gaps": self.gaps,
+            "duplicates": self.duplicates,
+            "unexpected": sum(each.unexpected.count for each in self.partitions),
+            "unrefined": sum(each.unrefined.count for each in self.partitions),
+            "surplus": sum(each.surplus.count for each in self.partitions),
+            "altered": sum(each.same_hash is False for each in self.partitions),
+            "empty": sum(each.empty.count for each in self.partitions),
+            "trimmed": sum(each.trimmed.count for each in self.partitions),
+            "pending": sum(each.pending for each in self.partitions),
+            "partitions": [each.as_json() for each in self.partitions],
+        }
