@@ -7,6 +7,8 @@ from random import SystemRandom
 
 import click
 
+from consumerd.errors import ConfigError
+
 EXAMPLES = """\b
 Examples:
   consumerd check -c /etc/consumerd/events.toml && systemctl restart consumerd@events
@@ -20,8 +22,21 @@ Examples:
 def command(path: Path) -> None:
     """Validate a configuration: keys and values, topics and filters, credentials, and that the handler loads.
 
-    Nothing is connected and nothing is joined.
+    Pipelines of [spark] are checked too; a file may have nothing else. Nothing is connected and nothing is joined.
     """
+    from consumerd.daemon.config import read_document  # noqa: PLC0415 - heavy imports only for the command that runs
+
+    document = read_document(path)
+    valid = []
+    if "group" in document or "spark" not in document:
+        valid.append(_check_daemon(path))
+    if "spark" in document:
+        valid.append(_check_pipelines(path))
+    for what in valid:
+        click.echo(f"{path} is valid: {what}")
+
+
+def _check_daemon(path: Path) -> str:
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.daemon.build import build_handler, build_session, build_settings  # noqa: PLC0415
     from consumerd.daemon.config import load  # noqa: PLC0415
@@ -31,6 +46,18 @@ def command(path: Path) -> None:
     settings = build_settings(config, clock=clock, rng=rng)
     build_session(config.zookeeper, clock=clock, rng=rng)
     build_handler(config, clock=clock, rng=rng)
-    click.echo(
-        f"{path} is valid: group {settings.group}, {settings.subscription.format()}, handler {config.handler.name}"
-    )
+    return f"group {settings.group}, {settings.subscription.format()}, handler {config.handler.name}"
+
+
+def _check_pipelines(path: Path) -> str:
+    from consumerd.spark.spec import load_spark  # noqa: PLC0415 - needs neither pyspark nor a JVM
+
+    spec = load_spark(path)
+    try:
+        from consumerd.spark.spec_check import check_spark  # noqa: PLC0415 - knows the source's columns, hence Arrow
+    except ImportError as error:
+        raise ConfigError(
+            f"{path} declares pipelines, which need the extra `spark`: pip install 'consumerd[spark]'."
+        ) from error
+    check_spark(spec)
+    return f"pipelines {', '.join(sorted(spec.pipelines)) or 'none'}, tables under {spec.root}"

@@ -1,6 +1,6 @@
-"""`config.example.toml`, generated from the configuration model, so that it cannot fall behind.
+"""The daemon's tables of `config.example.toml`, generated from the configuration model, so that it cannot fall behind.
 
-`python -m consumerd.daemon.example` prints it; a test compares it with the file in the repository.
+The file has those of other rooms behind them; the outermost of these rooms prints it (`consumerd.spark.spec_example`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from pydantic import BaseModel
 
 from consumerd.daemon.config import Config
@@ -51,14 +50,16 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
 
-def _table(path: tuple[str, ...], model: type[BaseModel], *, commented: bool) -> list[str]:
+def table_lines(path: tuple[str, ...], model: type[BaseModel], *, commented: bool) -> list[str]:
+    """The lines of one table with those nested in it. Tables in a dict get one entry, called NAME."""
     prefix = "# " if commented else ""
     lines = ["", *_comment(inspect.getdoc(model) or ""), f"{prefix}[{'.'.join(path)}]"]
     nested: list[str] = []
     for name, field in model.model_fields.items():
         inner = _model_of(field)
-        if inner is not None:
-            nested += _table((*path, name), inner, commented=True)
+        named = getattr(field.annotation, "__origin__", None) is dict
+        if inner is not None and not (named and field.examples):  # which have an example that is shorter
+            nested += table_lines((*path, name, *(["NAME"] if named else [])), inner, commented=True)
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         shown = field.examples[0] if field.examples and (default in (None, {}) or (*path, name) in SET) else default
@@ -70,16 +71,12 @@ def _table(path: tuple[str, ...], model: type[BaseModel], *, commented: bool) ->
 
 
 def example_toml() -> str:
-    """The text of `config.example.toml`."""
+    """The daemon's part of `config.example.toml`."""
     lines = [HEADER.rstrip("\n")]
     for name, field in Config.model_fields.items():
         model = _model_of(field)
         assert model is not None, name
         if not model.model_fields:
             continue  # of another room, which has an example of its own
-        lines += _table((name,), model, commented=False)
+        lines += table_lines((name,), model, commented=False)
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    click.echo(example_toml(), nl=False)

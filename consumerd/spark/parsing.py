@@ -13,15 +13,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.errors import ConfigError
 from consumerd.spark.source.columns import CORRUPT
+from consumerd.spark.spec_check import avro_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -141,14 +141,6 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     return _Reading(read, _raw(found, spec), reasons)
 
 
-def avro_text(path: Path) -> str:
-    """The schema in a file. Raises ConfigError."""
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the Avro schema {path}: {error}.") from error
-
-
 def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
     assert spec.pattern is not None
     text = F.col("value").cast("string")
@@ -172,8 +164,8 @@ def check_pattern(spark: SparkSession, spec: RefineSpec) -> None:
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - only Java can tell, and pyspark does not ask it
     try:
         gateway.jvm.java.util.regex.Pattern.compile(spec.pattern)
-    except Py4JJavaError as error:
-        said = str(error.java_exception.getDescription())
+    except IllegalArgumentException as error:
+        said = str(error).partition("\n")[0]
         raise ConfigError(f"the pattern {spec.pattern!r} is wrong: {said}.") from error
 
 

@@ -18,8 +18,8 @@ def write(tmp_path: Path, text: str) -> Path:
 MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 
 
-def test_the_example_in_the_repository_is_the_generated_one() -> None:
-    assert (ROOT / "config.example.toml").read_text() == example_toml()
+def test_the_example_in_the_repository_begins_with_the_generated_one() -> None:
+    assert (ROOT / "config.example.toml").read_text().startswith(example_toml())
 
 
 def test_the_example_is_a_configuration_that_works() -> None:

@@ -1,0 +1,64 @@
+"""What `consumerd check` finds out about pipelines beyond their tables: options of the source, files that are named.
+
+Strategy: everything that can be told without a JVM and without a connection, with the very functions that the steps use
+later, so that what is checked is what will be read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from consumerd.errors import ConfigError
+from consumerd.spark.source.options import BATCH_ONLY, read_options, refuse_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.spark.spec import PipelineSpec, RefineSpec, SparkSpec
+
+
+def check_spark(spec: SparkSpec) -> None:
+    """Raise ConfigError with one sentence about the first thing that is wrong with a pipeline."""
+    for pipeline in spec.pipelines.values():
+        try:
+            check_pipeline(pipeline)
+        except ConfigError as error:
+            raise ConfigError(f"{spec.source}: pipeline {pipeline.name}: {error}") from error
+
+
+def check_pipeline(pipeline: PipelineSpec) -> None:
+    """As `check_spark`, of one pipeline."""
+    read_options(pipeline.source)
+    refuse_options(pipeline.source, BATCH_ONLY, "a stream")
+    if pipeline.refine is not None and pipeline.refine.avro_schema is not None:
+        check_avro(pipeline.refine, pipeline.refine.avro_schema)
+
+
+def check_avro(spec: RefineSpec, path: Path) -> None:
+    """Raise ConfigError where the file holds no schema of a record with the declared fields."""
+    schema = avro_schema(path)
+    names = [field.get("name") for field in schema["fields"] if isinstance(field, dict)]
+    for name, field in spec.fields.items():
+        source = field.source or name
+        if source not in names:
+            raise ConfigError(f"the Avro schema {path} has no field {source!r}; it has {', '.join(map(str, names))}.")
+
+
+def avro_text(path: Path) -> str:
+    """The text of a schema file. Raises ConfigError."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the Avro schema {path}: {error}.") from error
+
+
+def avro_schema(path: Path) -> dict[str, Any]:
+    """The record that a schema file declares. Raises ConfigError."""
+    try:
+        schema = json.loads(avro_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the Avro schema {path} is not JSON: {error}.") from error
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
+        raise ConfigError(f"the Avro schema {path} declares no record with fields.")
+    return schema
