@@ -1,19 +1,29 @@
-"""What the tables hold, as a report measures it."""
+"""What the tables hold, as a report measures it, and the page of a real pipeline."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from consumerd.spark.land import land
+from consumerd.spark.progress import open_log
+from consumerd.spark.reconcile import reconcile
+from consumerd.spark.refine import refine
+from consumerd.spark.report import write_report
 from consumerd.spark.report.facts import Landed, Quarantine, Sample
 from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
 from consumerd.spark.source.columns import schema_ddl
+from consumerd.spark.spec import parse_spark
+from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from consumerd.spark.report import StepResult
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BRONZE = f"{schema_ddl()}, landed_at timestamp, batch bigint"
@@ -101,3 +111,53 @@ def test_a_preview_is_text(spark: SparkSession) -> None:
     assert found.total == 50
     assert found.rows[:2] == (("49", "61", ""), ("48", "61", "{k -> 48}"))
     assert len(found.rows) == 20
+
+
+def test_a_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    hostile = b'{"id": "<script>alert(1)</script>"} \xff'
+    folder = tmp_path / "logs" / "clicks-0"
+    folder.mkdir(parents=True)
+    messages = [b'{"id": %d}' % n for n in range(200)]
+    log = (
+        encode_message_set(messages, codec=Codec.GZIP)
+        + encode_message_set([hostile, b""])
+        + encode_message_set(messages)
+    )
+    (folder / f"{0:020d}.kafka").write_bytes(log)
+    document = {
+        "root": f"{tmp_path}/lake",
+        "pipelines": {
+            "clicks": {
+                "source": {"path": f"{tmp_path}/logs", "broker": 7, "subscribe": "clicks", "maxBytesPerTrigger": 4000},
+                "refine": {"fields": {"id": "bigint not null"}},
+            }
+        },
+    }
+    pipeline = parse_spark({"spark": document}, "test").pipeline()
+
+    before = write_report(spark, pipeline, {})
+    assert before.page == f"{tmp_path}/lake/clicks/report.html"
+    assert "Nothing has landed yet." in Path(before.page).read_text("utf-8")
+
+    results: dict[str, StepResult] = {"land": land(spark, pipeline), "refine": refine(spark, pipeline)}
+    results["reconcile"] = reconcile(spark, pipeline)
+    written = write_report(spark, pipeline, results)
+    text = Path(written.page).read_text("utf-8")
+    assert written.as_json() == {"pipeline": "clicks", "page": before.page}
+    for words in (
+        "Everything that was to land has landed, once: 1 partition, compared message by message.",
+        "<dt>Landed</dt><dd>402</dd>",
+        "<dt>Refined</dt><dd>400</dd>",
+        "<dt>Quarantined</dt><dd>2</dd>",
+        "&lt;script&gt;alert(1)&lt;/script&gt;&#34;} \\xff",
+        "<em>empty</em>",
+        "clicks/7-0 at ",
+    ):
+        assert words in text
+    assert "<script" not in text
+    assert text.count("<svg") == 3
+    batches = open_log(spark, pipeline, "land").read().batches
+    assert len(batches) > 2
+    assert batches[-1].behind == 0
+    assert batches[0].behind == batches[0].furthest[0].behind > 0
+    assert (batches[0].furthest[0].topic, batches[0].furthest[0].partition) == ("clicks", "7-0")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from consumerd.spark.progress import ProgressHistory
+    from consumerd.spark.reconcile_result import ReconcileResult
 
 #: Reasons that are shown by themselves; all others are one line.
 TOP_REASONS = 20
@@ -118,46 +119,6 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
-    """One partition, expected against landed."""
-
-    topic: str
-    partition: str
-    #: First offset expected and the offset after the last; None where nobody could say.
-    start: int | None
-    end: int | None
-    rows: int
-    duplicates: int
-    #: Half-open offset ranges that should have landed and have not.
-    gaps: tuple[tuple[int, int], ...] = ()
-    note: str = ""
-
-    @property
-    def fine(self) -> bool:
-        return not (self.gaps or self.duplicates or self.note)
-
-
-@dataclass(frozen=True, slots=True)
-class Reconciled:
-    """All partitions. `digest` does not depend on the order of the rows."""
-
-    partitions: tuple[PartitionState, ...]
-    digest: str = ""
-
-    @property
-    def gaps(self) -> int:
-        return sum(len(one.gaps) for one in self.partitions)
-
-    @property
-    def missing_bytes(self) -> int:
-        return sum(end - start for one in self.partitions for start, end in one.gaps)
-
-    @property
-    def duplicates(self) -> int:
-        return sum(one.duplicates for one in self.partitions)
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """All of a report. A None is a step that the pipeline does not have, or that has not run yet."""
 
@@ -170,7 +131,7 @@ class Facts:
     refined: int | None = None
     quarantine: Quarantine | None = None
     aggregate: Preview | None = None
-    reconciled: Reconciled | None = None
+    reconciled: ReconcileResult | None = None
     #: By step, what its result says of itself.
     steps: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 

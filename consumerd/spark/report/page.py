@@ -15,6 +15,7 @@ from markupsafe import Markup
 import consumerd
 from consumerd.spark.report import wording
 from consumerd.spark.report.facts import TOP_REASONS
+from consumerd.spark.report.findings import findings, verdict
 from consumerd.spark.report.plots import plot_lag, plot_sizes, plot_throughput
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Partitions that are listed; those with something to tell come first.
 MAX_PARTITIONS = 200
-#: Gaps that are named of one partition.
-MAX_GAPS = 20
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 
 
@@ -38,11 +37,11 @@ def render(facts: Facts) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        name: getattr(wording, name) for name in ("count", "size", "duration", "moment", "printable")
+        name: getattr(wording, name) for name in ("count", "size", "plural", "moment", "printable")
     } | {"inline": _inline}
     landed = facts.landed
-    reconciled = facts.reconciled
-    listed = sorted(reconciled.partitions, key=lambda one: one.fine)[:MAX_PARTITIONS] if reconciled else []
+    checks = [(check, findings(check)) for check in facts.reconciled.partitions] if facts.reconciled else []
+    checks.sort(key=lambda one: (one[0].is_clean, not one[1]))
     return environment.get_template("report.html").render(
         facts=facts,
         landed=landed,
@@ -51,8 +50,8 @@ def render(facts: Facts) -> str:
         lag=plot_lag(facts.progress.batches) if any(one.behind is not None for one in facts.progress.batches) else None,
         sizes=plot_sizes(landed.sizes) if landed.sizes.classes else None,
         percentiles=[(share, landed.sizes.percentile(share)) for share in PERCENTILES] if landed.sizes.classes else [],
-        partitions=listed,
-        max_gaps=MAX_GAPS,
+        verdict=verdict(facts.reconciled),
+        checks=checks[:MAX_PARTITIONS],
         top_reasons=TOP_REASONS,
     )
 

@@ -25,6 +25,11 @@ def size(value: float) -> str:
     return f"{value:,.0f} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """`1 gap`, `2 gaps`."""
+    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"
+
+
 def brief(value: float) -> str:
     """A count on an axis: `1.5 M`."""
     for limit, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):

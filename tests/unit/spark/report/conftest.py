@@ -7,15 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumerd.spark.progress import BatchProgress, PartitionLag, ProgressHistory
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretch, Stretches
 from consumerd.spark.report.facts import (
     Facts,
     Interval,
     Landed,
-    PartitionState,
     Preview,
     Quarantine,
     Reason,
-    Reconciled,
     Sample,
     SizeClass,
     Sizes,
@@ -34,6 +33,8 @@ def facts() -> Facts:
         BatchProgress("q", "r", n, at, 2.5, 1000 * (59 - n), (PartitionLag(HOSTILE, HOSTILE, 5),) if n == 59 else ())
         for n, at in enumerate(minutes)
     ]
+    stretches = Stretches(30, tuple(Stretch(10 * n, 10 * n + 5) for n in range(20)))
+    wrong = PartitionCheck(HOSTILE, HOSTILE, 0, 300, 90, 40, 40, 3, gaps=stretches, trimmed=stretches, same_hash=False)
     return Facts(
         pipeline=HOSTILE,
         made=START + timedelta(hours=1),
@@ -60,15 +61,7 @@ def facts() -> Facts:
             other_reasons=7,
         ),
         aggregate=Preview((HOSTILE, "rows"), ((HOSTILE, "1"),), total=4711),
-        reconciled=Reconciled(
-            (
-                PartitionState("clicks", "0-1", 0, 900, 10, 0),
-                PartitionState(
-                    HOSTILE, HOSTILE, None, None, 0, 3, tuple((10 * n, 10 * n + 5) for n in range(30)), HOSTILE
-                ),
-            ),
-            digest=HOSTILE,
-        ),
+        reconciled=ReconcileResult(HOSTILE, False, (PartitionCheck("clicks", "0-1", 0, 900, 10, 10), wrong)),
         steps={HOSTILE: {HOSTILE: [HOSTILE], "rows": 1}},
     )
 

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from consumerd.spark.progress import BatchProgress, ProgressHistory
-from consumerd.spark.report.facts import Interval, PartitionState, Quarantine, Reconciled
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretch, Stretches
+from consumerd.spark.report.facts import Interval, Quarantine
 from consumerd.spark.report.page import MAX_PARTITIONS, render
 
 if TYPE_CHECKING:
@@ -110,25 +111,24 @@ def test_totals(facts: Facts) -> None:
         "Landed 6,000 791.0 KiB of values",
         "Refined 5,900 10 of bronze neither here nor quarantined",
         "Quarantined 90",
-        "Gaps 30 150 B missing",
-        "Duplicates 3 in bronze",
+        "Gaps 30 in bronze Duplicates 3 in bronze",
         "Undecodable 2",
-        "30 gaps (150 B missing) and 3 duplicates in what landed",
+        "30 gaps, 3 duplicates and 1 partition with content that differs from the source's, in 1 of 2 partitions",
         "7 other reasons 10 11.1 %",
         "The newest 1 of 4,711 rows",
-        "0 to 5 (5 B)",
-        "190 to 195 (5 B) and 10 more",
+        "0 300 90 40 missing: [0, 5), [10, 15),",
+        "[190, 195) and 10 more 3 duplicates content differs from the source's gone from the source before it landed: [0, 5)",
+        "clicks 0-1 0 900 10 10 none",
     ):
         assert words in page.text
-    assert "200 to 205" not in page.text
 
 
 def test_a_pipeline_that_is_fine_says_so(facts: Facts) -> None:
-    fine = Reconciled((PartitionState("clicks", "0-1", 0, 900, 10, 0),))
+    fine = ReconcileResult("clicks", False, (PartitionCheck("clicks", "0-1", 0, 900, 10, 10, 10),))
     page = Page(render(replace(facts, reconciled=fine, quarantine=Quarantine())))
-    assert "Everything that was to land has landed, once." in page.text
+    assert "Everything that was to land has landed, once: 1 partition, compared message by message." in page.text
     assert "Empty: whatever was refined could be parsed." in page.text
-    assert "clicks 0-1 0 900 10 0 none" in page.text
+    assert "clicks 0-1 0 900 10 10 none" in page.text
     assert all("bad" not in (attributes.get("class") or "") for tag, attributes in page.tags if tag == "p")
 
 
@@ -141,7 +141,7 @@ def test_a_pipeline_that_has_not_run(empty: Facts) -> None:
         "No batch was noted",
         "There are no values to measure.",
         "Nothing has been refined yet.",
-        "Refined not yet Quarantined not yet Gaps unknown Duplicates unknown in bronze",
+        "Refined not yet Quarantined not yet Gaps unknown in bronze Duplicates unknown in bronze",
     ):
         assert words in page.text
 
@@ -158,9 +158,10 @@ def test_one_batch_that_does_not_know_its_lag(facts: Facts) -> None:
 
 
 def test_partitions_with_findings_come_first(facts: Facts) -> None:
-    partitions = [PartitionState("t", f"0-{n}", 0, 9, 1, 0) for n in range(1000)]
-    partitions[700] = replace(partitions[700], gaps=((3, 5),))
-    page = Page(render(replace(facts, reconciled=Reconciled(tuple(partitions)))))
+    partitions = [PartitionCheck("t", f"0-{n}", 0, 9, 1, 1, 1) for n in range(1000)]
+    partitions[700] = replace(partitions[700], gaps=Stretches(1, (Stretch(3, 5),)))
+    partitions[800] = replace(partitions[800], pending=4)
+    page = Page(render(replace(facts, reconciled=ReconcileResult("t", True, tuple(partitions)))))
     assert f"{MAX_PARTITIONS} of 1,000 partitions, those with findings first" in page.text
-    assert "gaps t 0-700 0 9 1 0 3 to 5 (2 B) t 0-0" in page.text
+    assert "findings t 0-700 0 9 1 1 missing: [3, 5) t 0-800 0 9 1 1 4 rows not refined yet t 0-0" in page.text
     assert "0-300" not in page.text

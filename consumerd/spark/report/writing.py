@@ -1,0 +1,100 @@
+"""From a pipeline's tables to its page: measure, render, put it in its place at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from consumerd.spark.failures import declared_errors
+from consumerd.spark.progress import open_log
+from consumerd.spark.reconcile_result import ReconcileResult
+from consumerd.spark.report.facts import Facts, Landed, Quarantine
+from consumerd.spark.report.measure import measure_landed, measure_quarantine, preview
+from consumerd.spark.report.page import render
+from consumerd.spark.tables import open_table
+from consumerd.spark.tables.files import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from consumerd.spark.report.facts import Preview
+    from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.tables import Table
+
+
+class StepResult(Protocol):
+    """What every step returns."""
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """Where the page is: a path, or a URL."""
+
+    pipeline: str
+    page: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[str, StepResult]) -> ReportResult:
+    """Write the page of a pipeline, in the place of the last one.
+
+    `results`: what the steps of this run returned, by their names. Without one of `reconcile` the page says that nobody
+    knows whether everything landed. Tables that are not there yet are no error. Raises ConsumerdError.
+    """
+    reconciled = results.get("reconcile")
+    with declared_errors():
+        path, files = locate(spark, pipeline.report, renames=False)
+        text = render(
+            Facts(
+                pipeline=pipeline.name,
+                made=datetime.now(UTC),
+                source=tuple(pipeline.source.items()),
+                landed=_landed(_table(spark, pipeline, pipeline.bronze)),
+                progress=open_log(spark, pipeline, "land").read(),
+                refined=_count(_table(spark, pipeline, pipeline.silver)),
+                quarantine=_quarantine(spark, pipeline),
+                aggregate=_preview(_table(spark, pipeline, pipeline.aggregate)),
+                reconciled=reconciled if isinstance(reconciled, ReconcileResult) else None,
+                steps={name: result.as_json() for name, result in results.items() if name != "reconcile"},
+            )
+        )
+        files.make_folder(path.rpartition("/")[0])
+        files.replace(path, text.encode())
+    return ReportResult(pipeline.name, path)
+
+
+def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> Table | None:
+    """The table, if anything was ever written to it."""
+    table = open_table(spark, path, pipeline.format)
+    return table if table.exists else None
+
+
+def _landed(bronze: Table | None) -> Landed:
+    return Landed() if bronze is None else measure_landed(bronze.read())
+
+
+def _count(table: Table | None) -> int | None:
+    return None if table is None else table.read().count()
+
+
+def _quarantine(spark: SparkSession, pipeline: PipelineSpec) -> Quarantine | None:
+    """None before the first refinement: it is silver that tells, since there may be nothing to put aside."""
+    table = _table(spark, pipeline, pipeline.quarantine)
+    if table is not None:
+        return measure_quarantine(table.read())
+    return None if _table(spark, pipeline, pipeline.silver) is None else Quarantine()
+
+
+def _preview(table: Table | None) -> Preview | None:
+    if table is None:
+        return None
+    rows = table.read().drop("batch")
+    return preview(rows, rows.columns)
