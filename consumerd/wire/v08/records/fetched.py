@@ -145,7 +145,7 @@ class _Decoder:
             offsets, timestamps, expanded = message_set.unwrap(message, self.columns, limit=limit)
             if offsets:
                 self._check(offsets[0], offsets[-1])
-                if offsets[-1] > message.offset or any(map(ge, offsets, islice(offsets, 1, None))):
+                if offsets[-1] > message.offset > 0 or any(map(ge, offsets, islice(offsets, 1, None))):
                     raise CorruptMessageError("messages whose offsets do not grow up to its own")
             self.expanded += expanded
             self._add(Run(first, offsets, kind, 0, timestamps), expanded)
@@ -212,8 +212,8 @@ class _Decoder:
             raise CorruptMessageError(f"offset {first} where offset {self.least} is the least that may follow")
 
     def _advance(self, last: int) -> None:
-        self.least = last + 1
-        self.next_offset = max(self.next_offset, last + 1)
+        self.least = max(self.least, last + 1)
+        self.next_offset = max(self.next_offset, self.least)
 
     def _add(self, run: Run, stored: int) -> None:
         """Take up a run, without what is below the offset that was asked for; `stored`: its bytes in the data."""

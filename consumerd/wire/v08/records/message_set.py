@@ -208,7 +208,8 @@ def unwrap(wrapper: Message, columns: Columns, *, limit: int) -> tuple[Sequence[
         timestamps.append(message.timestamp)
         position = message.end
     if wrapper.magic == 1:
-        if offsets:
+        # Of what was produced, and no broker has given offsets to, the wrapper's is 0 with some clients.
+        if offsets and wrapper.offset:
             base = wrapper.offset - offsets[-1]
             offsets = [base + offset for offset in offsets]
         if wrapper.attributes & _LOG_APPEND_TIME:

@@ -1,0 +1,147 @@
+"""Message sets and record batches, mangled; half of them get right CRCs again, so that what is behind these is reached.
+
+`make test-long SECONDS=600` goes on for as long as asked.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+import zlib
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from google_crc32c import value as crc32c
+
+from consumerd.wire import DecompressionError
+from consumerd.wire.lz4 import lz4_decompress
+from consumerd.wire.v08.records import (
+    BatchEnd,
+    Codec,
+    Limits,
+    decode_records,
+    encode_message_set,
+    encode_record_batch,
+)
+from consumerd.wire.zstd import zstd_decompress
+
+SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
+LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+START = 1000
+
+
+def samples() -> list[bytes]:
+    """Of each format and codec, with and without keys, in sizes whose numbers take one, two and more bytes."""
+    found = []
+    for codec in Codec:
+        for size in (0, 50, 62, 100, 9000):
+            values = [b"v" * size, None, *(b"%d" % number * (size // 2) for number in range(20))][
+                : 100_000 // (size + 1)
+            ]
+            keys = [b"k" * (number % 70) or None for number in range(len(values))]
+            times = [1_700_000_000_000 + number * size for number in range(len(values))]
+            headers = {0: (("name", b"value"), ("ä", None))}
+            for given in (None, keys):
+                plain: dict[str, Any] = {"codec": codec, "keys": given, "timestamps": times, "base_offset": START}
+                marked = {**plain, "headers": headers, "transactional": True, "log_append_time": 5}
+                found += [encode_record_batch(values, **options) for options in (plain, marked)]
+                if codec is not Codec.ZSTD:
+                    found += [encode_message_set(values, magic=magic, **plain) for magic in (0, 1)]
+    return found
+
+
+def mangled(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """`data` after one to three changes: bits, bytes, cuts, repeats, and pieces of other samples."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(found) + 1)
+        size = min(rng.choice((1, 2, 4, 8, 50)), len(found) - at)
+        change = rng.randrange(6)
+        if change == 0 and at < len(found):
+            found[at] ^= 1 << rng.randrange(8)
+        elif change == 1:
+            found[at : at + size] = rng.randbytes(size)
+        elif change == 2:
+            del found[at : at + size]
+        elif change == 3:
+            found[at:at] = found[at : at + size]
+        elif change == 4:
+            found[at : at + 4] = rng.choice((0, 1, 5, 0x7FFFFFFF, 0xFFFFFFFF, len(found))).to_bytes(4)
+        else:
+            other = rng.choice(others)
+            start = rng.randrange(len(other) + 1)
+            found[at:at] = other[start : start + rng.randrange(200)]
+    return bytes(found)
+
+
+def signed(data: bytes) -> bytes:
+    """The first message or batch with the size that it has and the CRC that belongs to it."""
+    if len(data) < 22:
+        return data
+    found = bytearray(data)
+    found[8:12] = struct.pack(">i", len(found) - 12)
+    if found[16] == 2:
+        found[17:21] = struct.pack(">I", crc32c(bytes(found[21:])))
+    else:
+        found[12:16] = struct.pack(">I", zlib.crc32(found[16:]))
+    return bytes(found)
+
+
+def exercise(data: bytes) -> BatchEnd:
+    """Only a verdict, and the laws of record sets."""
+    found = decode_records(data, START, limits=LIMITS, aborted=[(-1, START)])
+    offsets = found.offsets
+    assert len(offsets) == len(found.payloads) == len(found.keys) == len(found.timestamps)
+    assert all(before < after for before, after in pairwise(offsets))
+    ends = [START, *(record.next_offset for record in found.messages()), found.next_offset]
+    assert ends == sorted(ends)
+    assert [found.prefix(count) for count in range(len(found))] == ends[: len(found)]
+    assert all(number < len(found) for number in found.headers)
+    assert (found.end is BatchEnd.CORRUPT) == (found.problem is not None)
+    assert found.resume_offset is None or found.resume_offset > found.next_offset
+    assert sum(map(len, filter(None, found.payloads))) <= len(data) + 2 * LIMITS.max_decompressed_bytes
+    for decompress in (lz4_decompress, zstd_decompress):
+        with suppress(DecompressionError):
+            assert len(decompress(data, limit=1 << 16)) <= 1 << 16
+    return found.end
+
+
+def run(rng: random.Random, rounds: int, until: float) -> dict[BatchEnd, int]:
+    made = samples()
+    squeezed = [bytes(data[61:]) for data in made if data[16] == 2 and data[22] & 7 > 2]
+    ends = dict.fromkeys(BatchEnd, 0)
+    for number in range(rounds):
+        if time.monotonic() > until:
+            break
+        data = mangled(rng, rng.choice(made if number % 5 else squeezed), made)
+        if number % 2:
+            data = signed(data)
+        try:
+            ends[exercise(data)] += 1
+        except BaseException as error:
+            error.add_note(f"round {number}, data {data[:2000].hex()}")
+            raise
+    return ends
+
+
+def test_mangled_records() -> None:
+    ends = run(random.Random(8), 3000, time.monotonic() + 60)
+    assert all(ends.values())
+    # Mangled, and yet read: the CRCs are right again.
+    assert ends[BatchEnd.COMPLETE] > 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS + 60)
+def test_mangled_records_for_long() -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    try:
+        ends = run(random.Random(seed), 1 << 60, time.monotonic() + SECONDS)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    assert sum(ends.values()) > 100
