@@ -48,7 +48,7 @@ class ArchiveOrigin:
         self._layout = Layout(place.layout, place.broker)
         self._choice = Choice(options.topics)
         self._limits = options.limits
-        self._topics: set[str] = set()
+        self._known: set[Key] = set()
         #: Of packed files: path and stamp -> unpacked size.
         self._sizes: dict[tuple[str, str], int] = {}
         #: Of last segments: path -> (size, end of the last whole message).
@@ -57,21 +57,22 @@ class ArchiveOrigin:
 
     def look(self) -> Mapping[Key, SegmentLog]:
         partitions: dict[tuple[str, int | None, int], list[tuple[int, Source]]] = {}
-        self._topics.clear()
+        self._known.clear()
         self._times.clear()
         for source in self._sources():
             named = self._layout.name(source.name)
-            self._topics.add(named.topic)
+            key = named.topic, broker_partition(named.broker, named.partition)
+            self._known.add(key)
             if not source.is_remote:
                 self._times[source.path] = int(source.stamp.removeprefix("mtime ")) // 1_000_000
-            if self._choice.wants((named.topic, broker_partition(named.broker, named.partition))):
+            if self._choice.wants(key):
                 partition = (named.topic, named.broker, named.partition)
                 partitions.setdefault(partition, []).append((named.start, _readable(source)))
         logs = [self._log(*partition, found) for partition, found in partitions.items()]
         return {log.key: log for log in logs}
 
     def missing(self, found: Mapping[Key, object]) -> str | None:
-        return self._choice.missing(found, self._topics)
+        return self._choice.missing(found, {topic for topic, _ in self._known}, self._known)
 
     def _sources(self) -> list[Source]:
         """Every file once. A folder may be empty as yet."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Bytes per read on the way through a segment.
 STRIDE: Final = 1 << 20
+#: Bytes read beyond the place that is wanted, for the message that is there.
+MARGIN: Final = 16 << 10
 #: Messages up to this size are found around a place: four times the default of max.message.size (golden notes, 8).
 REACH: Final = 4 << 20
 #: Bytes before the wanted place in which a chain is looked for.
@@ -57,21 +59,22 @@ class Boundaries:
     """Looks into one segment, whose last byte stands before offset `end`.
 
     `max_payload`: the largest payload that counts as a message; `reach`: the largest message that is looked for around
-    a place. `fetch` may raise; nothing else does.
+    a place; `look`: bytes before the place in which a chain is looked for. `fetch` may raise; nothing else does.
     """
 
-    def __init__(self, fetch: Fetch, end: int, *, max_payload: int, reach: int = REACH) -> None:
+    def __init__(self, fetch: Fetch, end: int, *, max_payload: int, reach: int = REACH, look: int = LOOK) -> None:
         self._fetch = fetch
         self._end = end
         self._max_payload = max_payload
         self._reach = reach
+        self._window = look
 
     def around(self, known: int, wanted: int, *, bad_too: bool = False) -> Span | None:
         """The message that holds the byte at `wanted`, from the boundary `known` on; None where that is not sure.
 
         `bad_too`: also follow the lengths of messages with a wrong CRC, as far as they lead.
         """
-        if wanted - known > self._reach + LOOK:
+        if wanted - known > self._reach + self._window:
             found = self._searched(known, wanted)
             if isinstance(found, Span):
                 return found
@@ -90,8 +93,10 @@ class Boundaries:
         somebody reads and reports them: then its end counts.
         """
         start = known
-        if self._end - known > self._reach + LOOK:
-            found = self._searched(known, self._end - 1)
+        # Not too near the end: of a message that is cut off nobody can say whether it reaches around another.
+        early = self._end - self._reach
+        if early - known > self._reach + self._window:
+            found = self._searched(known, early)
             if isinstance(found, int):
                 start = found
             elif isinstance(found, Span):
@@ -101,12 +106,12 @@ class Boundaries:
 
     def _follow(self, position: int, wanted: int, *, bad_too: bool) -> _Stop:
         """From the boundary `position` to `wanted`, or to the message around it."""
-        size, magic = STRIDE, 1
+        size, magic = 0, 1
         while position < wanted:
-            asked = min(size, self._end - position)
+            asked = min(max(size, min(STRIDE, wanted - position + MARGIN)), self._end - position)
             data = self._filled(position, asked)
             before = data[: wanted - position] if wanted - position < len(data) else data
-            size, at = STRIDE, 0
+            size, at = 0, 0
             item: OuterMessage | Tail | None
             while position + at < wanted:
                 at, _ = verify(before, at, self._max_payload, LAYOUTS[magic])
@@ -128,47 +133,49 @@ class Boundaries:
             needed = item.needed or 4
             if needed > self._end - position or len(data) < asked:
                 return _Stop(position, None, torn=True)
-            size = max(STRIDE, needed)
+            size = needed
         return _Stop(position, None)
 
     def _searched(self, known: int, wanted: int) -> int | Span | None:
         """A boundary not far before `wanted`, or the message around it; None where none is found."""
-        first = max(known, wanted - LOOK - self._reach)
-        data = self._filled(first, min(wanted + self._reach, self._end) - first)
-        goal = wanted - first
-        found = Search(self._max_payload).find(data, max(0, goal - LOOK), min(goal, len(data)), at_end=False)
-        if found is None:
-            return None
-        outside = self._outside(data, found)
-        if outside is None:
-            return None
-        return first + outside if outside <= goal else Span(None, first + outside)
+        for look in (self._window, max(self._window, self._reach)):  # further back where messages are large
+            first = max(known, wanted - look - self._reach)
+            data = self._filled(first, min(wanted + self._reach, self._end) - first)
+            goal = wanted - first
+            found = Search(self._max_payload).find(data, max(0, goal - look), min(goal, len(data)), at_end=False)
+            if found is not None:
+                outside = self._outside(data, found)
+                if outside is None:
+                    return None
+                return first + outside if outside <= goal else Span(None, first + outside)
+        return None
 
     def _outside(self, data: bytes, position: int) -> int | None:
-        """`position`, or the end of the messages around it; None where that cannot be told."""
+        """`position`, or the end of the message around it; None where that cannot be told.
+
+        Nothing that counts begins within a message that ends before: two intact messages do not overlap by chance.
+        """
         work, places = MAX_WORK, MAX_PLACES
-        while True:
-            around = None
-            for match in _PLACE.finditer(data, max(0, position - self._reach), position + 4):
-                low = match.start()
-                if low >= position:
-                    break
-                places -= 1
-                (size,) = _LENGTH.unpack_from(data, low)
-                if not position < low + 4 + size <= len(data):
-                    continue
-                work -= size
-                if work < 0 or places < 0:
-                    return None
-                item = read_outer(data, low, low, self._max_payload)
-                if isinstance(item, OuterMessage) and item.valid:
-                    around = item.next_offset
-                    break
-            if around is None:
+        low, before, boundary = max(0, position - self._reach), data[:position], position
+        while (match := _PLACE.search(data, low, position + 4)) is not None and match.start() < position:
+            low = match.start()
+            (size,) = _LENGTH.unpack_from(data, low)
+            end = low + 4 + size
+            fits = size <= self._reach and end <= len(data)
+            places -= 1
+            work -= size if fits else 0
+            if work < 0 or places < 0:
+                return None
+            item = read_outer(data, low, low, self._max_payload) if fits else None
+            if not isinstance(item, OuterMessage) or not item.valid:
+                low += 1
+            elif end > position:
+                boundary = end
                 break
-            position = around
-        here = read_outer(data, position, position, self._max_payload)
-        return position if position == len(data) or (isinstance(here, OuterMessage) and here.valid) else None
+            else:
+                low, _ = verify(before, end, self._max_payload, LAYOUTS[item.magic])
+        here = read_outer(data, boundary, boundary, self._max_payload)
+        return boundary if boundary == len(data) or (isinstance(here, OuterMessage) and here.valid) else None
 
     def _filled(self, offset: int, size: int) -> bytes:
         """`size` bytes, fewer only where the segment ends."""

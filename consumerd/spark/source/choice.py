@@ -45,8 +45,11 @@ class Choice:
         topic, name = key
         return self.wants_topic(topic) and (self._assign is None or name in self._assign[topic])
 
-    def missing(self, found: Collection[Key], topics: Collection[str]) -> str | None:
-        """What was written down and is not there; `topics`: all that are. None: nothing is missing."""
+    def missing(self, found: Collection[Key], topics: Collection[str], known: Collection[Key] = ()) -> str | None:
+        """What was written down and is not there; None: nothing is missing.
+
+        `topics`: all that are; `known`: partitions that are, chosen or not, as far as somebody knows.
+        """
         have = {topic for topic, _ in found}
         for topic in self._named:
             if topic not in have and topic not in topics:
@@ -55,8 +58,8 @@ class Choice:
                 return f"the topic {topic} has no partition that can be read now"
         for topic, name in self.assigned:
             if (topic, name) not in found:
-                names = [other for each, other in found if each == topic]
-                return f"there is no partition {topic}/{name}{_hint(name, names)}"
+                names = sorted({other for each, other in (*found, *known) if each == topic})
+                return f"there is no partition {topic}/{name}{_hint(name, names) if names else ''}"
         return None
 
 

@@ -203,6 +203,16 @@ def _layout(name: str, value: str) -> str:
     return value
 
 
+def _zookeeper(name: str, value: str) -> str:
+    from consumerd.zk import parse_connect_string  # noqa: PLC0415 - executors have no need of it
+
+    try:
+        parse_connect_string(_text(name, value))
+    except ConfigError as error:
+        raise OptionError(f"the option {name} is wrong: {error}") from None
+    return value.strip()
+
+
 def _brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:
     brokers: dict[int, tuple[str, int]] = {}
     for piece in value.split(","):
@@ -277,7 +287,7 @@ def _check_topic(name: str, topic: str) -> None:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "path": _paths,
     "paths": _path_list,
-    "zookeeper": _text,
+    "zookeeper": _zookeeper,
     "brokers": _brokers,
     "files": lambda name, value: _plain_path(_text(name, value)),
     "layout": _layout,

@@ -1,0 +1,286 @@
+"""Directories -> positions, splits and what is lost: batches planned without Spark."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import random
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThanOrEqual,
+    Not,
+)
+
+from consumerd.archive.errors import NoSourceError
+from consumerd.errors import ConsumerdError, NotFoundError
+from consumerd.spark.source.archive_origin import OverlapError
+from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.errors import DataLossError, PlaceError
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.reading import ReadRequest, read_split
+from consumerd.spark.source.split import FileRange, Split
+from consumerd.storage.archive_names import MisnamedSegmentError
+from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql.datasource import Filter
+
+
+def write(folder: Path, name: str, start: int, *messages: bytes) -> Path:
+    path = folder / name / f"{start:020d}.kafka"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(messages))
+    return path
+
+
+def plan(folder: Path, *filters: Filter, **options: Any) -> list[Split]:
+    pruning = Pruning()
+    list(pruning.push(filters))
+    given = {"path": folder, "subscribe": "t", **options}
+    found = plan_batch(read_options({name: str(value) for name, value in given.items()}), pruning)
+    assert all(isinstance(split, Split) for split in found)
+    return found  # type: ignore[return-value]  # as was asserted
+
+
+def ranges(splits: list[Split]) -> list[tuple[str, int, int]]:
+    return [(split.broker_partition, split.start, split.end) for split in splits]
+
+
+def values(splits: list[Split]) -> list[bytes]:
+    request = ReadRequest(("value",), Mode.FAILFAST)
+    return [value for split in splits for batch in read_split(split, request) for value in batch["value"].to_pylist()]
+
+
+MESSAGES = [encode_message(b"%d" % number * 20) for number in range(10, 20)]  # 50 bytes each
+
+
+def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
+    write(tmp_path, "t-0", 0, *MESSAGES)
+    write(tmp_path, "t-0", 500, *MESSAGES[:2])
+    write(tmp_path, "other-0", 0, *MESSAGES)
+    assert ranges(plan(tmp_path)) == [("0", 0, 500), ("0", 500, 600)]
+    assert ranges(plan(tmp_path, broker=4)) == [("4-0", 0, 500), ("4-0", 500, 600)]
+    assert ranges(plan(tmp_path, maxSplitBytes=170)) == [
+        ("0", 0, 150),
+        ("0", 150, 250),
+        ("0", 250, 350),
+        ("0", 350, 500),
+        ("0", 500, 600),
+    ]
+    assert ranges(plan(tmp_path, maxSplitBytes=1))[:2] == [("0", 0, 50), ("0", 50, 100)]
+    assert len(plan(tmp_path, minPartitions=6)) == 7
+    assert [split.place for split in plan(tmp_path)] == [
+        FileRange(str(tmp_path / "t-0" / f"{start:020d}.kafka"), start) for start in (0, 500)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_however_it_is_cut_everything_is_read_once(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    wanted, start = [], 0
+    for _ in range(3):
+        sets = []
+        for _ in range(12):
+            payloads = [rng.randbytes(rng.randrange(60)) for _ in range(rng.randrange(1, 30))]
+            wanted += payloads
+            sets.append(encode_message_set(payloads, codec=rng.choice(list(Codec))))
+        start += write(tmp_path, "t-0", start, *sets).stat().st_size
+    for most in (0, 100, 1000, 4000):
+        assert values(plan(tmp_path, maxSplitBytes=most)) == wanted
+
+
+def test_positions(tmp_path: Path) -> None:
+    write(tmp_path, "t-0", 0, *MESSAGES)
+    write(tmp_path, "t-1", 1000, *MESSAGES)
+    both = json.dumps({"t": {"0": 150, "1": -2}})
+    assert ranges(plan(tmp_path, startingOffsets=both)) == [("0", 150, 500), ("1", 1000, 1500)]
+    assert ranges(plan(tmp_path, startingOffsets=both, endingOffsets='{"t": {"0": 150, "1": 1050}}')) == [
+        ("1", 1000, 1050)
+    ]
+    assert plan(tmp_path, startingOffsets="latest") == []
+    one = {"path": str(tmp_path), "assign": '{"t": ["1"]}'}
+    assert [str(split) for split in plan_batch(read_options(one), Pruning())] == ["t/1 from 1000 to 1500"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"startingOffsets": '{"t": {"0": 60}}'},
+            "names 60 of t/0, where no message begins; the one around it begins at",
+        ),
+        ({"endingOffsets": '{"t": {"0": 499}}'}, "endingOffsets names 499 of t/0, where no message begins; "),
+        (
+            {"startingOffsets": '{"t": {"7": 0}}'},
+            "the option startingOffsets names t/7, which is none of the partitions",
+        ),
+        ({"startingOffsets": "{}"}, r"the option startingOffsets leaves out t/0; name it \(-2: earliest, -1: latest\)"),
+        (
+            {"startingOffsets": '{"t": {"0": 100}}', "endingOffsets": '{"t": {"0": 50}}'},
+            "t/0 starts at 100, behind its",
+        ),
+        (
+            {"startingOffsets": '{"t": {"0": 550}}'},
+            "startingOffsets names 550 of t/0, which has 0 to 500; start elsewh",
+        ),
+        ({"subscribe": "tt"}, r"there is no topic tt; did you mean t\?"),
+        ({"assign": '{"t": ["0-0"]}', "subscribe": None}, r"there is no partition t/0-0; there is 0"),
+        (
+            {"subscribePattern": "u.*", "subscribe": None, "startingOffsets": '{"u": {"0": 1}}'},
+            "names u/0, which is none",
+        ),
+    ],
+)
+def test_positions_that_cannot_be(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    write(tmp_path, "t-0", 0, *MESSAGES)
+    given = {"path": str(tmp_path), "subscribe": "t", **options}
+    with pytest.raises(ConsumerdError, match=sentence):
+        plan_batch(read_options({name: value for name, value in given.items() if value is not None}), Pruning())
+
+
+def test_an_offset_in_a_wrapper_or_behind_damage_is_refused(tmp_path: Path) -> None:
+    wrapper = encode_message_set([b"ab", b"cd"], codec=Codec.SNAPPY)
+    bad = encode_message(b"x" * 30)[:-1] + b"y"
+    write(tmp_path, "t-0", 0, wrapper, bad, *MESSAGES)
+    inner = wrapper.index(encode_message(b"ab")[:5])
+    with pytest.raises(OptionError, match="the one around it begins at 0"):
+        plan(tmp_path, startingOffsets=json.dumps({"t": {"0": inner}}))
+    behind = len(wrapper) + len(bad)
+    assert plan(tmp_path, startingOffsets=json.dumps({"t": {"0": behind}}))[0].start == behind
+    write(tmp_path, "t-0", 0, wrapper, b"\xff" * 40, *MESSAGES)
+    with pytest.raises(OptionError, match="what stands before it cannot be read"):
+        plan(tmp_path, startingOffsets=json.dumps({"t": {"0": len(wrapper) + 40}}))
+
+
+def test_time_is_as_precise_as_segments(tmp_path: Path) -> None:
+    for number, seconds in enumerate((1000, 2000, 3000)):
+        path = write(tmp_path, "t-0", number * 500, *MESSAGES)
+        os.utime(path, (seconds, seconds))
+    starts = {1000: 0, 2_000_000: 500, 2_500_000: 500, 5_000_000: 1000, 4_000_000_000_000: None}
+    for time_ms, start in starts.items():
+        found = plan(tmp_path, startingTimestamp=time_ms)
+        assert (found[0].start if found else None) == start
+
+
+def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, "t-0", 100, *MESSAGES)
+    write(tmp_path, "t-0", 700, *MESSAGES)
+    with pytest.raises(DataLossError, match="t/0 has nothing from 600 to 700; start elsewhere, or with failOnDataLoss"):
+        plan(tmp_path)
+    assert ranges(plan(tmp_path, startingOffsets='{"t": {"0": 700}}')) == [("0", 700, 1200)]
+    with caplog.at_level(logging.WARNING):
+        early = '{"t": {"0": 0}}'
+        assert ranges(plan(tmp_path, failOnDataLoss="false", startingOffsets=early)) == [
+            ("0", 100, 600),
+            ("0", 700, 1200),
+        ]
+    assert [record.getMessage() for record in caplog.records] == [
+        "startingOffsets names 0 of t/0, which has 100 to 1200; going on without them",
+        "t/0 has nothing from 600 to 700; going on without them",
+    ]
+
+
+def test_a_torn_end_is_left_for_later_and_nonsense_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path, "t-0", 0, *MESSAGES, MESSAGES[0][:-3])
+    assert ranges(plan(tmp_path)) == [("0", 0, 500)]
+    write(tmp_path, "t-0", path.stat().st_size, *MESSAGES)
+    assert ranges(plan(tmp_path))[0] == ("0", 0, 547), "a torn end in the midst of a log is damage, which is read"
+    write(tmp_path, "t-1", 0, *MESSAGES, b"\xff" * 50)
+    assert ranges(plan(tmp_path))[-1] == ("1", 0, 550)
+
+
+def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
+    write(tmp_path / "a", "t-0", 0, *MESSAGES)
+    write(tmp_path / "b", "t-0", 450, *MESSAGES)
+    with pytest.raises(OverlapError, match="both hold offset 450 of t/0; name one of them only, or the broker in"):
+        plan(tmp_path)
+    assert ranges(plan(tmp_path / "a")) == [("0", 0, 500)]
+    assert ranges(plan(tmp_path, layout="{topic}-{partition}", path=f"{tmp_path / 'b'}")) == [("0", 450, 950)]
+    with pytest.raises(NoSourceError, match="does not exist"):
+        plan(tmp_path / "c")
+    (tmp_path / "d").mkdir()
+    with pytest.raises(NotFoundError, match="there is no topic t; nothing is there to read"):
+        plan(tmp_path / "d")
+    (tmp_path / "d" / "1.kafka").write_bytes(b"")
+    with pytest.raises(MisnamedSegmentError, match="is in no folder of the layout"):
+        plan(tmp_path / "d")
+    write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
+    with pytest.raises(PlaceError, match="cannot be read as it is packed"):
+        plan(tmp_path / "e")
+
+
+def test_packed_segments_are_read_whole(tmp_path: Path) -> None:
+    for start in (0, 500):
+        plain = write(tmp_path, "t-0", start, *MESSAGES)
+        plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    splits = plan(tmp_path, maxSplitBytes=100)
+    assert ranges(splits) == [("0", 0, 500), ("0", 500, 1000)]
+    assert values(splits) == [b"%d" % number * 20 for number in range(10, 20)] * 2
+
+
+def test_brokers_in_the_layout_are_partitions_of_their_own(tmp_path: Path) -> None:
+    for broker in (1, 2):
+        write(tmp_path / f"broker-{broker}", "t-0", 0, *MESSAGES[:broker])
+    layout = "broker-{broker}/{topic}-{partition}"
+    assert ranges(plan(tmp_path, layout=layout)) == [("1-0", 0, 50), ("2-0", 0, 100)]
+
+
+def test_filters_leave_out_splits(tmp_path: Path) -> None:
+    for broker in (1, 2):
+        for partition in (0, 1):
+            write(tmp_path / str(broker), f"t-{partition}", 0, *MESSAGES)
+            write(tmp_path / str(broker), f"t-{partition}", 500, *MESSAGES)
+
+    def left(*filters: Filter) -> list[tuple[str, int]]:
+        return [
+            (split.broker_partition, split.start)
+            for split in plan(tmp_path, *filters, layout="{broker}/{topic}-{partition}")
+        ]
+
+    assert len(left()) == 8
+    assert len(left(EqualTo(("topic",), "t"), IsNotNull(("broker",)))) == 8
+    assert left(EqualTo(("topic",), "u")) == left(IsNull(("broker",))) == left(EqualTo(("broker",), None)) == []
+    one = [("2-0", 0), ("2-0", 500)]
+    assert left(EqualTo(("broker_partition",), "2-0")) == one
+    assert left(EqualNullSafe(("broker",), 2), In(("partition",), (0, 5))) == one
+    assert left(EqualTo(("broker_partition",), "2-0"), GreaterThan(("offset",), 499)) == one[1:]
+    assert left(EqualTo(("broker_partition",), "2-0"), LessThanOrEqual(("offset",), 499)) == one[:1]
+    assert left(EqualTo(("broker_partition",), "2-0"), In(("offset",), (3, 600))) == one
+    exact: list[Filter] = [EqualTo(("topic",), "t"), IsNull(("broker",))]
+    checked: list[Filter] = [EqualTo(("offset",), 5), Not(EqualTo(("topic",), "t")), EqualTo(("index",), 1)]
+    assert list(Pruning().push([*exact, *checked])) == checked
+
+
+def test_planning_looks_at_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "t-0", 0, *(encode_message(os.urandom(4000)) for _ in range(8000)))
+    read = 0
+    real = os.pread
+
+    def counted(file: int, size: int, position: int) -> bytes:
+        nonlocal read
+        data = real(file, size, position)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    splits = plan(tmp_path, maxSplitBytes="16m")
+    assert [split.start for split in splits[1:]] == [split.end for split in splits[:-1]]
+    assert all(left.end % 4010 == 0 for left, _ in pairwise(splits))
+    assert len(splits) == 2
+    assert read < path.stat().st_size * 0.8
