@@ -12,9 +12,9 @@ How the stream cuts its reads makes no difference: they are joined to whole wind
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
+from consumerd.storage.archive_items import MESSAGE_FLAWS, Flaw, FlawKind, Run, Stream
 from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, Search
 from consumerd.storage.errors import DamagedArchiveError
 from consumerd.wire.crc import crc32
@@ -27,6 +27,19 @@ from consumerd.wire.v07.walk import LAYOUTS, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = [
+    "DEFAULT_EXPANSION",
+    "FREE_EXPANSION",
+    "MAX_SEGMENT_BYTES",
+    "MESSAGE_FLAWS",
+    "WINDOW",
+    "Flaw",
+    "FlawKind",
+    "Run",
+    "Stream",
+    "read_runs",
+]
+
 #: Bytes asked of the stream at once.
 WINDOW = 1 << 20
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
@@ -37,70 +50,10 @@ DEFAULT_EXPANSION = 200
 FREE_EXPANSION = 1 << 30
 #: Messages with a wrong CRC in a row, after which the length of the first is believed.
 _BELIEVED_AFTER = 16
+#: Chains that are followed to the end of a segment, one after the other.
+_CHAINS_TRIED = 16
 #: Bytes after a bad message that are looked at, at least, before its length is believed.
 _LOOK_AHEAD = 1 << 20
-
-
-class Stream(Protocol):
-    """Bytes in order. Raises DamagedArchiveError where they end before their time."""
-
-    def read(self, size: int, /) -> bytes:
-        """At least one and at most `size` bytes; b"" at the end."""
-        ...
-
-
-class Run(NamedTuple):
-    """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper.
-
-    `next_offset` is the position to commit after the last of them. A wrapper may come in several runs: `first` is the
-    index of the first leaf, and all but the last run end where the wrapper begins.
-    """
-
-    offset: int
-    next_offset: int
-    magic: int
-    codec: Codec
-    payloads: list[bytes]
-    first: int = 0
-
-
-class FlawKind(StrEnum):
-    """What stands where a message should. The values are the names that `consumerd log verify` prints."""
-
-    CRC = "bad-crc"
-    MAGIC = "unknown-magic"
-    HEADER = "short-header"
-    CODEC = "unknown-codec"
-    #: A compressed message that is intact itself and cannot be opened: damaged, a bad inner CRC, or too large.
-    WRAPPER = "unreadable-wrapper"
-    #: Bytes that are no messages (spec 003, 5.5: a block that was added without having been written).
-    NONSENSE = "nonsense-block"
-    #: The segment ends inside a message (spec 003, 5.5: a block that was lost).
-    TORN = "torn-tail"
-    #: The compressed file or tar around the segment is damaged from here on.
-    ARCHIVE = "damaged-archive"
-    OVERSIZE = "oversize-segment"
-
-
-#: Flaws that have the extent of a message.
-MESSAGE_FLAWS = frozenset({FlawKind.CRC, FlawKind.MAGIC, FlawKind.HEADER, FlawKind.CODEC, FlawKind.WRAPPER})
-
-
-class Flaw(NamedTuple):
-    """A stretch of the segment without a message that can be read. `problem` is a sentence that names the offset.
-
-    `raw` is a message's payload as it stands; where its header is unreadable, what follows the length; empty for what
-    is no message. `crc_ok`: the payload's CRC was looked at and is right.
-    """
-
-    kind: FlawKind
-    offset: int
-    next_offset: int
-    problem: str
-    magic: int | None = None
-    codec: Codec | None = None
-    crc_ok: bool = False
-    raw: bytes = b""
 
 
 def read_runs(
@@ -113,14 +66,17 @@ def read_runs(
     expansion: int = DEFAULT_EXPANSION,
     max_bytes: int = MAX_SEGMENT_BYTES,
     piece_bytes: int | None = None,
+    stop: int | None = None,
 ) -> Iterator[Run | Flaw]:
     """Everything in the segment whose first byte has offset `start`, in order and without a gap.
 
     Never raises for what it reads. What the stream raises comes through, but for DamagedArchiveError, which is a flaw.
     What wrappers decompress to may be `expansion` times the bytes read so far, once it is more than FREE_EXPANSION.
     A wrapper that holds more than about `piece_bytes` comes in several runs; None: in one.
+    With `stop`, reading ends once it has come to that offset. What stands behind it is asked of the stream only where
+    it takes that to tell what stands before it; so the last thing found may reach beyond it.
     """
-    return _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes).read()
+    return _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop).read()
 
 
 class _Reader:
@@ -136,6 +92,7 @@ class _Reader:
         expansion: int,
         max_bytes: int,
         piece_bytes: int | None,
+        stop: int | None,
     ) -> None:
         self.stream = stream
         self.start = start
@@ -146,6 +103,7 @@ class _Reader:
         self.expansion = expansion
         self.left = max_bytes
         self.piece_bytes = piece_bytes
+        self.stop = start + MAX_SEGMENT_BYTES + 1 if stop is None else stop
         self.data = b""
         self.at = 0
         self.base = start
@@ -160,14 +118,18 @@ class _Reader:
         return self.base + self.at
 
     def read(self) -> Iterator[Run | Flaw]:
-        while self._fill(1):
+        while self.offset < self.stop and self._fill(1):
             if (run := self._plain_run()) is not None:
                 yield run
+            if self.offset >= self.stop:
+                return
             item = read_outer(self.data, self.at, self.offset, self.most)
             if isinstance(item, OuterMessage):
                 yield from self._opened(item) if item.valid else (self._bad(item),)
             elif item.problem is not None or not self._fill(item.needed or 4):
                 yield self._no_message(item)
+        if self.offset >= self.stop:
+            return
         if self.damage is not None:
             problem = f"the segment breaks off at offset {self.offset}: {self.damage}"
             yield Flaw(FlawKind.ARCHIVE, self.offset, self.offset, problem)
@@ -179,7 +141,8 @@ class _Reader:
         """Have `needed` unused bytes at hand, unless the stream ends before."""
         have = len(self.data) - self.at
         if have < needed and not self.ended:
-            fresh = self._fetch(max(self.window, needed - have))
+            missing = needed - have
+            fresh = self._fetch(max(missing, min(self.window, self.stop - self.base - len(self.data))))
             self.data, self.base, self.at = self.data[self.at :] + fresh, self.offset, 0
             have = len(self.data)
         return have >= needed
@@ -285,7 +248,7 @@ class _Reader:
     def _no_message(self, tail: Tail) -> Flaw:
         """What stands where neither a message nor anything of its length can stand."""
         origin = self.offset
-        if self.resync and (found := self._next_chain()) is not None:
+        if self.resync and (found := self._next_chain(to_end=tail.problem is None)) is not None:
             return self._skipped(origin, found)
         rest = len(self.data) - self.at
         if tail.problem is None and not (rest > 4 and self.data[self.at + 4] > 1):
@@ -307,16 +270,24 @@ class _Reader:
             problem = f"the segment ends {rest} bytes into a length field, at offset {tail.offset}"
         return Flaw(kind, tail.offset, self.offset, problem)
 
-    def _next_chain(self) -> int | None:
-        """Where in `data` messages go on after the present place; reads as far as it takes."""
-        low = 1
-        while True:
+    def _next_chain(self, *, to_end: bool) -> int | None:
+        """Where in `data` messages go on after the present place; reads as far as it takes.
+
+        `to_end`: only where they go on to the very end. What is cut off there need not be damaged otherwise, and may be
+        a compressed message, inside of which chains can stand.
+        """
+        low, tried = 1, 0
+        while tried < _CHAINS_TRIED:
             self._fill(RESYNC_WINDOW)
             high = len(self.data) if self.ended else len(self.data) - CHAIN_ROOM
             found = self.search.find(self.data, self.at + low, high, at_end=self.ended)
+            if found is not None and to_end and not self.search.reaches_end(self.data, found):
+                low, tried = found + 1 - self.at, tried + 1
+                continue
             if found is not None or self.ended:
                 return found
             self.at, low = high, 0
+        return None
 
     def _skipped(self, origin: int, found: int) -> Flaw:
         self.at = found

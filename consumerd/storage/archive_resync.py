@@ -54,6 +54,16 @@ class Search:
                 return position
         return None
 
+    def reaches_end(self, data: bytes, position: int) -> bool:
+        """Whether intact messages follow each other from `position` to the very end of `data`."""
+        while position < len(data):
+            message = read_outer(data, position, position, self._max_payload)
+            if isinstance(message, Tail) or not message.valid:
+                return False
+            self._work -= 4 + message.size
+            position = message.next_offset
+        return True
+
     def _is_chain(self, data: bytes, position: int, at_end: bool) -> bool:
         first = read_outer(data, position, position, self._max_payload)
         if isinstance(first, Tail) or not first.valid:

@@ -269,3 +269,44 @@ def test_a_large_wrapper_that_is_bad_at_its_end_gives_no_run() -> None:
     assert isinstance(flaw, Flaw)
     assert flaw.kind is FlawKind.WRAPPER
     assert (flaw.offset, flaw.next_offset) == (0, len(data))
+
+
+def test_reading_stops_where_it_is_told_and_looks_no_further() -> None:
+    data = HELLO + OLD + HELLO * 3
+    stop = len(HELLO + OLD)
+    stream = io.BytesIO(data)
+    found = list(read_runs(stream, 10, stop=10 + stop))
+    assert found[-1].next_offset == 10 + stop
+    assert stream.tell() == stop
+    assert list(read_runs(io.BytesIO(data), 10, stop=10)) == []
+
+
+def test_what_reaches_beyond_the_stop_is_found_whole() -> None:
+    (found,) = read_runs(io.BytesIO(GZIPPED + HELLO), 0, stop=7, resync=True)
+    assert isinstance(found, Run)
+    assert (found.next_offset, found.payloads) == (len(GZIPPED), [b"one", b"two"])
+
+
+def test_the_stop_does_not_change_what_damage_is_found_before_it() -> None:
+    data = HELLO + b"\xff" * 50 + HELLO * 4 + BAD + HELLO * 2
+    whole = list(read_runs(io.BytesIO(data), 0, resync=True))
+    stop = len(HELLO) + 50
+    assert list(read_runs(io.BytesIO(data), 0, resync=True, stop=stop)) == whole[:2]
+    assert whole[1].next_offset == stop
+
+
+def test_messages_inside_a_torn_compressed_message_are_not_taken_for_what_follows_it() -> None:
+    """Snappy keeps short messages as they are; they do not go on to the end of the segment, though."""
+    inner = b"".join(encode_message(bytes([65 + number] * number)) for number in (5, 7, 11, 13))
+    torn = encode_message(b"header" + inner + b"rest", codec=Codec.SNAPPY)
+    (flaw,) = read(torn[:-2], resync=True)
+    assert isinstance(flaw, Flaw)
+    assert (flaw.kind, flaw.next_offset) == (FlawKind.TORN, len(torn) - 2)
+
+
+def test_a_length_that_is_wrong_and_leads_beyond_the_end_hides_nothing() -> None:
+    wrong = b"\0\1\0\0" + HELLO[4:]
+    first, *rest = read(wrong + HELLO * 50, resync=True)
+    assert isinstance(first, Flaw)
+    assert (first.offset, first.next_offset) == (0, len(wrong))
+    assert sum(len(run.payloads) for run in rest if isinstance(run, Run)) == 50

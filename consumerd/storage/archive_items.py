@@ -1,0 +1,74 @@
+"""What a reader of segments finds: runs of messages, flaws, and the stream that both come out of.
+
+Strategy: values without behaviour, apart from the reader, because whoever makes rows of them needs nothing else of it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from consumerd.wire.v07 import Codec
+
+
+class Stream(Protocol):
+    """Bytes in order. Raises DamagedArchiveError where they end before their time."""
+
+    def read(self, size: int, /) -> bytes:
+        """At least one and at most `size` bytes; b"" at the end."""
+        ...
+
+
+class Run(NamedTuple):
+    """Messages in a row: plain ones (`codec` NONE, offsets follow from the lengths) or the leaves of one wrapper.
+
+    `next_offset` is the position to commit after the last of them. A wrapper may come in several runs: `first` is the
+    index of the first leaf, and all but the last run end where the wrapper begins.
+    """
+
+    offset: int
+    next_offset: int
+    magic: int
+    codec: Codec
+    payloads: list[bytes]
+    first: int = 0
+
+
+class FlawKind(StrEnum):
+    """What stands where a message should. The values are the names that `consumerd log verify` prints."""
+
+    CRC = "bad-crc"
+    MAGIC = "unknown-magic"
+    HEADER = "short-header"
+    CODEC = "unknown-codec"
+    #: A compressed message that is intact itself and cannot be opened: damaged, a bad inner CRC, or too large.
+    WRAPPER = "unreadable-wrapper"
+    #: Bytes that are no messages (spec 003, 5.5: a block that was added without having been written).
+    NONSENSE = "nonsense-block"
+    #: The segment ends inside a message (spec 003, 5.5: a block that was lost).
+    TORN = "torn-tail"
+    #: The compressed file or tar around the segment is damaged from here on.
+    ARCHIVE = "damaged-archive"
+    OVERSIZE = "oversize-segment"
+
+
+#: Flaws that have the extent of a message.
+MESSAGE_FLAWS = frozenset({FlawKind.CRC, FlawKind.MAGIC, FlawKind.HEADER, FlawKind.CODEC, FlawKind.WRAPPER})
+
+
+class Flaw(NamedTuple):
+    """A stretch of the segment without a message that can be read. `problem` is a sentence that names the offset.
+
+    `raw` is a message's payload as it stands; where its header is unreadable, what follows the length; empty for what
+    is no message. `crc_ok`: the payload's CRC was looked at and is right.
+    """
+
+    kind: FlawKind
+    offset: int
+    next_offset: int
+    problem: str
+    magic: int | None = None
+    codec: Codec | None = None
+    crc_ok: bool = False
+    raw: bytes = b""
