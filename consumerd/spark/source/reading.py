@@ -1,16 +1,19 @@
 """A split -> its rows as Arrow batches: what an executor's task does.
 
-Strategy: `read_runs` of the archive's reader walks the bytes, a builder makes batches of what it finds. What is not
-found is judged here: bytes that are no message by the mode, offsets that are gone by `fail_on_data_loss`, and a message
-that goes on beyond the split's end is always an error, because its rows would be missing here and the next split would
-begin inside of it.
+Strategy: `read_runs` of the archive's reader walks the bytes, a builder makes batches of what it finds. Bytes behind
+the split's end are looked at where those before it cannot be understood without them, so that a split's rows do not
+depend on how the segment was cut. What is not as it should be is judged here: bytes that are no message by the mode,
+offsets that are gone by `fail_on_data_loss`, and a message that goes on beyond the split's end is always an error,
+because its rows would be missing here and the next split would begin inside of it.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -22,8 +25,9 @@ from consumerd.spark.source.errors import DataLossError, MalformedMessageError, 
 from consumerd.spark.source.places import open_place
 from consumerd.spark.source.rows import BatchBuilder
 from consumerd.spark.source.segment_reading import SplitStream
-from consumerd.storage.archive import Flaw, FlawKind, read_runs
-from consumerd.wire.v07 import DEFAULT_LIMITS, Limits, OuterMessage, read_outer
+from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
+from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits
+from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -39,6 +43,8 @@ log = logging.getLogger(__name__)
 _ANY_EXPANSION: Final = 1 << 40
 #: Leaves of a larger wrapper are made so many bytes at a time.
 _PIECE_BYTES: Final = 1 << 20
+#: What a message has beside its payload, at most.
+_ROOM: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,41 +114,46 @@ class _SplitReader:
     def _read_from(self, place: Place, position: int) -> Generator[pa.RecordBatch, None, int]:
         """Read as far as the place has bytes without a gap; returns up to where."""
         end = self.split.end
-        stream = SplitStream(place, position, end)
+        limits = self.request.limits
+        stream = SplitStream(place, position, end + limits.max_message_bytes + _ROOM)
         for found in read_runs(
             stream,
             position,
-            limits=self.request.limits,
+            limits=limits,
             window=place.window,
             resync=True,
             expansion=_ANY_EXPANSION,
             piece_bytes=_PIECE_BYTES,
+            stop=end,
         ):
+            if isinstance(found, Flaw) and found.kind is FlawKind.TORN and stream.position < end:
+                break  # the rest of this message is lost, not torn
+            if found.next_offset > end:
+                found = self._cut(found)
             if isinstance(found, Flaw):
-                if found.kind is FlawKind.TORN:
-                    if stream.position < end:
-                        break  # the rest of this message is lost, not torn
-                    self._check_end(place, found)
                 self._judge(found)
             if not isinstance(found, Flaw) or self.request.mode is Mode.PERMISSIVE:
                 yield from self.builder.add(found)
             position = found.next_offset
         return position
 
-    def _check_end(self, place: Place, torn: Flaw) -> None:
-        """Raise SplitBoundaryError where the message that is cut off at the split's end goes on behind it."""
-        head = place.fetch(torn.offset, 4)
-        if len(head) < 4:
-            return
-        most = self.request.limits.max_message_bytes
-        wanted = 4 + min(int.from_bytes(head), most + 6)
-        stream = SplitStream(place, torn.offset, torn.offset + wanted)
-        message = read_outer(b"".join(iter(lambda: stream.read(wanted), b"")), 0, torn.offset, most)
-        if isinstance(message, OuterMessage) and message.valid:
-            raise SplitBoundaryError(
-                f"the split of {self.split} ends inside the message at offset {torn.offset}, which ends at "
-                f"{message.next_offset}; read with the option maxSplitBytes=0, so that segments are not cut"
-            )
+    def _cut(self, found: Run | Flaw) -> Run | Flaw:
+        """What reaches beyond the split's end, without what does. Raises SplitBoundaryError."""
+        end = self.split.end
+        if isinstance(found, Flaw) and found.kind not in MESSAGE_FLAWS:
+            return found._replace(next_offset=end)
+        first = found.offset
+        if isinstance(found, Run) and found.codec is Codec.NONE:
+            overhead = LAYOUTS[found.magic].overhead
+            bounds = list(accumulate(map(overhead.__add__, map(len, found.payloads)), initial=first))
+            count = bisect_left(bounds, end)
+            if bounds[count] == end:
+                return found._replace(next_offset=end, payloads=found.payloads[:count])
+            first = bounds[count - 1]
+        raise SplitBoundaryError(
+            f"the split of {self.split} ends inside the message at offset {first}; read with the option "
+            "maxSplitBytes=0, so that segments are not cut"
+        )
 
     def _judge(self, flaw: Flaw) -> None:
         if self.request.mode is Mode.FAILFAST:

@@ -1,8 +1,7 @@
 """The bytes of a stretch of a segment file, as `consumerd.storage.archive.read_runs` wants them.
 
-Strategy: a *place* is open for the time of one split. It gives the bytes in order up to the split's end, and can look
-at bytes beyond that end, which tells a segment that ends within a message from a split that does. A file that has
-become shorter than planned ends the stream early.
+Strategy: a *place* is open for the time of one split and gives bytes by their offsets, those behind the split's end
+too: what stands there tells a segment that ends within a message from a split that does.
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ class LocalFile:
 
 
 class SplitStream:
-    """The split's bytes in order, each once. `position`: the offset up to which they were handed out.
+    """Bytes of a place in order, each once. `position`: the offset up to which they were handed out.
 
-    It ends at the split's end, or before that where the place has no more: then `position` stays below the end.
+    It ends where the place does, at the latest at offset `end`.
     """
 
     def __init__(self, place: Place, start: int, end: int) -> None:

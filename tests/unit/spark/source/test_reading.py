@@ -123,11 +123,27 @@ def test_a_split_that_ends_inside_a_message_is_refused(segment: SegmentWriter, c
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_where_a_bad_message_reaches_over_the_end_the_next_split_decides(segment: SegmentWriter) -> None:
-    """Its length need not be right: what the planner found behind it begins at the split's end."""
-    split = segment(ONE, BAD, TWO)
-    wrong = replace(split, end=len(ONE) + 6)
-    assert [row["_corrupt"] is None for row in read_rows(wrong)] == [True, False]
+def test_a_bad_message_that_goes_on_behind_the_split_is_refused_too(segment: SegmentWriter) -> None:
+    """The next split would begin inside of it, and take what stands there for messages."""
+    split = segment(ONE, BAD, TWO, TWO)
+    with pytest.raises(SplitBoundaryError, match=f"inside the message at offset {len(ONE)}"):
+        read_rows(replace(split, end=len(ONE) + 6))
+
+
+@pytest.mark.parametrize("rest", [b"", TWO + TWO])
+def test_bytes_that_are_no_messages_end_with_the_split(segment: SegmentWriter, rest: bytes) -> None:
+    split = segment(ONE, NO_LENGTH, rest)
+    row = read_rows(replace(split, end=len(ONE) + 6))[-1]
+    assert (row["offset"], row["next_offset"], row["crc_ok"]) == (len(ONE), len(ONE) + 6, False)
+    following = read_rows(replace(split, start=len(ONE) + 6))
+    assert [row["value"] for row in following] == [None, *[b"two"] * (len(rest) // len(TWO))]
+
+
+def test_what_stands_behind_the_split_is_looked_at_but_not_read(segment: SegmentWriter) -> None:
+    """To tell that the length of a bad message is right, what follows it is decoded along."""
+    split = segment(ONE, BAD, encode_message_set([b"x"] * 500))
+    end = len(ONE) + len(BAD) + 11 * 3
+    assert [row["value"] for row in read_rows(replace(split, end=end))] == [b"one", b"onX", b"x", b"x", b"x"]
 
 
 # -- what cannot be read
