@@ -52,7 +52,7 @@ def decode(
     White space in the hex does not count. The bytes are what a socket carries: a `frame`, that is the size (4 bytes),
     the header and the body. A `message`, without the size, and a `body`, without size and header, are taken where the
     bytes are no frame; the JSON says which it was, and --form says it where the bytes leave it open. Requests of 0.7
-    have no header but their type, and its responses none at all.
+    have no header but their type; its responses have none, and are taken as frames unless --form says otherwise.
 
     Byte strings, ids and sets of messages are hex in the JSON. Exit code 2: wrong options, or no hex; 6: bytes that are
     no such message.
@@ -71,7 +71,7 @@ def decode(
         if api_key is None or api_version is None or kind is not None:
             raise click.UsageError("say --api-key and --api-version, or --v07 and --type")
         decoder = v08_decoder(api_key, api_version, is_request=is_request)
-    taken, decoded = decode_form(_read_hex(), form, decoder)
+    taken, decoded = decode_form(_read_hex(), form, decoder, only_frames=v07 and not is_request)
     again = decoded.encode() if roundtrip else None
     indent = 2 if sys.stdout.isatty() else None
     click.echo(json.dumps({"form": taken, **decoded.value}, default=_plain, indent=indent))

@@ -27,10 +27,13 @@ class Decoded(NamedTuple):
 Decoder = Callable[[Form, bytes], Decoded]
 
 
-def decode_form(data: bytes, form: str, decoder: Decoder) -> tuple[Form, Decoded]:
-    """Read `data` in `form`, or for "auto" in the first that fits; gives the form, too. Raises FrameError."""
+def decode_form(data: bytes, form: str, decoder: Decoder, *, only_frames: bool = False) -> tuple[Form, Decoded]:
+    """Read `data` in `form`, or for "auto" in the first that fits; gives the form, too.
+
+    `only_frames`: for "auto", nothing but a frame fits, because nearly any bytes could be a message. Raises FrameError.
+    """
     sized = len(data) >= 4 and int.from_bytes(data[:4], signed=True) == len(data) - 4
-    if form == "frame" and not sized:
+    if not sized and (form == "frame" or (form == "auto" and only_frames)):
         raise FrameError(f"{len(data)} bytes are no frame: their first four do not say how many follow")
     forms: tuple[Form, ...] = ("frame", "message") if sized else ("message", "body")
     if form != "auto":

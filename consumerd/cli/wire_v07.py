@@ -41,6 +41,8 @@ def v07_decoder(kind: str, *, is_request: bool) -> Decoder:
         if form == "body" and is_request:
             data = _TYPE.pack(number) + data
         described, frame = _request(number, data) if is_request else _response(number, data)
+        if "ignored" in described and form != "frame":
+            raise FrameError(f"a {number.name} request ends before the last {len(described['ignored'])} bytes")
         cut = {"frame": 0, "message": _SIZE.size, "body": _SIZE.size + (_TYPE.size if is_request else 0)}[form]
         return Decoded({"type": number.name, **described}, lambda: frame[cut:])
 

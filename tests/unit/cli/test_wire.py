@@ -141,6 +141,14 @@ def test_responses_of_0_7(
     assert again == spaceless(text)
 
 
+def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    given("0001 6162")
+    assert run(["wire", "decode", "--v07", "--type", "1", "--response", "--form", "message", "--roundtrip"]) == 0
+    shown, again = capsys.readouterr().out.splitlines()
+    assert json.loads(shown)["body"] == {"error": 1, "data": "6162"}
+    assert again == "00016162"
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "said"),
     [
@@ -160,6 +168,13 @@ def test_responses_of_0_7(
             "API key 12 and version 0, not",
         ),
         ("", "--v07 --type 1 --request", ExitCode.BROKER, "ends within a field"),
+        ("00000002 0000 00000002 0000", "--v07 --type 1 --response", ExitCode.BROKER, "are no frame"),
+        (
+            "0001 0000 00000000 0000000000000005 00000100 ff",
+            "--v07 --type 1 --request",
+            ExitCode.BROKER,
+            "last 1 bytes",
+        ),
         ("0000", "--v07 --type 1 --request --form message", ExitCode.BROKER, "the request is of type 0, not 1 (FETCH)"),
         ("0", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "is no hex"),
         ("0g", "--api-key 12 --api-version 0 --request", ExitCode.USAGE, "is no hex"),
