@@ -1,0 +1,224 @@
+"""Messages of the 0.8+ protocol: ours beside aiokafka (Cython) and kafka-python, on the same bytes, CRCs checked.
+
+*payloads*: a list of `bytes`, what batch handlers take. *records*: one object per record with offset, timestamp, key,
+value and headers, as each library's consumer makes them from a fetch (theirs by the class that their fetchers use).
+*encode*: a batch of the same rows as each library's producer builds it. The peers are optional: the `bench` dependency
+group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import random
+import sys
+import time
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.decode import payloads, peers
+from benchmarks.race import Measurement, race, table
+from consumerd.wire.v08.records import Codec, decode_records, encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "records"
+OURS = "consumerd"
+#: What the project promises of consuming in pure Python (times as fast as the peer).
+PROMISES = {"aiokafka": 1.0}
+#: Records per batch.
+PER_BATCH = 200
+SIZES = (100, 1000)
+TOPIC = "bench"
+
+
+class Rows:
+    """The rows of one case, in batches as a producer sends them."""
+
+    def __init__(self, size: int, *, keyed: bool) -> None:
+        rng = random.Random(size)
+        self.values = payloads(size)
+        self.keys = [rng.randbytes(16) for _ in self.values] if keyed else None
+        now, self.times = 1_700_000_000_000, list[int]()
+        for _ in self.values:
+            now += rng.random() < 0.05
+            self.times.append(now)
+
+    def encoded(self, magic: int, codec: Codec = Codec.NONE) -> bytes:
+        """All of them, as a broker would store them."""
+        return b"".join(
+            self.batch(magic, codec, first, self.values[first : first + PER_BATCH])
+            for first in range(0, len(self.values), PER_BATCH)
+        )
+
+    def batch(self, magic: int, codec: Codec, first: int, values: list[bytes]) -> bytes:
+        """One batch or set of `values`, which begin with number `first`."""
+        keys = None if self.keys is None else self.keys[first : first + len(values)]
+        times = self.times[first : first + len(values)]
+        if magic == 2:
+            return encode_record_batch(values, codec=codec, keys=keys, timestamps=times, base_offset=first)
+        return encode_message_set(values, magic=magic, codec=codec, keys=keys, timestamps=times, base_offset=first)
+
+
+def our_payloads(data: bytes) -> list[bytes | None]:
+    """What is measured of ours."""
+    return decode_records(data, 0).payloads
+
+
+def our_records(data: bytes) -> list[Any]:
+    """What is measured of ours."""
+    return list(decode_records(data, 0).messages())
+
+
+def aiokafka_records() -> Callable[[bytes], list[Any]]:
+    """aiokafka's consumer, from the bytes of a partition on. Raises ImportError."""
+    fetcher: Any = importlib.import_module("aiokafka.consumer.fetcher")
+    memory: Any = importlib.import_module("aiokafka.record.memory_records")
+    partition = importlib.import_module("aiokafka.structs").TopicPartition(TOPIC, 0)
+
+    def decode(data: bytes) -> list[Any]:
+        # Offsets begin at 0; no deserializers; CRCs checked; READ_UNCOMMITTED.
+        return list(fetcher.PartitionRecords(partition, memory.MemoryRecords(data), [], 0, None, None, True, 0))
+
+    return decode
+
+
+def kafka_python_records() -> Callable[[bytes], list[Any]]:
+    """kafka-python's consumer, from the bytes of a partition on. Raises ImportError."""
+    fetcher: Any = importlib.import_module("kafka.consumer.fetcher")
+    memory: Any = importlib.import_module("kafka.record.memory_records")
+    partition = importlib.import_module("kafka.structs").TopicPartition(TOPIC, 0)
+
+    def decode(data: bytes) -> list[Any]:
+        found: list[Any] = fetcher.Fetcher.PartitionRecords(0, partition, memory.MemoryRecords(data)).take()
+        return found
+
+    return decode
+
+
+def builder(module: str, magic: int) -> Callable[[Rows], None]:
+    """A peer's building of batches of plain rows. Raises ImportError."""
+    theirs: Any = importlib.import_module(module)
+
+    def encode(rows: Rows) -> None:
+        for first in range(0, len(rows.values), PER_BATCH):
+            if magic == 2:
+                batch = theirs.DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+            else:
+                batch = theirs.LegacyRecordBatchBuilder(magic, 0, 1 << 30)
+            values = rows.values[first : first + PER_BATCH]
+            for offset, (value, stamp) in enumerate(zip(values, rows.times[first:], strict=False)):
+                if magic == 2:
+                    batch.append(offset, stamp, None, value, [])
+                else:
+                    batch.append(offset, stamp, None, value)
+            batch.build()
+
+    return encode
+
+
+def our_encode(rows: Rows, magic: int) -> None:
+    """What is measured of ours."""
+    for first in range(0, len(rows.values), PER_BATCH):
+        rows.batch(magic, Codec.NONE, 0, rows.values[first : first + PER_BATCH])
+
+
+def available(makers: dict[str, Callable[[], Callable[..., Any]]]) -> dict[str, Callable[..., Any]]:
+    """What the peers that are installed give."""
+    found = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except ImportError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def compare(case: str, count: int, subjects: dict[str, Callable[[], object]], rounds: int) -> list[Measurement]:
+    """Millions of records per second of processor time, and how many times as fast ours is."""
+    best = race(subjects, rounds, clock=time.process_time)
+    return [
+        Measurement(NAME, case, name, count / spent / 1e6, "M rec/s", None if name == OURS else spent / best[OURS])
+        for name, spent in best.items()
+    ]
+
+
+def measure(rounds: int) -> list[Measurement]:
+    """All cases."""
+    results: list[Measurement] = []
+    listed, objects = peers(), available({"aiokafka": aiokafka_records, "kafka-python": kafka_python_records})
+    for size in SIZES:
+        for keyed in (False, True):
+            rows = Rows(size, keyed=keyed)
+            what = f"{size} B{', keys' if keyed else ''}"
+            for magic, codec in [(2, Codec.NONE), (1, Codec.NONE), *((2, codec) for codec in Codec if codec)]:
+                if codec and (keyed or size != SIZES[0]):
+                    continue
+                data = rows.encoded(magic, codec)
+                case = f"v{magic} {what}{f', {codec.name.lower()}' if codec else ''}"
+                for kind, ours, others in (("payloads", our_payloads, listed), ("records", our_records, objects)):
+                    subjects: dict[str, Callable[[], object]] = {OURS: partial(ours, data)}
+                    for name, decode in others.items():
+                        try:
+                            assert len(decode(data)) == len(rows.values), name
+                        except Exception as error:
+                            print(f"{name} is left out of {case}: {error}", file=sys.stderr)
+                        else:
+                            subjects[name] = partial(decode, data)
+                    results += compare(f"{kind} {case}", len(rows.values), subjects, rounds)
+        results += measure_encoding(size, rounds)
+    return results
+
+
+def measure_encoding(size: int, rounds: int) -> list[Measurement]:
+    """Building batches of plain rows."""
+    results: list[Measurement] = []
+    rows = Rows(size, keyed=False)
+    for magic, module in ((2, "default_records"), (1, "legacy_records")):
+        makers: dict[str, Callable[[], Callable[..., Any]]] = {
+            "aiokafka": partial(builder, f"aiokafka.record.{module}", magic),
+            "kafka-python": partial(builder, f"kafka.record.{module}", magic),
+        }
+        subjects: dict[str, Callable[[], object]] = {OURS: partial(our_encode, rows, magic)}
+        subjects |= {name: partial(encode, rows) for name, encode in available(makers).items()}
+        results += compare(f"encode v{magic} {size} B", len(rows.values), subjects, rounds)
+    return results
+
+
+def verdict(results: list[Measurement]) -> dict[str, bool]:
+    """Each promise that could be looked at, as a sentence, and whether it is kept."""
+    found = {}
+    for result in results:
+        promised = PROMISES.get(result.subject)
+        if promised is not None and result.ratio is not None and result.case.startswith("records v2"):
+            sentence = f"{result.case}: at least {promised}x as fast as {result.subject}: {result.ratio:.2f}x"
+            found[sentence] = result.ratio >= promised
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table or JSON. Exit code 1 where a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks records", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=15, help="the best of so many counts (default: 15)")
+    options = parser.parse_args(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the peers' own
+        results = measure(options.rounds)
+    promises = verdict(results)
+    if options.json:
+        about = {"python": platform.python_version(), "machine": platform.machine()}
+        print(json.dumps({**about, "measurements": [result.as_json() for result in results], "promises": promises}))
+    else:
+        print("\n".join(table(results)))
+        for sentence, kept in promises.items():
+            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
+    return 0 if all(promises.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
