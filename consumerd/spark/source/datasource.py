@@ -98,6 +98,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._request = request
         self._following: Follower | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_following": None}
+
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
         with _plainly():
             return self._follower().initial()

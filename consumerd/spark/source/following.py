@@ -58,7 +58,7 @@ class Follower:
 
     def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
         """Where the next micro-batch ends; `start` if there is nothing new. `most`: bytes of all partitions."""
-        logs = self._look(_FRESH)
+        logs = self._look_for(start, _FRESH)
         ends = dict(entries(start))
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
@@ -83,9 +83,7 @@ class Follower:
 
     def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """What reads everything from `start` to `end`."""
-        logs = self._look(_STILL_GOOD)
-        if any(key not in logs or reached > logs[key].end for key, reached in entries(end)):
-            logs = self._look(0)
+        logs = self._look_for(end, _STILL_GOOD)
         starts = dict(entries(start))
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in entries(end):
@@ -128,6 +126,13 @@ class Follower:
         if now - self._looked > age:
             self._logs, self._looked = self._origin.look(), now
         return self._logs
+
+    def _look_for(self, offsets: Offsets, age: float) -> Mapping[Key, PartitionLog]:
+        """As `_look`, and anew where `offsets` were not there then: before anything counts as lost."""
+        logs = self._look(age)
+        if any(key not in logs or reached > logs[key].end for key, reached in entries(offsets)):
+            logs = self._look(0)
+        return logs
 
     def _begin(self, each: PartitionLog, reached: int | None) -> int:
         """Where reading goes on; a partition that nobody has read yet starts at its beginning."""

@@ -83,7 +83,7 @@ def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
         ("0", 500, 600),
     ]
     assert ranges(plan(tmp_path, maxSplitBytes=1))[:2] == [("0", 0, 50), ("0", 50, 100)]
-    assert len(plan(tmp_path, minPartitions=6)) == 7
+    assert len(plan(tmp_path, minPartitions=6)) == 6
     assert [split.place for split in plan(tmp_path)] == [
         FileRange(str(tmp_path / "t-0" / f"{start:020d}.kafka"), start) for start in (0, 500)
     ]
