@@ -1,0 +1,143 @@
+"""Bronze into silver and quarantine: every identity once, with a reason where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.land import land_stream
+from consumerd.spark.refine import refine
+from consumerd.spark.spec import parse_spark
+from consumerd.spark.tables import TableBehindError, TableOwnedError, open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from consumerd.spark.spec import PipelineSpec
+
+COLUMNS = (
+    "value binary, topic string, partition int, offset bigint, broker int, broker_partition string, index int, "
+    "next_offset bigint, crc_ok boolean, _corrupt string"
+)
+FIELDS = {"id": "bigint not null", "at": "timestamp_ms", "tags": "array<string>", "page": "string"}
+
+
+def pipeline_of(root: Path, **refined: Any) -> PipelineSpec:
+    table = {"root": str(root), "pipelines": {"p": {"source": {"path": "/nowhere"}, "batches_per_trigger": 1}}}
+    if refined:
+        table["pipelines"]["p"]["refine"] = refined  # type: ignore[index]
+    return parse_spark({"spark": table}, "test").pipeline("p")
+
+
+@pytest.fixture
+def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
+    """Land rows (offset, value, and what differs from a good message) as one batch of bronze."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    spark.createDataFrame([], COLUMNS).write.mode("overwrite").parquet(str(inbox / "none"))
+
+    def run(pipeline: PipelineSpec, rows: list[tuple[Any, ...]]) -> Any:
+        made = []
+        for offset, value, *rest in rows:
+            given = rest[0] if rest else {}
+            data = json.dumps(value).encode() if not isinstance(value, bytes) else value
+            row = {
+                "value": bytearray(data), "topic": "t", "partition": 0, "offset": offset, "broker": None,
+                "broker_partition": "0", "index": 0, "next_offset": offset + 10, "crc_ok": True, "_corrupt": None,
+            }  # fmt: skip
+            made.append(tuple((row | given).values()))
+        spark.createDataFrame(made, COLUMNS).coalesce(1).write.mode("append").parquet(str(inbox / "rows"))
+        stream = spark.readStream.schema(COLUMNS).parquet(str(inbox / "rows"))
+        return land_stream(spark, pipeline, stream)
+
+    return run
+
+
+def test_every_identity_once_with_its_reason(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+    pipeline = pipeline_of(tmp_path / "lake", fields=FIELDS, event_time="at")
+    with pytest.raises(NotFoundError, match="run the step that writes it first"):
+        refine(spark, pipeline)
+    good = {"id": 1, "at": 1295000000123, "tags": ["a"], "page": "x"}
+    landed = lander(
+        pipeline,
+        [
+            (0, good),
+            (10, good | {"id": "seven"}),
+            (20, {"at": 1}),
+            (30, {"id": 3}),
+            (40, b"{"),
+            (50, b"\xff\xfe"),
+            (60, good | {"tags": 5}),
+            (70, b"junk", {"crc_ok": False}),
+            (80, good, {"_corrupt": "offset 80 is not there", "value": None}),
+            (90, good | {"id": 9}, {"next_offset": 90}),
+            (90, good | {"id": 10}, {"index": 1, "next_offset": 100}),
+            (100, good | {"id": 11}),
+            (100, b"the same once more, broken"),
+        ],
+    )
+    assert (landed.rows, landed.batches, landed.last_batch, landed.stopped) == (13, 1, 0, False)
+    result = refine(spark, pipeline)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates, result.batches) == (4, 8, 1, 1)
+    assert result.reasons == {
+        "id is not a bigint": 1,
+        "id is missing": 1,
+        "at is missing": 1,
+        "the message is not a JSON object": 1,
+        "the message is not UTF-8": 1,
+        "a nested field does not have its declared type": 1,
+        "the CRC is wrong": 1,
+        "corrupt in the log": 1,
+    }
+    # Later batches: one that lies behind all before it, one that holds old rows again, and one that fills a hole.
+    lander(pipeline, [(200, good | {"id": 20}), (210, good | {"id": 21})])
+    again = lander(pipeline, [(0, good | {"id": 99}), (40, good), (205, good | {"id": 30}), (210, good), (220, good)])
+    assert again.rows == 5
+    more = refine(spark, pipeline)
+    assert (more.rows_silver, more.rows_quarantined, more.duplicates, more.batches) == (4, 0, 3, 2)
+    nothing = refine(spark, pipeline)
+    assert (nothing.rows_silver, nothing.batches) == (0, 0)
+    silver = open_table(spark, pipeline.silver).read().orderBy("offset", "index").collect()
+    assert [(row.offset, row["index"], row.id) for row in silver] == [
+        (0, 0, 1), (90, 0, 9), (90, 1, 10), (100, 0, 11), (200, 0, 20), (205, 0, 30), (210, 0, 21), (220, 0, 1),
+    ]  # fmt: skip
+    assert silver[0].at.isoformat() == "2011-01-14T10:13:20.123000"
+    assert silver[0].tags == ["a"]
+    quarantine = open_table(spark, pipeline.quarantine).read()
+    assert {"value", "reason", "refined_at", "landed_at"} <= set(quarantine.columns)
+
+
+def test_a_lost_checkpoint_or_table_is_told(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+    pipeline = pipeline_of(tmp_path / "lake")
+    lander(pipeline, [(0, {"id": 1})])
+    with pytest.raises(ConfigError, match=r"declares no \[refine\]"):
+        refine(spark, pipeline)
+    base = tmp_path / "lake/p"
+    (base / "_checkpoints/land").rename(tmp_path / "lost")
+    with pytest.raises(TableOwnedError, match="another checkpoint"):
+        lander(pipeline, [(10, {"id": 2})])
+    (base / "_checkpoints/land").rename(tmp_path / "wrong")
+    (tmp_path / "lost").rename(base / "_checkpoints/land")
+    (base / "bronze").rename(tmp_path / "gone")
+    with pytest.raises(TableBehindError, match=r"tells of batches 0-0 and the table .* has no batches"):
+        lander(pipeline, [(20, {"id": 3})])
+
+
+def test_lines_that_match_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+    pattern = r"(?<at>\d+)(?: (x))? \[(?<level>[A-Z(]+)\] (?<text>.*)"
+    fields = {"at": "timestamp_s", "level": "string not null", "text": "string"}
+    pipeline = pipeline_of(tmp_path / "lake", parse="regex", pattern=pattern, fields=fields)
+    lander(pipeline, [(0, b"12 x [AB(] hi"), (10, b"12 [A] "), (20, b"zz"), (30, b"12 [A] two\nlines")])
+    result = refine(spark, pipeline)
+    assert result.reasons == {"the message does not match the pattern": 2}
+    rows = open_table(spark, pipeline.silver).read().orderBy("offset").collect()
+    assert [(row.at.second, row.level, row.text) for row in rows] == [(12, "AB(", "hi"), (12, "A", None)]
+    broken = pipeline_of(tmp_path / "lake", parse="regex", pattern="(?<at>x) [", fields={"at": "string"})
+    with pytest.raises(ConfigError, match=r"the pattern '\(\?<at>x\) \[' is wrong: Unclosed character class"):
+        refine(spark, broken)
