@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from consumerd.spark.beginning import begin
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
@@ -58,7 +59,7 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     if not lowered & {"startingoffsets", "startingtimestamp"}:
         options["startingOffsets"] = "earliest"
     with declared_errors():
-        stream = spark.readStream.format("consumerd").options(**options).load()
+        stream = spark.readStream.format("consumerd").options(**begin(spark, pipeline, options)).load()
     interval = None if available_now or not pipeline.is_continuous else pipeline.trigger
     return land_stream(spark, pipeline, stream, interval=interval)
 
