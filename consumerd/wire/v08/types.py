@@ -33,27 +33,6 @@ _INT32 = struct.Struct(">i")
 UUID_SIZE = 16
 
 
-def _piece(data: Data, start: int, size: int, what: str) -> tuple[Data, int]:
-    end = start + size
-    if size < 0 or end > len(data):
-        raise FrameError(f"{what} of {size} bytes where {len(data) - start} are left")
-    return data[start:end], end
-
-
-def _short_length(data: Data, position: int) -> tuple[int, int]:
-    return _INT16.unpack_from(data, position)[0], position + 2
-
-
-def _long_length(data: Data, position: int) -> tuple[int, int]:
-    return _INT32.unpack_from(data, position)[0], position + 4
-
-
-def _compact_length(data: Data, position: int) -> tuple[int, int]:
-    size, position = read_uvarint(data, position)
-    return size - 1, position
-
-
-_LENGTHS = {Type.STRING: _short_length, Type.BYTES: _long_length, Type.RECORDS: _long_length, Type.ARRAY: _long_length}
 _NAMES = {Type.STRING: "a string", Type.BYTES: "a byte string", Type.RECORDS: "a record set", Type.ARRAY: "an array"}
 
 
@@ -73,35 +52,66 @@ _MAKERS: dict[Type, Callable[[Data], Any]] = {Type.STRING: _text, Type.BYTES: by
 
 def sized_reader(kind: Type, *, nullable: bool, compact: bool) -> Reader:
     """The reader of STRING, BYTES or RECORDS."""
-    length = _compact_length if compact else _LENGTHS[kind]
-    what = _NAMES[kind]
     make = _MAKERS[kind]
+    what = _NAMES[kind]
+
+    def refuse(size: int, start: int, left: int) -> tuple[None, int]:
+        """Null, where it may be; an error for any other size."""
+        if size == -1 and nullable:
+            return None, start
+        raise FrameError(f"{what} of {size} bytes where {left} are left")
+
+    if compact:
+
+        def read_compact(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
+            size = data[position]
+            if size < 0x80:
+                start = position + 1
+            else:
+                size, start = read_uvarint(data, position)
+            end = start + size - 1
+            if size == 0 or end > len(data):
+                return refuse(size - 1, start, len(data) - start)
+            return make(data[start:end]), end
+
+        return read_compact
+
+    layout = _INT16 if kind is Type.STRING else _INT32
+    unpack, width = layout.unpack_from, layout.size
 
     def read(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
-        size, position = length(data, position)
-        if size == -1 and nullable:
-            return None, position
-        piece, position = _piece(data, position, size, what)
-        return make(piece), position
+        (size,) = unpack(data, position)
+        start = position + width
+        end = start + size
+        if size < 0 or end > len(data):
+            return refuse(size, start, len(data) - start)
+        return make(data[start:end]), end
 
     return read
 
 
 def read_uuid(data: Data, position: int, _budget: Budget) -> tuple[Any, int]:
     """16 bytes."""
-    piece, position = _piece(data, position, UUID_SIZE, "an id")
-    return bytes(piece), position
+    end = position + UUID_SIZE
+    if end > len(data):
+        raise FrameError(f"an id of {UUID_SIZE} bytes where {len(data) - position} are left")
+    return bytes(data[position:end]), end
 
 
 def count_reader(smallest: int, *, nullable: bool, compact: bool) -> Reader:
     """The reader of an array's count, None for null. `smallest`: the fewest bytes that an element can have."""
-    length = _compact_length if compact else _long_length
+    unpack = _INT32.unpack_from
 
     def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
-        count, position = length(data, position)
-        if count == -1 and nullable:
-            return None, position
+        if compact:
+            count, position = read_uvarint(data, position)
+            count -= 1
+        else:
+            (count,) = unpack(data, position)
+            position += 4
         if count < 0 or count * smallest > len(data) - position:
+            if count == -1 and nullable:
+                return None, position
             raise FrameError(f"an array of {count} elements where {len(data) - position} bytes are left")
         budget[0] -= count
         if budget[0] < 0:

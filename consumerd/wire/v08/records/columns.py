@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 class Columns:
     """Per record one entry in `payloads` and `keys`; `headers` by its number; `record_bytes`: see `account`."""
 
-    __slots__ = ("_new_headers", "headers", "keys", "payloads", "record_bytes")
+    __slots__ = ("_new_headers", "_new_keyless", "headers", "keys", "payloads", "record_bytes")
 
     def __init__(self) -> None:
         self.payloads: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}
         self.record_bytes = 0
-        self._new_headers = 0
+        #: Since the last `account`.
+        self._new_headers = self._new_keyless = 0
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -37,10 +38,19 @@ class Columns:
         self.keys.append(key)
         self.payloads.append(payload)
 
+    def add_keyless(self, count: int) -> None:
+        """Of `count` records whose payloads are there already, that they have no keys."""
+        self.keys += [None] * count
+        self._new_keyless += count
+
+    def count_keyless(self, first: int) -> None:
+        """Look how many of the records from number `first` on, which are all there, have no keys."""
+        self._new_keyless += self.keys[first:].count(None)
+
     def cut(self, first: int) -> None:
         """Forget the records from number `first` on, which are not accounted for yet."""
         del self.payloads[first:], self.keys[first:]
-        self._new_headers = 0
+        self._new_headers = self._new_keyless = 0
         for number in [number for number in self.headers if number >= first]:
             del self.headers[number]
 
@@ -55,6 +65,6 @@ class Columns:
 
     def account(self, first: int, stored: int) -> None:
         """Count the records from number `first` on, which take `stored` bytes in the data."""
-        keyed = len(self.payloads) - first - self.keys[first:].count(None)
+        keyed = max(0, len(self.payloads) - first - self._new_keyless)
         self.record_bytes += stored + OVERHEAD_PER_KEY * keyed + OVERHEAD_PER_HEADER * self._new_headers
-        self._new_headers = 0
+        self._new_headers = self._new_keyless = 0

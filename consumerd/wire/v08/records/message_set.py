@@ -136,6 +136,7 @@ def walk(data: bytes, position: int, magic: int, attributes: int, columns: Colum
     except struct.error:
         pass
     taken = len(columns) - first
+    columns.count_keyless(first)
     del timestamps[taken:]
     return Row(range(start, start + taken), timestamps or [NO_TIMESTAMP] * taken, position)
 

@@ -42,6 +42,8 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 #: The smallest record: a length, and six numbers of one byte.
 _MIN_RECORD = 7
+#: A row that costs more than its records one by one.
+_FEW = 4
 #: How many records are read one by one before another row is tried.
 _MAX_SINGLES = 64
 
@@ -121,9 +123,13 @@ class _Reader:
             while left:
                 done = self._row(left)
                 left -= done
-                # Where rows do not pay, they are tried less and less.
-                singles = 1 if done > 1 else min(2 * singles, _MAX_SINGLES)
-                left -= self._singles(min(left, singles))
+                # After a row there is another one of another shape, as a rule; where rows do not pay, they are tried
+                # less and less.
+                if done > _FEW:
+                    singles = 1
+                elif left:
+                    singles = min(2 * singles, _MAX_SINGLES)
+                    left -= self._singles(min(left, singles))
         except IndexError:
             raise CorruptMessageError(f"less than {self.header.count} records") from None
         if self.position != self.end:
@@ -150,18 +156,19 @@ class _Reader:
         noted: list[Time] = []
         append, note = columns.payloads.append, noted.append
         if shape.keyed:
-            sizes, add_key = shape.key_sizes(delta), columns.keys.append
-            self.position = walk_keyed(self.data, start, expected, sizes, shape, append, add_key, note)
+            keys, add_key = shape.keys(delta), columns.keys.append
+            self.position = walk_keyed(self.data, start, expected, keys, shape, append, add_key, note)
         else:
             self.position = walk_plain(self.data, start, expected, shape.null_key(delta), shape, append, note)
-            columns.keys += [None] * len(noted)
         try:
             self.times += time_deltas(noted, shape.time_size)
         except (LookupError, ValueError, CorruptMessageError):
             # Numbers of other sizes that only look like these: one by one they are told apart.
-            columns.cut(first)
+            del columns.payloads[first:], columns.keys[first:]
             self.position = start
             return 0
+        if not shape.keyed:
+            columns.add_keyless(len(noted))
         if noted:
             self.next_delta += len(noted)
             self.deltas.append(range(delta, self.next_delta))

@@ -77,6 +77,7 @@ class Run(NamedTuple):
 
 
 _FIRST = attrgetter("first")
+_SUCCESSOR = (1).__add__
 _record = partial(tuple.__new__, Record)
 
 
@@ -171,9 +172,9 @@ class RecordSet:
                 offsets = run.offsets[start : start + PIECE]
                 first = run.first + start
                 stop = first + len(offsets)
-                after = [offset + 1 for offset in offsets]
+                after: Iterable[int] = map(_SUCCESSOR, offsets)
                 if stop > last:
-                    after[-1] = self.next_offset
+                    after = chain(islice(after, len(offsets) - 1), (self.next_offset,))
                 headers = map(self.headers.get, range(first, stop), repeat(())) if self.headers else repeat(())
                 yield map(
                     _record,

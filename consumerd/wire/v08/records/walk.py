@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Time: TypeAlias = int | bytes
     _Unpack = Callable[[bytes, int], tuple[int, bytes, int, int, Time, int, int]]
     _Entry = tuple[_Unpack, int, int]
+    _Keyed = tuple[_Unpack, int, int, int]
 
 #: Bytes of the largest timestamp and offset deltas in rows.
 _MAX_TIME, _MAX_OFFSET = 10, 3
@@ -34,7 +35,6 @@ _NULL = 1
 _NOT_A_SIZE = 0x81
 #: Offsets up to here differ in the first two bytes of three only.
 _THIRD_BYTE = 13
-_KEY_SIZES = {size << 1: size for size in range(64)}
 _NUMBERS = {1: "B", 2: "H"}
 
 
@@ -91,17 +91,37 @@ class _Lengths(dict[int, int]):
         return left
 
 
-class _Entries(dict[int, "_Entry"]):
-    """`_Values` by the length field of a record without a key."""
+class _Entries(dict[int, "_Keyed"]):
+    """By the length field of a record with a key of a certain size: `_Values`' entry, and that size."""
 
-    def __init__(self, lengths: _Lengths, values: _Values) -> None:
+    def __init__(self, lengths: _Lengths, values: _Values, size: int) -> None:
         super().__init__()
         self._lengths = lengths
         self._values = values
+        self._size = size
 
-    def __missing__(self, field: int) -> _Entry:
-        entry = self[field] = self._values[self._lengths[field]]
+    def __missing__(self, field: int) -> _Keyed:
+        entry = (*self._values[self._lengths[field] - self._size], self._size)
+        if len(self) >= _Values.ROOM // 4:
+            self.clear()
+        self[field] = entry
         return entry
+
+
+class _Keys(dict[int, _Entries]):
+    """`_Entries` by how a key's length is read. Raises struct.error for what is none of a key of up to 63 bytes."""
+
+    def __init__(self, third: int, sizes: list[_Entries]) -> None:
+        super().__init__()
+        self._third = third
+        self._sizes = sizes
+
+    def __missing__(self, field: int) -> _Entries:
+        size = field - self._third
+        if not 0 <= size < 0x80 or size & 1:
+            raise struct.error
+        entries = self[field] = self._sizes[size >> 1]
+        return entries
 
 
 class Shape:
@@ -118,17 +138,20 @@ class Shape:
         self.head_size = length_size + 2 + time_size + offset_size
         self.lengths = _Lengths(length_size, self.head_size - length_size + 1)
         self.values = _Values(head, self.head_size)
-        self.entries = _Entries(self.lengths, self.values)
+        #: Of records without a key.
+        self.entries = _Entries(self.lengths, self.values, 0)
+        self._sizes = [_Entries(self.lengths, self.values, size) for size in range(64)] if keyed else []
+        self._keys = _Keys(0, self._sizes)
         self._offset_size = offset_size
 
     def null_key(self, offset: int) -> int:
         """How the length of a null key is read, after offset delta `offset`."""
         return self._third_byte(offset) | _NULL
 
-    def key_sizes(self, offset: int) -> Mapping[int, int]:
-        """The sizes of keys by how their lengths are read, after offset delta `offset`."""
+    def keys(self, offset: int) -> Mapping[int, Mapping[int, _Keyed]]:
+        """By how a key's length is read after offset delta `offset`, and by the record's length: how to go on."""
         third = self._third_byte(offset)
-        return {third | size << 1: size for size in range(64)} if third else _KEY_SIZES
+        return _Keys(third, self._sizes) if third else self._keys
 
     def _third_byte(self, offset: int) -> int:
         return offset >> _THIRD_BYTE << 8 if self._offset_size == _MAX_OFFSET else 0
@@ -206,7 +229,7 @@ def walk_plain(
         for wanted in expected:
             if offset != wanted or key != null:
                 break
-            unpack, written, step = entries[length]
+            unpack, written, step, _ = entries[length]
             field, value, headers, length, next_time, offset, key = unpack(data, position)
             if field != written or headers:
                 break
@@ -223,23 +246,21 @@ def walk_keyed(
     data: bytes,
     position: int,
     expected: Iterator[int],
-    sizes: Mapping[int, int],
+    keys: Mapping[int, Mapping[int, _Keyed]],
     shape: Shape,
     append: Callable[[bytes], None],
     add_key: Callable[[bytes], None],
     note: Callable[[Time], None],
 ) -> int:
-    """As `walk_plain`, for records with keys, which go to `add_key`; `sizes`: theirs, by how their lengths are read."""
-    lengths, values = shape.lengths, shape.values
+    """As `walk_plain`, for records with keys, which go to `add_key`; `keys`: from `Shape.keys`."""
     length, time, offset, key = shape.head(data, position)
     position += shape.head_size
     try:
         for wanted in expected:
-            if offset != wanted or key not in sizes:
+            if offset != wanted:
                 break
-            size = sizes[key]
+            unpack, written, step, size = keys[key][length]
             after = position + size
-            unpack, written, step = values[lengths[length] - size]
             field, value, headers, length, next_time, offset, key = unpack(data, after)
             if field != written or headers:
                 break
