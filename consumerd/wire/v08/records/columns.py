@@ -50,9 +50,8 @@ class Columns:
     def cut(self, first: int) -> None:
         """Forget the records from number `first` on, which are not accounted for yet."""
         del self.payloads[first:], self.keys[first:]
-        self._new_headers = self._new_keyless = 0
         for number in [number for number in self.headers if number >= first]:
-            del self.headers[number]
+            self._new_headers -= len(self.headers.pop(number))
 
     def drop(self, first: int, count: int) -> None:
         """Take out `count` records from number `first` on, which are not accounted for yet."""

@@ -1,8 +1,9 @@
 """Record batches (magic 2): the header, and the records after it.
 
 Strategy: the header is one `struct`; CRC-32C covers everything after itself. Records are read in rows of one shape
-(`walk`) and one by one where a row ends. A batch counts as a whole: anything wrong in it spoils it. Offsets may have
-gaps (compaction), never go back. Source: what brokers of 0.11 and later write; the guide of 0.10.1 ends before.
+(`walk`, `walk_mixed`) and one by one where a row ends. A batch counts as a whole: anything wrong in it spoils it.
+Offsets may have gaps (compaction), never go back. Source: what brokers of 0.11 and later write; the guide of 0.10.1
+ends before.
 
 A batch is (int64 base offset, int32 length of what follows, int32 leader epoch, int8 magic, uint32 CRC, int16
 attributes, int32 last offset delta, int64 first and highest timestamp, int64 producer id, int16 producer epoch, int32
@@ -19,15 +20,15 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v08.records.varint import INT32_BYTES, INT64_BYTES, read_rest, read_varint
+from consumerd.wire.v08.records.varint import read_varint, read_varlong
 from consumerd.wire.v08.records.walk import PADDING, shape_at, time_deltas, walk_keyed, walk_plain
+from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from consumerd.wire.v08.records.columns import Columns
-    from consumerd.wire.v08.records.record_set import Headers
-    from consumerd.wire.v08.records.walk import Time
+    from consumerd.wire.v08.records.walk import Shape, Time
 
 #: Of record batches.
 MAGIC = 2
@@ -42,10 +43,10 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 #: The smallest record: a length, and six numbers of one byte.
 _MIN_RECORD = 7
-#: A row that costs more than its records one by one.
+#: A row of so few costs more than its records in the slower way.
 _FEW = 4
-#: How many records are read one by one before another row is tried.
-_MAX_SINGLES = 64
+#: How many records are read in the slower way before the faster one is tried again.
+_MAX_PATIENCE = 64
 
 
 class BatchHeader(NamedTuple):
@@ -118,18 +119,22 @@ class _Reader:
         self.next_delta = 0
 
     def read(self) -> tuple[Sequence[int], list[int]]:
-        left, singles = self.header.count, 1
+        left, patience = self.header.count, 1
         try:
             while left:
-                done = self._row(left)
+                done = self._row(left, self._walk_same)
                 left -= done
                 # After a row there is another one of another shape, as a rule; where rows do not pay, they are tried
                 # less and less.
-                if done > _FEW:
-                    singles = 1
-                elif left:
-                    singles = min(2 * singles, _MAX_SINGLES)
-                    left -= self._singles(min(left, singles))
+                if done > _FEW or not left:
+                    patience = 1
+                    continue
+                patience = min(2 * patience, left, _MAX_PATIENCE)
+                done = self._row(patience, self._walk_mixed)
+                left -= done
+                if done < patience:
+                    self._single()
+                    left -= 1
         except IndexError:
             raise CorruptMessageError(f"less than {self.header.count} records") from None
         if self.position != self.end:
@@ -145,104 +150,65 @@ class _Reader:
             return range(first, last + 1), self.times
         return list(chain.from_iterable(self.deltas)), self.times
 
-    def _row(self, left: int) -> int:
-        """Read a row of at most `left` records of one shape; returns how many there were."""
+    def _row(self, left: int, walk: Callable[[Shape, Iterator[int], list[Time]], None]) -> int:
+        """Read a row of at most `left` records of one shape by `walk`; returns how many there were."""
         shape = shape_at(self.data, self.position)
         if shape is None:
             return 0
-        columns, start, delta = self.columns, self.position, self.next_delta
-        first = len(columns)
-        expected = islice(shape.expected(delta), left)
+        start, first, delta = self.position, len(self.columns), self.next_delta
         noted: list[Time] = []
-        append, note = columns.payloads.append, noted.append
-        if shape.keyed:
-            keys, add_key = shape.keys(delta), columns.keys.append
-            self.position = walk_keyed(self.data, start, expected, keys, shape, append, add_key, note)
-        else:
-            self.position = walk_plain(self.data, start, expected, shape.null_key(delta), shape, append, note)
+        walk(shape, islice(shape.expected(delta), left), noted)
         try:
             self.times += time_deltas(noted, shape.time_size)
         except (LookupError, ValueError, CorruptMessageError):
             # Numbers of other sizes that only look like these: one by one they are told apart.
-            del columns.payloads[first:], columns.keys[first:]
+            self.columns.cut(first)
             self.position = start
             return 0
-        if not shape.keyed:
-            columns.add_keyless(len(noted))
         if noted:
             self.next_delta += len(noted)
             self.deltas.append(range(delta, self.next_delta))
         return len(noted)
 
-    def _singles(self, count: int) -> int:
-        """Read `count` records of whatever shapes; returns `count`. Raises CorruptMessageError, IndexError.
+    def _walk_same(self, shape: Shape, expected: Iterator[int], noted: list[Time]) -> None:
+        """Read a row of records that have values and no headers, all with keys or all without."""
+        columns, append = self.columns, self.columns.payloads.append
+        if shape.keyed:
+            keys, add_key = shape.keys(self.next_delta), columns.keys.append
+            self.position = walk_keyed(self.data, self.position, expected, keys, shape, append, add_key, noted.append)
+        else:
+            null = shape.null_key(self.next_delta)
+            self.position = walk_plain(self.data, self.position, expected, null, shape, append, noted.append)
+            columns.add_keyless(len(noted))
 
-        Numbers of one byte are read in place, longer ones by a call. Odd sizes, before zigzag, are negative: null.
-        """
-        data, position, all_end = self.data, self.position, self.end
-        add, stamp = self.columns.add, self.times.append
-        deltas: list[int] = []
-        least = self.next_delta
-        for _ in range(count):
-            raw, position = data[position], position + 1
-            if raw > 0x7F:
-                raw, position = read_rest(data, position, raw, INT32_BYTES)
-            end = position + (raw >> 1)
-            if raw & 1 or end > all_end:
-                raise CorruptMessageError(f"a record that is to end at byte {end} of {all_end}")
-            raw, position = data[position + 1], position + 2
-            if raw > 0x7F:
-                raw, position = read_rest(data, position, raw, INT64_BYTES)
-            stamp(raw >> 1 ^ -(raw & 1))
-            raw, position = data[position], position + 1
-            if raw > 0x7F:
-                raw, position = read_rest(data, position, raw, INT32_BYTES)
-            if raw & 1 or raw >> 1 < least:
-                raise CorruptMessageError(f"offset delta {raw >> 1 ^ -(raw & 1)} where {least} is the least")
-            deltas.append(raw >> 1)
-            least = (raw >> 1) + 1
-            key = payload = None
-            raw, position = data[position], position + 1
-            if raw > 0x7F:
-                raw, position = read_rest(data, position, raw, INT32_BYTES)
-            if not raw & 1:
-                key, position = data[position : position + (raw >> 1)], position + (raw >> 1)
-            raw, position = data[position], position + 1
-            if raw > 0x7F:
-                raw, position = read_rest(data, position, raw, INT32_BYTES)
-            if not raw & 1:
-                payload, position = data[position : position + (raw >> 1)], position + (raw >> 1)
-            headers, position = _read_headers(data, position, end)
-            if position != end:
-                raise CorruptMessageError(f"a record whose fields take {position - end:+} bytes more than it has")
-            add(key, payload, headers)
-        self.position, self.next_delta = position, least
-        self.deltas.append(deltas)
-        return count
+    def _walk_mixed(self, shape: Shape, expected: Iterator[int], noted: list[Time]) -> None:
+        """Read a row of records of any content."""
+        sizes = shape.key_sizes(self.next_delta)
+        self.position = walk_mixed(self.data, self.position, expected, sizes, shape, self.columns, noted.append)
+
+    def _single(self) -> None:
+        """Read one record, number by number. Raises CorruptMessageError, IndexError."""
+        data, position = self.data, self.position
+        length, position = read_varint(data, position)
+        end = position + length
+        if length < 0 or end > self.end:
+            raise CorruptMessageError(f"a record of {length} bytes where {self.end - position} are left")
+        time, position = read_varlong(data, position + 1)
+        delta, position = read_varint(data, position)
+        if delta < self.next_delta:
+            raise CorruptMessageError(f"offset delta {delta} where {self.next_delta} is the least")
+        key, position = _read_bytes(data, position)
+        payload, position = _read_bytes(data, position)
+        headers, position = read_headers(data, position, end)
+        if position != end:
+            raise CorruptMessageError(f"a record whose fields take {position - end:+} bytes more than it has")
+        self.columns.add(key, payload, headers)
+        self.times.append(time)
+        self.next_delta = delta + 1
+        self.deltas.append(range(delta, delta + 1))
+        self.position = end
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
-    """The headers at `position`, of a record that ends at `end`. Raises CorruptMessageError, IndexError."""
-    if data[position] == 0:
-        return (), position + 1
-    count, position = read_varint(data, position)
-    # Each takes two bytes at least.
-    if not 0 <= count <= (end - position) // 2:
-        raise CorruptMessageError(f"{count} headers in {end - position} bytes")
-    found = []
-    for _ in range(count):
-        raw, position = data[position], position + 1
-        if raw > 0x7F:
-            raw, position = read_rest(data, position, raw, INT32_BYTES)
-        if raw & 1:
-            raise CorruptMessageError("a header without a name")
-        name, position = data[position : position + (raw >> 1)], position + (raw >> 1)
-        value = None
-        raw, position = data[position], position + 1
-        if raw > 0x7F:
-            raw, position = read_rest(data, position, raw, INT32_BYTES)
-        if not raw & 1:
-            value, position = data[position : position + (raw >> 1)], position + (raw >> 1)
-        # As the JVM does with bytes that are no UTF-8.
-        found.append((name.decode("utf-8", "replace"), value))
-    return tuple(found), position
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(data, position)
+    return (None, position) if size < 0 else (data[position : position + size], position + size)

@@ -35,6 +35,7 @@ _NULL = 1
 _NOT_A_SIZE = 0x81
 #: Offsets up to here differ in the first two bytes of three only.
 _THIRD_BYTE = 13
+_KEY_SIZES: dict[int, int | None] = {_NULL: None, **{size << 1: size for size in range(64)}}
 _NUMBERS = {1: "B", 2: "H"}
 
 
@@ -137,6 +138,8 @@ class Shape:
         #: From a record's start to its key or, without one, to its value's length.
         self.head_size = length_size + 2 + time_size + offset_size
         self.lengths = _Lengths(length_size, self.head_size - length_size + 1)
+        #: From the start of a record to the next one's, by its length field.
+        self.totals = _Lengths(length_size, -length_size)
         self.values = _Values(head, self.head_size)
         #: Of records without a key.
         self.entries = _Entries(self.lengths, self.values, 0)
@@ -152,6 +155,11 @@ class Shape:
         """By how a key's length is read after offset delta `offset`, and by the record's length: how to go on."""
         third = self._third_byte(offset)
         return _Keys(third, self._sizes) if third else self._keys
+
+    def key_sizes(self, offset: int) -> Mapping[int, int | None]:
+        """The sizes of keys, None for a null key, by how their lengths are read after offset delta `offset`."""
+        third = self._third_byte(offset)
+        return {third | field: size for field, size in _KEY_SIZES.items()} if third else _KEY_SIZES
 
     def _third_byte(self, offset: int) -> int:
         return offset >> _THIRD_BYTE << 8 if self._offset_size == _MAX_OFFSET else 0
