@@ -117,7 +117,7 @@ def test_totals(facts: Facts) -> None:
         "7 other reasons 10 11.1 %",
         "The newest 1 of 4,711 rows",
         "0 300 90 40 missing: [0, 5), [10, 15),",
-        "[190, 195) and 10 more 3 duplicates content differs from the source's gone from the source before it landed: [0, 5)",
+        "[190, 195) and 10 more 3 duplicates content differs from the source's gone from the source before it landed",
         "clicks 0-1 0 900 10 10 none",
     ):
         assert words in page.text
