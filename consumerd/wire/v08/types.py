@@ -4,7 +4,7 @@ Strategy: a reader is `(data, position, budget) -> (value, next position)`; a wr
 takes the pieces of bytes in order. Every length is checked against what is left of `data` before anything is made of
 it. A budget is a list of one number, the elements that arrays may still have: small elements cost a hundred times their
 bytes. Readers raise FrameError, and let struct.error and IndexError of a cut-off message through to
-`consumerd.wire.v08.messages`; writers raise EncodeError.
+`consumerd.wire.v08.structures`; writers raise EncodeError.
 
 `data` is `bytes` or a memoryview of bytes. Of a memoryview, record sets are views: nothing is copied.
 """
