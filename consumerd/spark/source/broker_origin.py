@@ -9,6 +9,7 @@ cannot be asked is an error: what it has would be missing without a word.
 from __future__ import annotations
 
 import time
+import weakref
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -56,6 +57,7 @@ class BrokerOrigin:
         self._registered: Registered | None = None
         self._asked = 0.0
         self._clients: dict[tuple[str, int], BrokerClient] = {}
+        weakref.finalize(self, _close, self._clients)
 
     def look(self) -> Mapping[Key, SegmentLog]:
         registered = self._look_up()
@@ -144,6 +146,11 @@ class BrokerOrigin:
         return open_place(
             segment.place, log.topic, log.partition, fetch_size=options.fetch_size, timeout=options.timeout
         )
+
+
+def _close(clients: Mapping[object, BrokerClient]) -> None:
+    for client in clients.values():
+        client.close()
 
 
 def _listed(place: BrokerPlace, choice: Choice) -> Registered:

@@ -62,10 +62,10 @@ def commit_offsets(zookeeper: str, group: str, offsets: Offsets | str, *, timeou
     return ask_zookeeper(zookeeper, timeout, write)
 
 
-def commit_if_possible(zookeeper: str, group: str, offsets: Offsets) -> None:
+def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout: float = TIMEOUT) -> None:
     """`commit_offsets`, but only a warning where ZooKeeper cannot be asked now. Raises RefusedError."""
     try:
-        commit_offsets(zookeeper, group, offsets)
+        commit_offsets(zookeeper, group, offsets, timeout=timeout)
     except ZooKeeperError as error:
         log.warning("the offsets of group %s are not written this time: %s", group, error)
 

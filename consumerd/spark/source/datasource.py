@@ -120,6 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with _plainly():
             self._follower().commit(end)
 
+    def stop(self) -> None:
+        self._following = None
+
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with _plainly():
             self._follower().stop_at_present()

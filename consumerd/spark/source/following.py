@@ -2,9 +2,10 @@
 
 Strategy: every question looks at the partitions anew and compares them with the offsets that Spark hands in; nothing
 that was said before is relied on, so a restart from a checkpoint comes to the same splits. Partitions that are new
-start at their beginning. Bytes per trigger are shared out evenly: who has less than its share leaves the rest to the
-others, and each partition that has anything goes on by one message at least. With AvailableNow the ends are those of
-the look at the start.
+start at their beginning, which one micro-batch writes down and the next one goes on from: otherwise a batch that is
+tried again could begin elsewhere. Bytes per trigger are shared out evenly: who has less than its share leaves the rest
+to the others, and each partition that has anything goes on by one message at least. With AvailableNow the ends are
+those of the look at the start.
 """
 
 from __future__ import annotations
@@ -65,12 +66,14 @@ class Follower:
             if key not in logs:
                 self._losses.tell(f"{'/'.join(key)} was read up to {reached} and is not there any more")
         for key, each in logs.items():
-            begin = self._begin(each, ends.get(key))
+            if key not in ends:
+                if self._target is None or key in self._target:
+                    ends[key] = each.start
+                continue
+            begin = ends[key] = self._begin(each, ends[key])
             end = each.end if self._target is None else min(each.end, self._target.get(key, begin))
-            if key in ends or self._target is None or key in self._target:
-                ends[key] = begin
-                if begin < end:
-                    ranges[key] = (begin, end)
+            if begin < end:
+                ranges[key] = (begin, end)
         for key, share in _shares(ranges, most).items():
             begin, end = ranges[key]
             ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)

@@ -1,0 +1,123 @@
+"""The data source's planner and a real ZooKeeper: which partitions there are, and offsets for lag tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.admin import RefusedError
+from consumerd.embedded.ports import free_port
+from consumerd.errors import NotFoundError, ZooKeeperError
+from consumerd.partition import TopicPartition
+from consumerd.registry import id_path, offset_path, owner_path
+from consumerd.spark.source import broker_origin
+from consumerd.spark.source.commits import check_group, commit_if_possible, commit_offsets
+from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.zookeeper import ask_zookeeper
+
+if TYPE_CHECKING:
+    from consumerd.testing.plugin import BrokerFactory
+    from consumerd.zk import Session
+
+PARTITION = TopicPartition("clicks", 0, 1)
+
+
+def look(zookeeper: str, **chosen: str) -> Any:
+    return open_origin(read_options({"zookeeper": zookeeper, **chosen}))
+
+
+def wait_for(place: Any, wanted: set[str]) -> list[tuple[str, str]]:
+    """The partitions, once brokers have registered these topics, which they do in their own time."""
+    deadline = time.monotonic() + 20
+    while {topic for topic, _ in (found := place.look())} != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return sorted(found)
+
+
+def stored(zookeeper: str, group: str) -> bytes | None:
+    async def get(session: Session) -> bytes | None:
+        return (await session.get(offset_path(group, PARTITION)))[0]
+
+    return ask_zookeeper(zookeeper, 10, get)
+
+
+def test_partitions_are_those_that_are_registered(
+    consumerd_broker_factory: BrokerFactory, zk_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = [consumerd_broker_factory(broker_id=number, partitions=2, zookeeper=zk_root) for number in (0, 10)]
+    for broker in brokers:
+        broker.produce("clicks", [b"one"])
+    brokers[0].produce("views", [b"two"])
+    monkeypatch.setattr(broker_origin, "REGISTRY_AGE", 0.0)
+    every = look(zk_root, subscribePattern=".*s")
+    assert wait_for(every, {"clicks", "views"}) == [
+        ("clicks", "0-0"), ("clicks", "0-1"), ("clicks", "10-0"), ("clicks", "10-1"), ("views", "0-0"), ("views", "0-1")
+    ]  # fmt: skip
+    some = look(zk_root, assign='{"clicks": ["10-1"], "views": ["10-1"]}')
+    found = some.look()
+    assert list(found) == [("clicks", "10-1")]
+    assert some.missing(found) == "there is no partition views/10-1"
+    named = look(zk_root, subscribe="view,clicks")
+    assert named.missing(named.look()) == "there is no topic view; did you mean views?"
+
+    brokers[0].produce("sales", [b"three"])
+    brokers[1].stop()
+    assert ("clicks", "10-0") not in wait_for(every, {"clicks", "sales", "views"})
+    brokers[0].stop()
+    assert named.look() == {}
+    assert named.missing({}) == "there is no topic view; did you mean views?"
+    host = zk_root.partition("/")[0]
+    with pytest.raises(NotFoundError, match="there is no node /none in ZooKeeper at"):
+        look(f"{host}/none", subscribe="t").look()
+
+
+def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:
+    async def prepare(session: Session) -> None:
+        await session.ensure("/consumers")
+
+    hosts, _, chroot = zk_root.partition("/")
+    ask_zookeeper(hosts, 10, lambda session: session.ensure(f"/{chroot}"))
+    ask_zookeeper(zk_root, 10, prepare)
+    check_group(zk_root, "fresh")
+    text = json.dumps({PARTITION.topic: {PARTITION.name: 71}})
+    assert commit_offsets(zk_root, "fresh", text) == 1
+    assert commit_offsets(zk_root, "fresh", text) == 0, "nothing has moved"
+    assert stored(zk_root, "fresh") == b"71"
+    commit_if_possible(zk_root, "fresh", {PARTITION.topic: {PARTITION.name: 99}})
+    assert stored(zk_root, "fresh") == b"99"
+    check_group(zk_root, "fresh")
+
+    async def join(session: Session) -> None:
+        await session.ensure("/consumers/used/ids")
+        await session.create(id_path("used", "used_host-1"), b'{ "other": 1 }', ephemeral=True)
+        await refused("used", "member used_host-1 lives")
+
+    async def own(session: Session) -> None:
+        await session.ensure(owner_path("owned", PARTITION).rpartition("/")[0])
+        await session.create(owner_path("owned", PARTITION), b"owned_host-1-0", ephemeral=True)
+        await refused("owned", "an owner of clicks/0-1 lives")
+
+    async def refused(group: str, who: str) -> None:
+        for call in (check_group, lambda place, name: commit_if_possible(place, name, json.loads(text))):
+            with pytest.raises(RefusedError, match=f"the group {group} is in use \\({who}\\), and its offsets are not"):
+                await asyncio.to_thread(call, zk_root, group)
+
+    ask_zookeeper(zk_root, 10, join)
+    ask_zookeeper(zk_root, 10, own)
+    with pytest.raises(OptionError, match="the option groupId is wrong: "):
+        check_group(zk_root, "a/b")
+
+
+def test_a_zookeeper_that_is_away_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    offsets = {PARTITION.topic: {PARTITION.name: 1}}
+    place = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ZooKeeperError):
+        commit_offsets(place, "g", offsets, timeout=0.5)
+    commit_if_possible(place, "g", offsets, timeout=0.5)
+    assert "the offsets of group g are not written this time: " in caplog.text
