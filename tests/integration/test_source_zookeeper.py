@@ -34,10 +34,12 @@ def look(zookeeper: str, **chosen: str) -> Any:
 def wait_for(place: Any, wanted: set[str]) -> list[tuple[str, str]]:
     """The partitions, once brokers have registered these topics, which they do in their own time."""
     deadline = time.monotonic() + 20
-    while {topic for topic, _ in (found := place.look())} != wanted:
+    while True:
+        found = sorted(place.look())
+        if {topic for topic, _ in found} == wanted:
+            return found
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return sorted(found)
 
 
 def stored(zookeeper: str, group: str) -> bytes | None:
