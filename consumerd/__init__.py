@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         WrongPartitionError,
     )
     from consumerd.errors import ConsumerdError
-    from consumerd.handlers import Batch, Identity, Message
+    from consumerd.handlers import Batch, Identity, KeyedMessage, Message
     from consumerd.partition import TopicPartition
     from consumerd.producer import (
         AsyncProducer,
@@ -69,6 +69,7 @@ __all__ = [
     "Identity",
     "InvalidFetchSizeError",
     "InvalidMessageError",
+    "KeyedMessage",
     "ListenerFailedError",
     "Message",
     "MessageBatch",
@@ -93,7 +94,7 @@ __all__ = [
 
 _ROOMS = {
     "consumerd.errors": ("ConsumerdError",),
-    "consumerd.handlers": ("Batch", "Identity", "Message"),
+    "consumerd.handlers": ("Batch", "Identity", "KeyedMessage", "Message"),
     "consumerd.partition": ("TopicPartition",),
     "consumerd.producer": (
         "AsyncProducer",

@@ -114,6 +114,21 @@ class ClusterClient:
             self.stale()
             raise
 
+    async def private_channel(self, node_id: int) -> Channel:
+        """A new channel to a broker, for the caller alone, who closes it. Raises as `node_channel`."""
+        node = self.metadata.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.metadata.nodes.get(node_id)
+        if node is None:
+            raise BrokerError(f"broker {node_id} is not alive, or the cluster never had it")
+        try:
+            return await self._opener.open(node.host, node.port)
+        except BrokerError:
+            self.stale()
+            self._opener.forget(node.host, node.port)
+            raise
+
     async def any_channel(self) -> Channel:
         """The channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
         for channel in self._channels.values():

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from consumerd.consumer.sinks import Sink
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
+    from consumerd.fetch.fetched import Fetched
     from consumerd.offsets.tracker import Range
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
-    from consumerd.wire.v07 import MessageBatch
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class PartitionWork:
             finally:
                 self._lane.finished(messages)
 
-    async def _hand_over(self, messages: MessageBatch) -> None:
+    async def _hand_over(self, messages: Fetched) -> None:
         batch = Batch(self.partition, messages)
         if messages.start_offset < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins anew here.

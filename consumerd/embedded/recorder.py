@@ -62,7 +62,9 @@ class RecordHandler(Handler):
 
     def record(self, batch: Batch) -> None:
         """Write the batch's record."""
-        messages = [(message.offset, message.index, f"{digest(message.payload):016x}") for message in batch.messages()]
+        messages = [
+            (message.offset, message.index, f"{digest(message.payload or b''):016x}") for message in batch.messages()
+        ]
         self._write(batch.partition, count=len(messages), messages=messages)
 
     def _write(self, partition: TopicPartition, **fields: Any) -> None:

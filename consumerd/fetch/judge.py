@@ -16,6 +16,7 @@ from consumerd.wire.v07 import BatchEnd
 
 if TYPE_CHECKING:
     from consumerd.wire.v07 import MessageBatch
+    from consumerd.wire.v08.records import RecordSet
 
 
 class Finding(Enum):
@@ -27,7 +28,7 @@ class Finding(Enum):
     EMPTY = "empty"
     #: A message larger than this fetch; `size` is what to ask for.
     CUT = "cut"
-    #: A message larger than any fetch may be; `next_offset` is its end, if its length is known.
+    #: A message larger than any fetch may be; `size` is what it takes and `next_offset` where it ends, if known.
     OVERSIZE = "oversize"
     #: A message that ends where the log, or its segment, ends; `next_offset` is that end.
     TORN = "torn"
@@ -56,11 +57,33 @@ def judge(batch: MessageBatch, *, received: int, asked: int, fetch_bytes: int, m
     needed = batch.needed
     if needed is not None and needed > max_fetch_bytes:
         reason = f"a message of {needed} bytes, more than max_fetch_bytes {max_fetch_bytes}"
-        return Verdict(Finding.OVERSIZE, next_offset=offset + needed, reason=reason)
+        return Verdict(Finding.OVERSIZE, size=needed, next_offset=offset + needed, reason=reason)
     if received < asked:
         return Verdict(Finding.TORN, next_offset=offset + received, reason=f"a message cut off after {received} bytes")
     if asked >= max_fetch_bytes:
         reason = f"a message of unknown size, more than max_fetch_bytes {max_fetch_bytes}"
         return Verdict(Finding.OVERSIZE, reason=reason)
     larger = 2 * asked if needed is None else needed
+    return Verdict(Finding.CUT, size=min(max(larger, fetch_bytes), max_fetch_bytes))
+
+
+def judge_records(records: RecordSet, *, received: int, asked: int, fetch_bytes: int, max_fetch_bytes: int) -> Verdict:
+    """As `judge`, for brokers of 0.8 and later, which hold whole and checked messages: none of them is torn.
+
+    Offsets are numbers of messages there: what follows the message or batch at `offset` begins at the next number at
+    least, and the broker skips what is missing.
+    """
+    offset = records.start_offset
+    if records.next_offset > offset or records.payloads:
+        return Verdict(Finding.PROGRESS)
+    if records.end is BatchEnd.CORRUPT:
+        return Verdict(Finding.CORRUPT, next_offset=records.resume_offset, reason=records.problem or "not a message")
+    if not received:
+        return Verdict(Finding.EMPTY)
+    needed = records.needed
+    if asked >= max_fetch_bytes or (needed is not None and needed > max_fetch_bytes):
+        size = "unknown size" if needed is None else f"{needed} bytes"
+        reason = f"a message or batch of {size}, more than max_fetch_bytes {max_fetch_bytes}"
+        return Verdict(Finding.OVERSIZE, size=needed, next_offset=offset + 1, reason=reason)
+    larger = 2 * asked if needed is None else max(needed, asked + 1)
     return Verdict(Finding.CUT, size=min(max(larger, fetch_bytes), max_fetch_bytes))

@@ -19,8 +19,8 @@ from consumerd.fetch.budget import ByteBudget, Reservation
 from consumerd.fetch.errors import LaneClosedError
 
 if TYPE_CHECKING:
+    from consumerd.fetch.fetched import Fetched
     from consumerd.partition import TopicPartition
-    from consumerd.wire.v07 import MessageBatch
 
 #: As many chunks as 0.7.2 queues (queuedchunks.max 10).
 DEFAULT_BATCHES = 10
@@ -43,8 +43,8 @@ class Lane:
         self.partition = partition
         self.budget = ByteBudget(max_bytes, budget)
         self._max_batches = max_batches
-        self._queue: deque[tuple[MessageBatch, Reservation]] = deque()
-        self._in_hand: dict[int, tuple[MessageBatch, Reservation]] = {}
+        self._queue: deque[tuple[Fetched, Reservation]] = deque()
+        self._in_hand: dict[int, tuple[Fetched, Reservation]] = {}
         self._closed = False
         self._room = asyncio.Event()
         self._filled = asyncio.Event()
@@ -71,14 +71,14 @@ class Lane:
         if self._closed:
             raise LaneClosedError
 
-    def put(self, batch: MessageBatch, reservation: Reservation) -> None:
+    def put(self, batch: Fetched, reservation: Reservation) -> None:
         """Queue a batch; its bytes now belong to the lane. Raises LaneClosedError (the bytes stay the caller's)."""
         if self._closed:
             raise LaneClosedError
         self._queue.append((batch, reservation))
         self._update()
 
-    async def get(self) -> MessageBatch:
+    async def get(self) -> Fetched:
         """The next batch, when there is one. Its bytes count until `finished`. Raises LaneClosedError."""
         while not self._queue:  # `clear` may have been faster than we woke up
             if self._closed:
@@ -89,7 +89,7 @@ class Lane:
         self._update()
         return batch
 
-    def finished(self, batch: MessageBatch) -> None:
+    def finished(self, batch: Fetched) -> None:
         """The consumer is done with a batch that it got: give its bytes back. Unknown batches are ignored."""
         _, reservation = self._in_hand.pop(id(batch), (None, None))
         if reservation is not None:

@@ -87,9 +87,8 @@ class Remedies:
         """A message larger than any fetch may be."""
         policy = self._settings.on_oversize
         if policy is BadMessagePolicy.FAIL:
-            needed = None if verdict.next_offset is None else verdict.next_offset - offset
             limit = self._settings.max_fetch_bytes
-            raise self._fail(offset, MessageTooLargeError(self._partition, offset, needed, limit))
+            raise self._fail(offset, MessageTooLargeError(self._partition, offset, verdict.size, limit))
         if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
             raise self._park(offset, f"oversize at offset {offset}: {verdict.reason}")
         # A length that reaches beyond the log is no length; going there would be out of range and start a reset.

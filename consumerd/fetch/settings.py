@@ -46,6 +46,13 @@ class FetchSettings:
     #: Between attempts after a broken connection or a broker's error: doubles, with jitter.
     retry_backoff_min: float = 0.05
     retry_backoff_max: float = 2.0
+    #: Brokers of 0.8 and later hold an answer back for so long, or until they have `min_bytes`.
+    max_wait: float = 0.5
+    min_bytes: int = 1
+    #: Bytes of one answer of theirs to many partitions (fetch.max.bytes 52428800).
+    max_answer_bytes: int = 50 * MIB
+    #: Leave out what transactions wrote that were aborted or are still open.
+    read_committed: bool = False
     on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
     on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
     on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST

@@ -1,18 +1,9 @@
 """Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
 
-from consumerd.handlers.api import (
-    Batch,
-    Content,
-    Handler,
-    HandlerContext,
-    Identity,
-    Message,
-    MessageHandler,
-    PartitionTakenError,
-    message_handler,
-)
+from consumerd.handlers.api import Handler, HandlerContext, MessageHandler, PartitionTakenError, message_handler
 from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
+from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
 
 __all__ = [
@@ -23,6 +14,7 @@ __all__ = [
     "Handler",
     "HandlerContext",
     "Identity",
+    "KeyedMessage",
     "Letter",
     "Message",
     "MessageHandler",

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.threads import in_thread
+from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.handlers.api import Message
+    from consumerd.handlers.messages import Message
     from consumerd.ports import Clock
 
 
@@ -53,7 +54,8 @@ class FileDeadLetters(DeadLetters):
     """Appends letters to the file at `path`, made (with its folders) when missing.
 
     Each line: `topic`, `broker`, `partition`, `offset`, `index`, `payload_base64`, `error_type`, `error`, `attempts`,
-    `failed_at` (seconds since the epoch). A line that a crash cut short stays, and the next one begins on its own.
+    `failed_at` (seconds since the epoch); of 0.8 and later also `key_base64`, `timestamp`, `headers`.
+    A line that a crash cut short stays, and the next one begins on its own.
     """
 
     def __init__(self, path: Path | str, *, clock: Clock) -> None:
@@ -105,10 +107,21 @@ class FileDeadLetters(DeadLetters):
         message = letter.message
         record = {
             **message.identity._asdict(),
-            "payload_base64": base64.b64encode(message.payload).decode(),
+            "payload_base64": _base64(message.payload),
             "error_type": type(letter.error).__qualname__,
             "error": str(letter.error),
             "attempts": letter.attempts,
             "failed_at": round(self._clock.wall(), 3),
         }
+        if message.broker == NO_BROKER:  # of 0.8 or later
+            record |= {
+                "broker": None,
+                "key_base64": _base64(message.key),
+                "timestamp": message.timestamp,
+                "headers": [[name, _base64(value)] for name, value in message.headers],
+            }
         return json.dumps(record).encode() + b"\n"
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

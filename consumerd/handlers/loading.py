@@ -22,7 +22,8 @@ from consumerd.handlers.api import Handler
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from consumerd.handlers.api import Batch, HandlerContext
+    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from consumerd.handlers.api import Batch, HandlerContext, Message
+    from consumerd.handlers.api import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
+    from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 

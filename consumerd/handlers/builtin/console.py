@@ -17,7 +17,7 @@ from consumerd.handlers.builtin.records import encode_records
 if TYPE_CHECKING:
     import threading
 
-    from consumerd.handlers.api import Batch
+    from consumerd.handlers.messages import Batch
 
 
 class EnoughError(HandlerFailedError):
@@ -27,7 +27,10 @@ class EnoughError(HandlerFailedError):
 
 
 class ConsoleHandler(PrintHandler):
-    """Writes payloads with a newline after each, or records where `as_json`; EnoughError ends it at `max_messages`."""
+    """Writes payloads with a newline after each (nothing before it for a tombstone), or records where `as_json`.
+
+    EnoughError ends it at `max_messages`.
+    """
 
     def __init__(self, *, as_json: bool = False, max_messages: int | None = None, descriptor: int = 1) -> None:
         super().__init__(descriptor)
@@ -36,7 +39,7 @@ class ConsoleHandler(PrintHandler):
 
     def lines(self, batch: Batch) -> list[bytes]:
         """As many lines as are still wanted."""
-        lines = encode_records(batch) if self._as_json else [payload + b"\n" for payload in batch]
+        lines = encode_records(batch) if self._as_json else [(payload or b"") + b"\n" for payload in batch]
         return lines if self._left is None else list(islice(lines, self._left))
 
     async def handle(self, batch: Batch) -> None:

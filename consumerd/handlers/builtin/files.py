@@ -43,7 +43,8 @@ from consumerd.wire.v07 import validate_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.handlers.api import Batch, HandlerContext
+    from consumerd.handlers.api import HandlerContext
+    from consumerd.handlers.messages import Batch
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from consumerd.handlers.api import Handler
 
 if TYPE_CHECKING:
-    from consumerd.handlers.api import Batch
+    from consumerd.handlers.messages import Batch
 
 
 class NullHandler(Handler):

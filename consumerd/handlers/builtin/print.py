@@ -24,7 +24,7 @@ from consumerd.handlers.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.handlers.api import Batch
+    from consumerd.handlers.messages import Batch
 
 #: Seconds after which a writing thread looks whether it was asked to stop.
 PATIENCE = 0.1

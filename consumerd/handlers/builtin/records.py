@@ -2,31 +2,58 @@
 
 `{"topic":"t","broker":0,"partition":1,"offset":71,"index":0,"payload":"text"}`; where a payload is not UTF-8, there is
 `payload_base64` in place of `payload`. Text is kept exactly: decoding the JSON and encoding to UTF-8 gives the bytes.
+
+Of brokers of 0.8 and later, `broker` is null, `payload` may be null (a tombstone), and where a message has them, there
+are `key` (or `key_base64`), `timestamp` in milliseconds, and `headers`, a list of `[name, base64 or null]`.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
+from consumerd.partition import NO_BROKER
+
 if TYPE_CHECKING:
-    from consumerd.handlers.api import Batch
+    from consumerd.handlers.messages import Batch, Message
 
 
-def payload_field(payload: bytes) -> str:
+def payload_field(payload: bytes | None, name: str = "payload") -> str:
     """The member of the JSON object that holds `payload`."""
+    if payload is None:
+        return f'"{name}":null'
     try:
         # Twice as fast as json.dumps of the whole record, which counts at a million messages per second.
-        return f'"payload":{encode_basestring(payload.decode())}'
+        return f'"{name}":{encode_basestring(payload.decode())}'
     except UnicodeDecodeError:
-        return f'"payload_base64":"{base64.b64encode(payload).decode()}"'
+        return f'"{name}_base64":"{base64.b64encode(payload).decode()}"'
+
+
+def _later_fields(message: Message) -> str:
+    """The members that only messages of 0.8 and later have, each with a comma before it."""
+    fields = "" if message.key is None else f",{payload_field(message.key, 'key')}"
+    if message.timestamp >= 0:
+        fields += f',"timestamp":{message.timestamp}'
+    if message.headers:
+        headers = [
+            [name, None if value is None else base64.b64encode(value).decode()] for name, value in message.headers
+        ]
+        fields += f',"headers":{json.dumps(headers, separators=(",", ":"))}'
+    return fields
 
 
 def encode_records(batch: Batch) -> list[bytes]:
     """One line, newline included, for every message of `batch`."""
     topic, broker, partition = batch.partition
-    origin = f'{{"topic":{encode_basestring(topic)},"broker":{broker},"partition":{partition},"offset":'
+    place = "null" if broker == NO_BROKER else broker
+    origin = f'{{"topic":{encode_basestring(topic)},"broker":{place},"partition":{partition},"offset":'
+    if batch.keys is not None:
+        return [
+            f'{origin}{message.offset},"index":0,{payload_field(message.payload)}{_later_fields(message)}}}\n'.encode()
+            for message in batch.messages()
+        ]
     return [
         f'{origin}{offset},"index":{index},{payload_field(payload)}}}\n'.encode()
         for _, offset, index, _, payload in batch.messages()

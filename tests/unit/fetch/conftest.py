@@ -233,7 +233,7 @@ class Rig:
         async with asyncio.timeout(5):
             while len(payloads) < count:
                 batch = await lane.get()
-                payloads += batch.payloads
+                payloads += [payload for payload in batch.payloads if payload is not None]
                 lane.finished(batch)
         return payloads
 

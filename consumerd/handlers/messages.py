@@ -1,0 +1,235 @@
+"""Messages as a handler sees them: batches, single messages, and what tells one from every other.
+
+Strategy: the batch is the unit, because handing over costs the same for one message as for ten thousand. `Batch` is
+a view of decoded messages: the payloads are there as a list, identities are made only when asked for. A handler that
+works through a batch in order may `mark` how far it came; whoever retries, drains or commits then goes on from there.
+
+A message's identity is (topic, broker, partition, offset of its outermost message, index); see golden notes, 2. Since
+0.8 every message has an offset of its own: broker is NO_BROKER there, and index 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.partition import TopicPartition
+
+
+class Identity(NamedTuple):
+    """What tells a message from every other one of the cluster: equal payloads may be different messages."""
+
+    topic: str
+    broker: int
+    partition: int
+    offset: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index: the word is the protocol's
+
+
+class Message(NamedTuple):
+    """One message. `offset` is that of its outermost message, `index` counts the leaves of a compressed one from 0.
+
+    `next_offset` is the position to commit once this message and all before it are handled: of the leaves of a
+    compressed message only the last moves it.
+    """
+
+    partition: TopicPartition
+    offset: int
+    index: int  # type: ignore[assignment]
+    next_offset: int
+    payload: bytes
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.partition.topic
+
+    @property
+    def broker(self) -> int:
+        """The id of the broker that holds the partition."""
+        return self.partition.broker
+
+    @property
+    def identity(self) -> Identity:
+        """Unique in the cluster, and the same at every delivery of this message: the key to deduplicate by."""
+        return Identity(*self.partition, self.offset, self.index)
+
+    @property
+    def key(self) -> bytes | None:
+        """None: 0.7 has no keys."""
+        return None
+
+    @property
+    def timestamp(self) -> int:
+        """-1: 0.7 has no timestamps."""
+        return -1
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Empty: 0.7 has no headers."""
+        return ()
+
+
+class KeyedMessage(NamedTuple):
+    """One message of a broker of 0.8 or later. As `Message`, and besides:
+
+    `payload` may be null (None): a tombstone, which deletes its key in a compacted topic. `timestamp` in milliseconds,
+    -1 where there is none; `timestamp_type` says whose clock it is of: 0 the producer's, 1 the broker's, -1 nobody's.
+    """
+
+    partition: TopicPartition
+    offset: int
+    index: int  # type: ignore[assignment]
+    next_offset: int
+    payload: bytes | None
+    key: bytes | None
+    timestamp: int
+    timestamp_type: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.partition.topic
+
+    @property
+    def broker(self) -> int:
+        """NO_BROKER: since 0.8 partitions belong to no broker."""
+        return self.partition.broker
+
+    @property
+    def identity(self) -> Identity:
+        """Unique in the cluster, and the same at every delivery of this message: the key to deduplicate by."""
+        return Identity(*self.partition, self.offset, self.index)
+
+
+#: As `Message` and `KeyedMessage`, from a tuple of their fields; saves a call for each message.
+_message = functools.partial(tuple.__new__, Message)
+_keyed_message = functools.partial(tuple.__new__, KeyedMessage)
+
+
+class Content(Protocol):
+    """What a batch is made of: `consumerd.wire.v07.MessageBatch`, or `consumerd.wire.v08.records.RecordSet`."""
+
+    @property
+    def payloads(self) -> Sequence[bytes | None]:
+        """The messages' payloads, in order."""
+        ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def messages(self) -> Iterator[tuple[Any, ...]]:
+        """The fields of `Message` after its partition for every leaf, in order; of `KeyedMessage`, if it has `keys`."""
+        ...
+
+    def prefix(self, count: int, /) -> int:
+        """The position to commit after the first `count` leaves."""
+        ...
+
+
+class Batch(Sequence[bytes]):
+    """Consecutive messages of one partition: a sequence of payloads that knows where they come from.
+
+    `partition` names topic, broker and partition. Of brokers of 0.8 and later a payload may be None: a tombstone. The
+    messages fill the range `start_offset` to `next_offset` of the
+    partition's log, and always whole outermost messages of it, except after `rest`.
+    """
+
+    __slots__ = ("_content", "_counted", "_first", "_handled", "_length", "partition")
+
+    def __init__(self, partition: TopicPartition, content: Content, *, first: int = 0) -> None:
+        self.partition = partition
+        self._content = content
+        self._first = first
+        self._length = len(content.payloads) - first
+        self._handled = 0
+        self._counted = False
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.partition.topic
+
+    @property
+    def broker(self) -> int:
+        """The id of the broker that holds the partition."""
+        return self.partition.broker
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads as a list. It may be the batch's own: do not change it."""
+        payloads = cast("list[bytes]", self._content.payloads)  # typed for those who have no tombstones: nearly all
+        return payloads[self._first :] if self._first else payloads
+
+    @property
+    def keys(self) -> list[bytes | None] | None:
+        """The messages' keys, one for each, or None where the protocol has none (0.7)."""
+        keys: list[bytes | None] | None = getattr(self._content, "keys", None)
+        return keys[self._first :] if keys and self._first else keys
+
+    @property
+    def start_offset(self) -> int:
+        """Where the range begins; inside a compressed message (after `rest`), where that message begins."""
+        return self._content.prefix(self._first) if self._first else self._content.start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The position to commit when all messages are handled."""
+        return self._content.next_offset
+
+    @property
+    def handled(self) -> int:
+        """How many messages from the front are handled, as far as the handler told with `mark`."""
+        return self._handled
+
+    @property
+    def counted(self) -> bool:
+        """Whether the handler counts: if so, it goes in order, and a failure is that of the message at `handled`."""
+        return self._counted
+
+    def mark(self, handled: int) -> None:
+        """Tell that the first `handled` messages are handled and need not be handed over again."""
+        if not self._handled <= handled <= self._length:
+            raise ValueError(f"cannot mark {handled} of {self._length} messages after {self._handled}")
+        self._handled = handled
+        self._counted = True
+
+    def prefix(self, count: int) -> int:
+        """The position to commit after the first `count` messages."""
+        return self.next_offset if count >= self._length else self._content.prefix(self._first + count)
+
+    def rest(self, count: int) -> Batch:
+        """The batch without its first `count` messages, for handing over the remainder. Shares the payloads."""
+        return Batch(self.partition, self._content, first=self._first + count) if count else self
+
+    def messages(self) -> Iterator[Message]:
+        """The messages with their identities, made as they are asked for; of brokers of 0.8 and later `KeyedMessage`s,
+        which have all that a `Message` has.
+        """
+        make = _message if self.keys is None else cast("Callable[[tuple[Any, ...]], Message]", _keyed_message)
+        return map(make, map((self.partition,).__add__, islice(self._content.messages(), self._first, None)))
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, position: int) -> bytes: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[bytes]: ...
+    def __getitem__(self, position: int | slice) -> bytes | list[bytes]:
+        return self.payloads[position]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.payloads)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.partition} {self.start_offset}-{self.next_offset}: {self._length} messages>"

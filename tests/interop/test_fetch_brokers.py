@@ -1,0 +1,218 @@
+"""Fetching from real brokers of 0.8 and later: every format and codec, offsets, sizes, and brokers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
+from consumerd.clock import SystemClock
+from consumerd.embedded import JavaRuntime, MissingRuntimeError
+from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.net import connect
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.errors import ConsumerdError
+    from consumerd.wire.v08.records import Record
+
+pytestmark = pytest.mark.interop
+EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+PLACE = TopicPartition.numbered("events", 0)
+CLOCK = SystemClock()
+
+
+class Told:
+    """What the pool told."""
+
+    def __init__(self) -> None:
+        self.resets: list[tuple[int, int]] = []
+        self.failures: list[ConsumerdError] = []
+
+    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
+        self.failures.append(error)
+
+    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
+        self.resets.append((old, new))
+
+    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def parked(self, partition: TopicPartition, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class Cluster:
+    """A broker, a client of it, and a pool that fetches from it."""
+
+    def __init__(self, broker: KafkaBroker, settings: FetchSettings) -> None:
+        self.broker = broker
+        client = ClientSettings(retry_timeout=20)
+        opener = ChannelOpener(functools.partial(connect, settings=client.connection), client, CLOCK)
+        rng = random.Random(1)
+        self.client = ClusterClient([("127.0.0.1", broker.port)], opener, client, clock=CLOCK, rng=rng)
+        self.told = Told()
+        self.pool = LogicalFetchPool(self.client, settings, CLOCK, rng, self.told)
+        self.lane = Lane(PLACE, ByteBudget(64 << 20), max_bytes=16 << 20)
+
+    async def create(self) -> None:
+        async def led() -> object:
+            await self.client.refresh(["events"], create=True)
+            return await self.client.leader("events", 0)
+
+        await self.client.retrying("create the topic", led)
+
+    async def produce(self, payloads: Sequence[bytes], codec: Codec, magic: int) -> None:
+        channel = await self.client.node_channel(self.broker.broker_id)
+        version = min(channel.versions.pick(PRODUCE, at_most=9), (0, 2, 9)[magic])
+        keys = [b"k%d" % number for number in range(len(payloads))]
+        data = (
+            encode_record_batch(payloads, codec=codec, keys=keys, timestamps=1234)
+            if magic == 2
+            else encode_message_set(payloads, magic=magic, codec=codec, keys=keys, timestamps=1234 if magic else -1)
+        )
+        body: dict[str, Any] = {
+            "acks": -1,
+            "timeout": 5000,
+            "topic_data": [{"topic": "events", "data": [{"partition": 0, "record_set": data}]}],
+        }
+
+        async def send() -> None:
+            channel = await self.client.node_channel(self.broker.broker_id)
+            answer = await channel.call(PRODUCE, body, version=version)
+            code = answer["responses"][0]["partition_responses"][0]["error_code"]
+            if error := error_of(code, "produce"):
+                raise error
+
+        await self.client.retrying("produce", send)
+
+    async def take(self, count: int) -> list[Record]:
+        """The next `count` records at least, in whole answers."""
+        records: list[Any] = []
+        async with asyncio.timeout(30):
+            while len(records) < count:
+                got = await self.lane.get()
+                records += got.messages()
+                self.lane.finished(got)
+        return records
+
+
+@pytest.fixture
+def cluster(
+    java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+) -> Callable[..., contextlib.AbstractAsyncContextManager[Cluster]]:
+    @contextlib.asynccontextmanager
+    async def start(version: str, settings: FetchSettings | None = None, **config: int) -> AsyncIterator[Cluster]:
+        release = RELEASES[version]
+        try:
+            jars = kafka_jars(release)
+        except MissingRuntimeError as error:
+            missing(str(error))
+        zookeeper = None if release.kraft else zk_root
+        broker = KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, broker_id=1, config=config)
+        async with broker:
+            made = Cluster(broker, settings or FetchSettings(max_wait=0.2))
+            async with made.client:
+                await made.create()
+                running = asyncio.create_task(made.pool.run())
+                await asyncio.sleep(0)
+                try:
+                    yield made
+                finally:
+                    running.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await running
+
+    return start
+
+
+def formats_of(version: str) -> list[tuple[int, Codec]]:
+    """(magic, codec) of all that producers can send to a broker of `version`."""
+    number = RELEASES[version].number
+    magics = [0] + [1] * (number >= (0, 10)) + [2] * (number >= (0, 11))
+    if number >= (4,):
+        magics = [2]  # and nothing older
+    old = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+    return [(magic, codec) for magic in magics for codec in old + [Codec.ZSTD] * (magic == 2 and number >= (2, 1))]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
+)
+async def test_every_format_and_codec_comes_back(version: str, cluster: Any) -> None:
+    async with cluster(version) as made:
+        expected: list[bytes] = []
+        for magic, codec in formats_of(version):
+            payloads = [b"%s of magic %d, number %03d" % (codec.name.encode(), magic, n) for n in range(200)]
+            await made.produce(payloads, codec, magic)
+            expected += payloads
+        made.pool.add(PLACE, 0, made.lane)
+        records = await made.take(len(expected))
+        assert [record.payload for record in records] == expected
+        assert [record.offset for record in records] == list(range(len(expected)))
+        assert [record.key for record in records] == [b"k%d" % (n % 200) for n in range(len(expected))]
+        assert records[-1].next_offset == len(expected)
+
+        # Idle by now: news come without being asked for again and again.
+        before = made.pool.counters.fetches
+        await made.produce([b"news"], *formats_of(version)[0][::-1])
+        assert [record.payload for record in await made.take(1)] == [b"news"]
+        assert made.pool.counters.fetches - before < 5
+
+        assert await made.pool.list_offsets(PLACE, EARLIEST) == (0,)
+        assert await made.pool.list_offsets(PLACE, LATEST) == (len(expected) + 1,)
+
+        # From the middle of a compressed batch.
+        made.pool.seek(PLACE, 250)
+        assert (await made.take(1))[0].offset == 250
+
+
+@pytest.mark.asyncio
+async def test_an_offset_that_is_gone_is_reset_and_reported(cluster: Any) -> None:
+    async with cluster("3.9.1") as made:
+        await made.produce([b"a", b"b"], Codec.NONE, 2)
+        made.pool.add(PLACE, 1000, made.lane)
+        assert [record.payload for record in await made.take(2)] == [b"a", b"b"]
+        assert made.told.resets == [(1000, 0)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+async def test_a_message_larger_than_a_fetch_is_fetched_larger(version: str, cluster: Any) -> None:
+    settings = FetchSettings(max_wait=0.1, fetch_bytes=4096, poll_bytes=1024, max_fetch_bytes=1 << 20)
+    async with cluster(version, settings) as made:
+        magic = 0 if version == "0.8.2.2" else 2
+        await made.produce([b"small", b"x" * 100_000, b"after"], Codec.NONE, magic)
+        made.pool.add(PLACE, 0, made.lane)
+        assert [len(record.payload or b"") for record in await made.take(3)] == [5, 100_000, 5]
+
+
+@pytest.mark.asyncio
+async def test_fetching_goes_on_when_the_broker_is_back(cluster: Any) -> None:
+    async with cluster("0.10.1.1") as made:
+        await made.produce([b"before"], Codec.NONE, 1)
+        made.pool.add(PLACE, 0, made.lane)
+        assert len(await made.take(1)) == 1
+        made.broker.kill()
+        await made.broker.start()
+        await made.produce([b"after"], Codec.NONE, 1)
+        assert [record.payload for record in await made.take(1)] == [b"after"]
+        made.pool.pause(PLACE)
+        await made.pool.remove(PLACE)
+        assert not made.pool.partitions

@@ -1,0 +1,79 @@
+"""Batches of brokers of 0.8 and later: keys, timestamps, headers, tombstones."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter, MessageHandler, message_handler
+from consumerd.handlers.builtin.records import encode_records
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.wire.v08.records import decode_records, encode_record_batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLACE = TopicPartition.numbered("t", 3)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    data = encode_record_batch(
+        [b"one", None, b"\xff"],
+        keys=[b"k", b"gone", None],
+        timestamps=[1000, 2000, -1],
+        headers={0: (("h", b"v"), ("n", None))},
+        base_offset=7,
+    )
+    return Batch(PLACE, decode_records(data, 7))
+
+
+def test_messages_have_all_that_the_protocol_has(batch: Batch) -> None:
+    messages: list[object] = list(batch.messages())
+    assert all(isinstance(message, KeyedMessage) for message in messages)
+    first, second, third = batch.messages()
+    assert (first.offset, first.next_offset, first.payload, first.key, first.timestamp) == (7, 8, b"one", b"k", 1000)
+    assert first.headers == (("h", b"v"), ("n", None))
+    assert [second.payload, second.key] == [None, b"gone"]
+    assert (third.payload, third.key, third.headers) == (b"\xff", None, ())
+    assert first.identity == ("t", NO_BROKER, 3, 7, 0)
+    assert batch.keys == [b"k", b"gone", None]
+    assert batch.rest(1).keys == [b"gone", None]
+    assert [message.offset for message in batch.rest(1).messages()] == [8, 9]
+
+
+def test_records_hold_it_too(batch: Batch) -> None:
+    first, second, third = (json.loads(line) for line in encode_records(batch))
+    assert first == {
+        "topic": "t", "broker": None, "partition": 3, "offset": 7, "index": 0, "payload": "one", "key": "k",
+        "timestamp": 1000, "headers": [["h", "dg=="], ["n", None]],
+    }  # fmt: skip
+    assert (second["payload"], second["key"]) == (None, "gone")
+    assert (third["payload_base64"], "key" in third, "timestamp" in third) == ("/w==", False, False)
+
+
+@pytest.mark.asyncio
+async def test_a_function_for_one_message_gets_them(batch: Batch) -> None:
+    seen = []
+
+    @message_handler
+    async def handler(message: KeyedMessage) -> None:
+        seen.append((message.key, message.payload))
+
+    assert isinstance(handler, MessageHandler)
+    await handler.handle(batch)
+    assert seen == [(b"k", b"one"), (b"gone", None), (None, b"\xff")]
+
+
+@pytest.mark.asyncio
+async def test_a_dead_letter_keeps_them(batch: Batch, tmp_path: Path) -> None:
+    letters = FileDeadLetters(tmp_path / "dead", clock=SystemClock())
+    await letters.start()
+    await letters.write([Letter(message, ValueError("no"), 1) for message in batch.messages()])
+    await letters.stop()
+    first, second, _ = (json.loads(line) for line in (tmp_path / "dead").read_text().splitlines())
+    assert (first["key_base64"], first["headers"][0], first["broker"]) == ("aw==", ["h", "dg=="], None)
+    assert second["payload_base64"] is None
