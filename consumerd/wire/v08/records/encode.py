@@ -138,7 +138,7 @@ def encode_record_batch(
         deltas: Iterable[int] = repeat(0, count)
     else:
         base_time, max_time = timestamps[0], max(timestamps)
-        if not max(-base_time, max_time) - min(timestamps) < 1 << 63:
+        if max_time - base_time >= 1 << 63 or min(timestamps) - base_time < -1 << 63:
             raise EncodeError("timestamps lie further apart than one batch can say")
         deltas = [timestamp - base_time for timestamp in timestamps]
     try:

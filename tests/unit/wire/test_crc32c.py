@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+
+from consumerd.wire.crc32c import crc32c
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    # RFC 3720, B.4.
+    [
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+    ],
+)
+def test_examples_of_the_standard(data: bytes, crc: int) -> None:
+    assert crc32c(data) == crc
