@@ -1,0 +1,324 @@
+"""Every version of every client's API that a real broker serves: it understands our request, we read its answer whole.
+
+Each answer is encoded again and has to come out as the broker wrote it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from consumerd.embedded import JavaRuntime, MissingRuntimeError
+from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.wire.v08 import (
+    APIS,
+    ErrorCode,
+    answered_version,
+    decode_response,
+    encode_request,
+    encode_response,
+    error_info,
+)
+from consumerd.wire.v08.apis import (
+    API_VERSIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_GROUPS,
+    FETCH,
+    GROUP_COORDINATOR,
+    HEARTBEAT,
+    INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    OFFSETS,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    SYNC_GROUP,
+)
+from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.wire.v08 import Api
+
+pytestmark = pytest.mark.interop
+#: Releases that answer ApiVersions; recordings have what older ones say (tests/golden/test_guide_captures.py).
+VERSIONS = [version for version, release in RELEASES.items() if release.number >= (0, 10)]
+EVERYDAY = ("3.9.1",)
+#: Not for clients, or not to be asked of a broker in use.
+BETWEEN_BROKERS = {4, 5, 6, 7}
+PATIENCE_S = 30.0
+
+
+class Wire:
+    """One connection, asked one thing after the other; remembers what it was asked."""
+
+    def __init__(self, port: int, release: tuple[int, ...]) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self._release = release
+        self._asked = 0
+        self.ranges: dict[int, range] = {}
+        self.done: set[tuple[int, int]] = set()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def call(self, api: Api, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        self._asked += 1
+        self._socket.sendall(encode_request(api, version, body, correlation_id=self._asked, client_id="test"))
+        frame = self._receive(4)
+        frame += self._receive(struct.unpack(">i", frame)[0])
+        message = decode_response(api, version, frame[4:])
+        assert message.header.correlation_id == self._asked
+        assert encode_response(api, answered_version(api, version, frame[4:]), message) == frame
+        self.done.add((api.key, version))
+        return message.body
+
+    def learn(self) -> None:
+        for served in self.call(API_VERSIONS, 0, {})["api_versions"]:
+            api = APIS.get(served["api_key"])
+            if api is not None and api.key not in BETWEEN_BROKERS:
+                first = served["min_version"]
+                if api is PRODUCE and self._release >= (4,):
+                    first = 3  # it names older ones for the sake of a client that asks for them, and refuses them
+                self.ranges[api.key] = range(first, min(served["max_version"], api.versions[1]) + 1)
+
+    def versions(self, api: Api) -> Iterator[int]:
+        yield from self.ranges.get(api.key, ())
+
+    def until(
+        self, api: Api, version: int, body: dict[str, Any], good: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        """The first good answer: elections and coordinators take their time."""
+        end = time.monotonic() + PATIENCE_S
+        while not good(answer := self.call(api, version, body)):
+            assert time.monotonic() < end, answer
+            time.sleep(0.05)
+        return answer
+
+
+def ask_for_versions(wire: Wire) -> None:
+    for version in wire.versions(API_VERSIONS):
+        body = {"client_software_name": "consumerd", "client_software_version": "1.0"}
+        answer = wire.call(API_VERSIONS, version, body)
+        assert answer["error_code"] == 0
+        assert {told["api_key"] for told in answer["api_versions"]} >= set(wire.ranges)
+
+
+def ask_for_metadata(wire: Wire, topics: list[str]) -> dict[str, bytes]:
+    """The ids of the topics; zeros where there are none."""
+    ids = {}
+    for version in wire.versions(METADATA):
+        wanted = topics if version < 9 else [{"topic": topic} for topic in topics]
+        body: dict[str, Any] = {"topics": wanted, "allow_auto_topic_creation": version < 4}
+        answer = wire.until(METADATA, version, body, led)
+        assert {told["topic"] for told in answer["topic_metadata"]} == set(topics)
+        ids = {told["topic"]: told.get("topic_id", bytes(16)) for told in answer["topic_metadata"]}
+        assert wire.call(METADATA, version, {"topics": [] if version == 0 else None})["topic_metadata"]
+    return ids
+
+
+def led(answer: dict[str, Any]) -> bool:
+    return all(
+        topic["topic_error_code"] == 0 and all(part["leader"] >= 0 for part in topic["partition_metadata"])
+        for topic in answer["topic_metadata"]
+    )
+
+
+def create_topics(wire: Wire) -> list[str]:
+    topics = []
+    for version in wire.versions(CREATE_TOPICS):
+        topics.append(f"topic-{version}")
+        asked = {"topic": topics[-1], "num_partitions": 1, "replication_factor": 1}
+        asked["configs"] = [{"config_key": "retention.ms", "config_value": "3600000"}]
+        answer = wire.call(CREATE_TOPICS, version, {"create_topic_requests": [asked], "timeout": 10_000})
+        assert [told["error_code"] for told in answer["topic_error_codes"]] == [0]
+        again = wire.call(CREATE_TOPICS, version, {"create_topic_requests": [asked], "timeout": 10_000})
+        assert [told["error_code"] for told in again["topic_error_codes"]] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    return topics
+
+
+def delete_topics(wire: Wire, topics: list[str]) -> None:
+    for version, topic in zip(wire.versions(DELETE_TOPICS), topics, strict=False):
+        asked = [topic] if version < 6 else [{"topic": topic}]
+        answer = wire.call(DELETE_TOPICS, version, {"topics": asked, "timeout": 10_000})
+        assert [told["error_code"] for told in answer["topic_error_codes"]] == [0]
+
+
+def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
+    count = 0
+    for version in wire.versions(PRODUCE):
+        if version < 3:
+            data = encode_message_set([b"value"], keys=[b"key"], magic=0 if version < 2 else 1)
+        else:
+            data = encode_record_batch([b"value"], keys=[b"key"])
+        asked = {"topic": topic, "topic_id": topic_id, "data": [{"partition": 0, "record_set": data}]}
+        answer = wire.call(PRODUCE, version, {"acks": -1, "timeout": 10_000, "topic_data": [asked]})
+        (told,) = answer["responses"][0]["partition_responses"]
+        assert (told["error_code"], told["base_offset"]) == (0, count)
+        count += 1
+    for version in wire.versions(FETCH):
+        part = {"partition": 0, "fetch_offset": 0, "max_bytes": 1 << 20}
+        asked = {"topic": topic, "topic_id": topic_id, "partitions": [part]}
+        answer = wire.call(FETCH, version, {"max_wait_time": 100, "min_bytes": 1, "topics": [asked]})
+        (told,) = answer["responses"][0]["partition_responses"]
+        assert (told["error_code"], told["high_watermark"]) == (0, count)
+        assert list(decode_records(told["record_set"], 0)) == [b"value"] * count
+    for version in wire.versions(OFFSETS):
+        asked = {"topic": topic, "partitions": [{"partition": 0, "timestamp": -1}]}
+        (told,) = wire.call(OFFSETS, version, {"topics": [asked]})["responses"][0]["partition_responses"]
+        assert told["error_code"] == 0
+        assert (told["offsets"] if version == 0 else [told["offset"]]) == [count]
+    for version in wire.versions(INIT_PRODUCER_ID):
+        body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        answer = wire.until(INIT_PRODUCER_ID, version, body, lambda told: told["error_code"] == 0)
+        assert answer["producer_id"] >= 0
+
+
+def coordinate(wire: Wire, group: str) -> None:
+    for version in wire.versions(GROUP_COORDINATOR):
+        if version < 4:
+            found = wire.until(GROUP_COORDINATOR, version, {"group_id": group}, lambda told: told["error_code"] == 0)
+            assert found["coordinator"]["port"] > 0
+        else:
+            found = wire.call(GROUP_COORDINATOR, version, {"coordinator_keys": [group]})
+            assert [(told["key"], told["error_code"]) for told in found["coordinators"]] == [(group, 0)]
+
+
+def commit_and_fetch_offsets(wire: Wire, topic: str, topic_id: bytes, *, kraft: bool) -> None:
+    for version in wire.versions(OFFSET_COMMIT):
+        part = {"partition": 0, "offset": 40 + version, "metadata": "text"}
+        asked = {"topic": topic, "topic_id": topic_id, "partitions": [part]}
+        answer = wire.call(OFFSET_COMMIT, version, {"group_id": "alone", "topics": [asked]})
+        (told,) = answer["responses"][0]["partition_responses"]
+        # Version 0 means ZooKeeper.
+        assert told["error_code"] == (ErrorCode.UNSUPPORTED_VERSION if version == 0 and kraft else 0)
+    committed = 40 + wire.ranges[OFFSET_COMMIT.key][-1]
+    for version in wire.versions(OFFSET_FETCH):
+        if version == 0:
+            continue  # those of ZooKeeper, see below
+        if version < 8:
+            wanted = {"topic": topic, "partitions": [0] if version > 1 else [{"partition": 0}]}
+            answers = wire.call(OFFSET_FETCH, version, {"group_id": "alone", "topics": [wanted]})["responses"]
+        else:
+            every = {"topic": topic, "topic_id": topic_id, "partitions": [0]}
+            groups = wire.call(OFFSET_FETCH, version, {"groups": [{"group_id": "alone", "topics": [every]}]})["groups"]
+            answers = groups[0]["responses"]
+        (told,) = answers[0]["partition_responses"]
+        assert (told["error_code"], told["offset"], told["metadata"]) == (0, committed, "text")
+        if version > 1:
+            one = {"group_id": "alone", "topics": None}
+            wire.call(OFFSET_FETCH, version, one if version < 8 else {"groups": [one]})
+    if 0 in wire.versions(OFFSET_FETCH):
+        wanted = {"topic": topic, "partitions": [{"partition": 0}]}
+        told = wire.call(OFFSET_FETCH, 0, {"group_id": "alone", "topics": [wanted]})
+        assert told["responses"][0]["topic"] == topic
+
+
+def be_a_member(wire: Wire, group: str) -> None:
+    """One membership for each version of JoinGroup; the other APIs take turns through theirs."""
+
+    def turn(api: Api, number: int) -> int:
+        return wire.ranges[api.key][min(number, len(wire.ranges[api.key]) - 1)]
+
+    most = max(
+        len(wire.ranges[api.key])
+        for api in (JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS)
+    )
+    for number in range(most):
+        protocols = [{"protocol_name": "range", "protocol_metadata": b"\x00\x00\x00\x00\x00\x00"}]
+        body: dict[str, Any] = {
+            "group_id": group,
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "group_protocols": protocols,
+        }
+        joined = wire.call(JOIN_GROUP, turn(JOIN_GROUP, number), body)
+        if joined["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
+            joined = wire.call(JOIN_GROUP, turn(JOIN_GROUP, number), body | {"member_id": joined["member_id"]})
+        assert joined["error_code"] == 0, error_info(joined["error_code"])
+        member = joined["member_id"]
+        assert [told["member_id"] for told in joined["members"]] == [member]
+        mine = {"group_id": group, "generation_id": joined["generation_id"], "member_id": member}
+        given = [{"member_id": member, "member_assignment": b"all of it"}]
+        named = {"protocol_type": "consumer", "protocol_name": "range"}
+        synced = wire.call(SYNC_GROUP, turn(SYNC_GROUP, number), mine | named | {"group_assignment": given})
+        assert (synced["error_code"], synced["member_assignment"]) == (0, b"all of it")
+        beat = {"group_id": group, "group_generation_id": joined["generation_id"], "member_id": member}
+        assert wire.call(HEARTBEAT, turn(HEARTBEAT, number), beat)["error_code"] == 0
+        (told,) = wire.call(DESCRIBE_GROUPS, turn(DESCRIBE_GROUPS, number), {"group_ids": [group]})["groups"]
+        assert (told["error_code"], told["state"], told["protocol"]) == (0, "Stable", "range")
+        assert told["members"][0]["member_assignment"] == b"all of it"
+        listed = wire.call(LIST_GROUPS, turn(LIST_GROUPS, number), {})
+        assert group in {one["group_id"] for one in listed["groups"]}
+        version = turn(LEAVE_GROUP, number)
+        leaver = (
+            {"member_id": member} if version < 3 else {"members": [{"member_id": member, "group_instance_id": None}]}
+        )
+        assert wire.call(LEAVE_GROUP, version, {"group_id": group} | leaver)["error_code"] == 0
+
+
+def authenticate_where_nobody_asks(wire: Wire) -> None:
+    for version in wire.versions(SASL_HANDSHAKE):
+        answer = wire.call(SASL_HANDSHAKE, version, {"mechanism": "PLAIN"})
+        assert answer["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+    for version in wire.versions(SASL_AUTHENTICATE):
+        answer = wire.call(SASL_AUTHENTICATE, version, {"auth_bytes": b"token"})
+        assert answer["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in VERSIONS]
+)
+async def test_every_version_that_a_broker_serves(
+    version: str, java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+) -> None:
+    release = RELEASES[version]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    zookeeper = None if release.kraft else zk_root
+    async with KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, partitions=1) as broker:
+        wire = Wire(broker.port, release.number)
+        try:
+            wire.learn()
+            ask_for_versions(wire)
+            topics = create_topics(wire) or ["topic-0"]
+            ids = ask_for_metadata(wire, topics)
+            produce_and_fetch(wire, topics[0], ids[topics[0]])
+            coordinate(wire, "together")
+            commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
+            be_a_member(wire, "together")
+            authenticate_where_nobody_asks(wire)
+            delete_topics(wire, topics)
+        finally:
+            wire.close()
+        served = {(key, one) for key, versions in wire.ranges.items() for one in versions}
+        assert wire.done >= served
+        assert len(served) > 25
