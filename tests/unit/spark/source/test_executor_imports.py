@@ -1,0 +1,43 @@
+"""What a task loads: of consumerd the wire format and storage, and nothing that only a daemon or a driver needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+#: What unpickling a reader and reading a split of a local file or a broker imports.
+EXECUTORS = """
+import json, sys
+before = set(sys.modules)
+import pyspark.worker
+spark = set(sys.modules)
+import consumerd.spark.source.datasource
+import consumerd.spark.source.broker_reading
+print(json.dumps([sorted(set(sys.modules) - spark), sorted(spark)]))
+"""
+HEAVY = {
+    "pydantic",
+    "pydantic_settings",
+    "rich",
+    "click",
+    "aiozk",
+    "structlog",
+    "asyncio",
+    "uvloop",
+    "tenacity",
+    "fsspec",
+}
+ROOMS = {"errors", "partition", "wire", "storage", "spark"}
+
+
+def test_executors_load_wire_and_storage_alone() -> None:
+    found = subprocess.run([sys.executable, "-c", EXECUTORS], capture_output=True, text=True, check=True)
+    ours, sparks = map(set, json.loads(found.stdout))
+    tops = {name.partition(".")[0] for name in ours}
+    assert tops & HEAVY - {name.partition(".")[0] for name in sparks} == set()
+    rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
+    assert rooms <= ROOMS, sorted(rooms - ROOMS)
+    in_driver = {"planning", "discovery", "following", "commits", "archive_origin", "broker_origin", "session"}
+    assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
+    assert "consumerd.wire.v08" not in ours
