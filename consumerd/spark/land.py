@@ -8,7 +8,8 @@ as streams do by default, because it is there to land what there is.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -16,8 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.spark.beginning import begin
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
+from consumerd.spark.source.options import ZooKeeperPlace, read_options
 from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class LandResult:
     seconds: float
     #: Whether a signal ended the run before all was landed.
     stopped: bool
-    #: Partitions whose offsets were written to ZooKeeper for lag tools (options `groupId` and `commitOffsets`).
+    #: Offsets that were changed in ZooKeeper, for lag tools (options `groupId` and `commitOffsets`).
     committed: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -61,7 +64,8 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     with declared_errors():
         stream = spark.readStream.format("consumerd").options(**begin(spark, pipeline, options)).load()
     interval = None if available_now or not pipeline.is_continuous else pipeline.trigger
-    return land_stream(spark, pipeline, stream, interval=interval)
+    result = land_stream(spark, pipeline, stream, interval=interval)
+    return replace(result, committed=_commit(spark, pipeline))
 
 
 def land_stream(
@@ -91,3 +95,19 @@ def land_stream(
         seconds=run.seconds,
         stopped=run.stopped,
     )
+
+
+def _commit(spark: SparkSession, pipeline: PipelineSpec) -> int:
+    """Write to ZooKeeper how far the table is, if the pipeline asks for it; how many offsets changed.
+
+    While a query runs its source does that after every batch but the last, of which Spark does not tell it.
+    """
+    options = read_options(pipeline.source)
+    if not options.commit_offsets or options.group_id is None or not isinstance(options.place, ZooKeeperPlace):
+        return 0
+    from consumerd.spark.source.commits import commit_offsets  # noqa: PLC0415 - few pipelines need a ZooKeeper session
+
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+    last = checkpoint.last_committed()
+    reached = None if last is None else OffsetLog(spark, checkpoint.path).end(last)
+    return 0 if reached is None else commit_offsets(options.place.connect, options.group_id, json.dumps(reached))
