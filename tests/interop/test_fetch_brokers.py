@@ -205,13 +205,13 @@ async def test_a_message_larger_than_a_fetch_is_fetched_larger(version: str, clu
 
 @pytest.mark.asyncio
 async def test_fetching_goes_on_when_the_broker_is_back(cluster: Any) -> None:
-    async with cluster("0.10.1.1") as made:
-        await made.produce([b"before"], Codec.NONE, 1)
+    async with cluster("3.9.1") as made:
+        await made.produce([b"before"], Codec.NONE, 2)
         made.pool.add(PLACE, 0, made.lane)
         assert len(await made.take(1)) == 1
         made.broker.kill()
         await made.broker.start()
-        await made.produce([b"after"], Codec.NONE, 1)
+        await made.produce([b"after"], Codec.NONE, 2)
         assert [record.payload for record in await made.take(1)] == [b"after"]
         made.pool.pause(PLACE)
         await made.pool.remove(PLACE)
