@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 from typing import Any
 
 import pytest
@@ -119,8 +120,10 @@ async def test_a_torn_tail_is_waited_for(rig: Any, scripted_log: Any) -> None:
         log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
         lane = r.add()
         assert await r.take(lane, 2) == [b"before 1", b"before 2"]
-        await asyncio.sleep(0.2)
-        assert len(r.broker.requests) < 40
+        began, before = time.monotonic(), len(r.broker.requests)
+        await r.until(lambda: len(r.broker.requests) >= before + 8)
+        # Each pause is at least half of the shortest back-off, and they grow; fetches that make sure come on top.
+        assert time.monotonic() - began > 4 * 0.005 / 2
         assert len(r.broker.fetches(OffsetsRequest)) == 1
         assert r.listener.events == []
         log.segments[0] += AFTER[15:]
