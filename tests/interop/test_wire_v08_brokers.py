@@ -304,7 +304,9 @@ async def test_every_version_that_a_broker_serves(
     except MissingRuntimeError as error:
         missing(str(error))
     zookeeper = None if release.kraft else zk_root
-    async with KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, partitions=1) as broker:
+    config = {"delete.topic.enable": "true"}
+    broker = KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, partitions=1, config=config)
+    async with broker:
         wire = Wire(broker.port, release.number)
         try:
             wire.learn()
@@ -321,4 +323,4 @@ async def test_every_version_that_a_broker_serves(
             wire.close()
         served = {(key, one) for key, versions in wire.ranges.items() for one in versions}
         assert wire.done >= served
-        assert len(served) > 25
+        assert len(served) > 20
