@@ -54,6 +54,20 @@ def smallest_of(steps: Iterable[Step]) -> int:
     return sum(step.layout.size if isinstance(step, Run) else step.codec.smallest for step in steps)
 
 
+#: `at` is the number of the step that is under way, for the errors.
+_READER = """
+def read(data, position, budget):
+    at = 0
+    try:{steps}
+        pass
+    except FrameError as error:
+        raise FrameError(NAMES[at] + ": " + str(error)) from None
+    except ENDED:
+        raise FrameError(NAMES[at] + ": the message ends before or within it") from None
+    return {{{items}}}, position
+"""
+
+
 def structure_reader(steps: Sequence[Step]) -> Reader:
     """The reader of a structure: a dict by the names of its fields.
 
@@ -76,20 +90,6 @@ def structure_reader(steps: Sequence[Step]) -> Reader:
     exec(_READER.format(steps="".join(f"\n        {line}" for line in lines), items=", ".join(items)), scope)  # noqa: S102
     read: Reader = scope["read"]
     return read
-
-
-#: `at` is the number of the step that is under way, for the errors.
-_READER = """
-def read(data, position, budget):
-    at = 0
-    try:{steps}
-        pass
-    except FrameError as error:
-        raise FrameError(NAMES[at] + ": " + str(error)) from None
-    except ENDED:
-        raise FrameError(NAMES[at] + ": the message ends before or within it") from None
-    return {{{items}}}, position
-"""
 
 
 def rows_reader(run: Run, count: Reader) -> Reader:
@@ -159,27 +159,28 @@ def _misfit(run: Run, value: dict[str, Any]) -> EncodeError:
 class _Adjuster:
     """Makes a value have exactly the fields of a version: defaults for what it lacks, without what may be ignored."""
 
-    __slots__ = ("_others", "_tags", "_version", "_wanted", "known")
+    __slots__ = ("_defaults", "_kept", "_others", "_tags", "_version", "known")
 
     def __init__(self, fields: Iterable[Field], version: int, *, tags: bool) -> None:
         fields = tuple(fields)
+        own = {field.name: field for field in fields if field.in_version(version)}
+        self.known = frozenset(own)
         self._version = version
         self._tags = tags
-        self._wanted = {field.name: field for field in fields if field.in_version(version)}
-        self._others = {field.name: field for field in fields if field.name not in self._wanted}
-        self.known = frozenset(self._wanted)
+        self._kept = self.known | {UNKNOWN_TAGS} if tags else self.known
+        self._defaults = {name: field.default for name, field in own.items() if field.default is not REQUIRED}
+        self._others = {field.name: field for field in fields if field.name not in own}
 
     def adjust(self, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value.keys() - self.known:
-            self._check_other(name, value[name])
-        complete = {}
-        for name, field in self._wanted.items():
-            content = value.get(name, field.default)
-            if content is REQUIRED:
-                raise EncodeError(f"{name}: is missing, and has no default")
-            complete[name] = content
-        if self._tags and UNKNOWN_TAGS in value:
-            complete[UNKNOWN_TAGS] = value[UNKNOWN_TAGS]
+        strange = value.keys() - self.known
+        if strange:
+            for name in strange:
+                self._check_other(name, value[name])
+            value = {name: content for name, content in value.items() if name in self._kept}
+        complete = self._defaults | value
+        if not complete.keys() >= self.known:
+            missing = ", ".join(sorted(self.known - complete.keys()))
+            raise EncodeError(f"{missing}: is missing, and has no default")
         return complete
 
     def _check_other(self, name: str, content: Any) -> None:
