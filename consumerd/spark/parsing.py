@@ -10,6 +10,7 @@ quarantined row.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +34,9 @@ REASON: Final = "reason"
 _PARSED: Final = "__parsed"
 #: More bytes than a value can have.
 _REST: Final = (1 << 31) - 1
+#: An Avro int, and bytes that no record is followed by.
+_HEAD: Final = b"\x02"
+_TAIL: Final = b"\xd7\x1eend of\x8a\xf0"
 _BROKEN: Final = "__broken"
 #: Years 1 to 9999, in microseconds since 1970: what Spark's timestamps can be shown as.
 _FIRST_MICROS: Final = -62_135_596_800_000_000
@@ -124,7 +128,11 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - few pipelines need it
 
     assert spec.avro_schema is not None
-    schema = avro_text(spec.avro_schema)
+    # Bytes that are no record come out as one of nulls, and what follows a record is not looked at. Between two things
+    # that are known neither can go unnoticed.
+    parts = [{"name": "head", "type": "int"}, {"name": "record", "type": json.loads(avro_text(spec.avro_schema))}]
+    parts.append({"name": "tail", "type": {"type": "fixed", "name": "consumerd_tail", "size": len(_TAIL)}})
+    schema = json.dumps({"type": "record", "name": "consumerd_framed", "fields": parts})
     data: Column = F.col("value")
     reasons = []
     if spec.avro_prefix == "confluent":
@@ -136,9 +144,11 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
         reasons.append(F.when(~marked, F.lit("the message is not in single-object encoding")))
         data = F.substring(data, 11, _REST)
     found = F.col(_PARSED)
-    reasons.append(F.when(found.isNull(), F.lit("the message is not a record of the Avro schema")))
-    read = frame.withColumn(_PARSED, from_avro(data, schema, {"mode": "PERMISSIVE"}))
-    return _Reading(read, _raw(found, spec), reasons)
+    whole = F.coalesce(found.getField("tail") == F.lit(_TAIL), F.lit(False))
+    reasons.append(F.when(~whole, F.lit("the message is not a record of the Avro schema")))
+    framed = F.concat(F.lit(_HEAD), data, F.lit(_TAIL))
+    read = frame.withColumn(_PARSED, from_avro(framed, schema, {"mode": "PERMISSIVE"}))
+    return _Reading(read, _raw(found.getField("record"), spec), reasons)
 
 
 def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:

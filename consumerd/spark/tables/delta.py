@@ -14,24 +14,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.packages import DELTA_PACKAGE, DELTA_SETTINGS
 from consumerd.spark.tables.errors import TableOwnedError, TableSchemaError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import BATCH, with_batch
 from consumerd.spark.tables.table import CompactResult, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
-#: The jar that goes with the pyspark that is locked; to be added to `spark.jars.packages`.
-PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-#: What a session needs from its start on to read and write Delta.
-SESSION: Final[Mapping[str, str]] = {
-    "spark.jars.packages": PACKAGE,
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 _OWNER: Final = "consumerd.writer"
 
 
@@ -43,7 +34,8 @@ class DeltaTable(Table):
         self.path, self._files = locate(spark, path, renames=False)
         self.path = self.path.rstrip("/")
         if "DeltaSparkSessionExtension" not in str(spark.conf.get("spark.sql.extensions", "")):
-            wanted = ", ".join(f"{key} = {value}" for key, value in SESSION.items())
+            settings = {"spark.jars.packages": DELTA_PACKAGE, **DELTA_SETTINGS}
+            wanted = ", ".join(f"{key}={value}" for key, value in settings.items())
             raise ConfigError(f"this Spark session cannot do Delta: start it with {wanted}.")
 
     @property

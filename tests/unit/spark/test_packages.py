@@ -3,7 +3,6 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import pyspark
 import pytest
 
 from consumerd.errors import ConfigError
@@ -29,9 +28,9 @@ def test_json_and_parquet_need_nothing(tmp_path: Path) -> None:
     assert needs_of(pipelines(tmp_path), {}) == packages.Needs()
 
 
-def test_avro_needs_the_jar_of_this_spark(tmp_path: Path) -> None:
+def test_avro_needs_a_jar(tmp_path: Path) -> None:
     avro = pipelines(tmp_path, parse="avro")
-    assert needs_of(avro, {}).packages == (f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}",)
+    assert needs_of(avro, {}).packages == ("org.apache.spark:spark-avro_2.13:4.1.1",)
     assert needs_of(avro, {}).config == {}
     there = {"spark.jars": "/opt/x.jar,hdfs://nn/jars/spark-avro_2.13-4.2.0.jar"}
     assert needs_of(avro, there).packages == ()
@@ -41,15 +40,14 @@ def test_avro_needs_the_jar_of_this_spark(tmp_path: Path) -> None:
 def test_a_jar_in_sparks_own_folder_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     (tmp_path / "jars").mkdir()
-    (tmp_path / "jars" / f"spark-avro_2.13-{pyspark.__version__}.jar").touch()
+    (tmp_path / "jars" / "spark-avro_2.13-4.2.0.jar").touch()
     assert needs_of(pipelines(tmp_path, parse="avro"), {}).packages == ()
 
 
 def test_delta_needs_a_jar_for_this_spark_and_its_settings(tmp_path: Path) -> None:
     delta = pipelines(tmp_path, table_format="delta")
     found = needs_of(delta, {})
-    spark = ".".join(pyspark.__version__.split(".")[:2])
-    assert found.packages == (f"io.delta:delta-spark_{spark}_2.13:{metadata.version('delta-spark')}",)
+    assert found.packages == ("io.delta:delta-spark_4.2_2.13:4.4.0",)
     assert found.config["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
     mine = {"spark.sql.extensions": "my.Own,io.delta.sql.DeltaSparkSessionExtension"}
     assert set(needs_of(delta, mine).config) == {"spark.sql.catalog.spark_catalog"}
