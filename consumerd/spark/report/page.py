@@ -47,13 +47,28 @@ def render(facts: Facts) -> str:
         landed=landed,
         version=consumerd.__version__,
         throughput=plot_throughput(landed) if landed.intervals else None,
-        lag=plot_lag(facts.progress.batches) if any(one.behind is not None for one in facts.progress.batches) else None,
+        busy=_busy(facts),
+        known=[one.behind for one in facts.progress.batches if one.behind is not None],
+        lag=plot_lag(facts.progress.batches) if _has_lag(facts) else None,
         sizes=plot_sizes(landed.sizes) if landed.sizes.classes else None,
         percentiles=[(share, landed.sizes.percentile(share)) for share in PERCENTILES] if landed.sizes.classes else [],
         verdict=verdict(facts.reconciled),
         checks=checks[:MAX_PARTITIONS],
         top_reasons=TOP_REASONS,
     )
+
+
+def _busy(facts: Facts) -> float | None:
+    """Seconds that all of bronze's batches took together; None where the history does not have each of them."""
+    batches = facts.progress.batches
+    seconds = sum(one.seconds for one in batches)
+    return seconds if seconds and len(batches) == facts.landed.batches else None
+
+
+def _has_lag(facts: Facts) -> bool:
+    """Whether there is more to see than a dot, or a line at zero."""
+    known = [one.behind for one in facts.progress.batches if one.behind is not None]
+    return len(known) > 1 and any(known)
 
 
 def _inline(plot: Plot) -> Markup:

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from consumerd.spark.report.facts import CLASSES_PER_DOUBLING
-from consumerd.spark.report.wording import brief, brief_size, count, duration, size
+from consumerd.spark.report.wording import brief, brief_size, count, duration, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,7 +131,7 @@ def plot_lag(batches: Sequence[BatchProgress]) -> Plot:
 
     most = max(value for _, value in known)
     description = (
-        f"A line over {count(len(known))} batches: {size(known[0][1])} behind after the first, "
+        f"A line over {plural(len(known), 'batch', 'batches')}: {size(known[0][1])} behind after the first, "
         f"{size(most)} at most, {size(known[-1][1])} after the last."
     )
     return _plot("lag", "How far landing was behind", description, draw, height=2.6)

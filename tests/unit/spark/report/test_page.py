@@ -153,8 +153,18 @@ def test_one_batch_that_does_not_know_its_lag(facts: Facts) -> None:
     page = Page(render(replace(facts, landed=landed, progress=progress)))
     assert "The source does not tell where it ends" in page.text
     assert "0 2026-11-21 17:00:00 UTC 1.0 s unknown" in page.text
-    known = ProgressHistory((replace(progress.batches[0], behind=0),))
-    assert len(Page(render(replace(facts, landed=landed, progress=known))).all("svg")) == 3
+    known = ProgressHistory((replace(progress.batches[0], behind=5),))
+    page = Page(render(replace(facts, landed=replace(landed, batches=1), progress=known)))
+    assert len(page.all("svg")) == 2
+    assert "5 B behind the source's end after the only batch." in page.text
+    assert "The batches took 1.0 s together: 6,000 rows and 791.0 KiB of values a second." in page.text
+
+
+def test_lag_that_never_was_is_a_sentence(facts: Facts) -> None:
+    never = ProgressHistory(tuple(replace(batch, behind=0) for batch in facts.progress.batches))
+    page = Page(render(replace(facts, progress=never)))
+    assert "0 B behind the source's end after each of 60 batches." in page.text
+    assert len(page.all("svg")) == 2
 
 
 def test_partitions_with_findings_come_first(facts: Facts) -> None:
