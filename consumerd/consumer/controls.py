@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.consumer.partitions import OwnedPartitions
-    from consumerd.fetch import FetchPool
-    from consumerd.offsets import ZooKeeperOffsetStore
+    from consumerd.consumer.seams import OffsetStore, PartitionPool
     from consumerd.partition import TopicPartition
 
 
 class PartitionControls:
     """Of one running member. Where a partition must be ours, NotAssignedError is raised if it is not, or not yet."""
 
-    def __init__(self, partitions: OwnedPartitions, pool: FetchPool, store: ZooKeeperOffsetStore) -> None:
+    def __init__(self, partitions: OwnedPartitions, pool: PartitionPool, store: OffsetStore) -> None:
         self._partitions = partitions
         self._pool = pool
         self._store = store

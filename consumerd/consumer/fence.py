@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.consumer.seams import Lease
+    from consumerd.ports import Clock
 
 
 class Fence:
     """Guards the hand-over of all partitions of a member. `margin` in seconds."""
 
-    def __init__(self, zk: ZooKeeper, clock: Clock, margin: float) -> None:
-        self._zk = zk
+    def __init__(self, lease: Lease, clock: Clock, margin: float) -> None:
+        self._lease = lease
         self._clock = clock
         self._margin = margin
         self._gate = asyncio.Event()
@@ -30,11 +31,11 @@ class Fence:
     @property
     def margin(self) -> float:
         """Seconds of lease that must be left; less than half of the granted session timeout, however short that is."""
-        return min(self._margin, self._zk.session_timeout / 4)
+        return min(self._margin, self._lease.session_timeout / 4)
 
     def allows(self, session_id: int) -> bool:
         """Whether partitions claimed on `session_id` may be handed over now."""
-        return self._gate.is_set() and self._zk.session_id == session_id and self._zk.lease_left() > self.margin
+        return self._gate.is_set() and self._lease.session_id == session_id and self._lease.lease_left() > self.margin
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +63,7 @@ class Fence:
         """Call `expired()` each time the lease runs out while something may be in a handler's hands. Runs for ever."""
         ran_out = False
         while True:
-            left = self._zk.lease_left() - self.margin
+            left = self._lease.lease_left() - self.margin
             if left <= 0 and not ran_out:
                 expired()
             ran_out = left <= 0

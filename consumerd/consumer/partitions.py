@@ -22,6 +22,7 @@ from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
+from consumerd.offsets import OffsetsUnavailableError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
+    from consumerd.consumer.seams import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.consumer.stats import ConsumerStats
-    from consumerd.fetch import ByteBudget, FetchPool
-    from consumerd.offsets import ZooKeeperOffsetStore
+    from consumerd.fetch import ByteBudget
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
@@ -76,9 +77,9 @@ class OwnedPartitions:
     def __init__(
         self,
         settings: ConsumerSettings,
-        pool: FetchPool,
+        pool: PartitionPool,
         budget: ByteBudget,
-        store: ZooKeeperOffsetStore,
+        store: OffsetStore,
         handler: PartitionedHandler,
         fence: Fence,
         clock: Clock,
@@ -281,9 +282,9 @@ class OwnedPartitions:
     async def _commit(self, owned: list[_Owned]) -> None:
         try:
             await self._write(owned)
-        except (NotConnected, ConnectionLost, SessionChanged) as error:
+        except (NotConnected, ConnectionLost, SessionChanged, OffsetsUnavailableError) as error:
             log.warning("commit_postponed", partitions=len(owned), error=str(error))
-        except ZooKeeperError as error:
+        except (ZooKeeperError, BrokerError) as error:
             self._failed(error)
 
     async def _write(self, owned: list[_Owned]) -> None:
@@ -297,7 +298,7 @@ class OwnedPartitions:
             positions = {tp: each.work.position for tp, each in moved.items() if each.work is not None}
             try:
                 result = await self._store.commit(positions, session_id=session_id)
-            except ZooKeeperError:
+            except (ZooKeeperError, BrokerError):
                 self._stats.failed_commits += len(positions)
                 raise
             for partition in result.committed:

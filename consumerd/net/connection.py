@@ -1,8 +1,8 @@
 """One pipelined connection to a broker: requests go out as they come, answers come back in the same order.
 
 Strategy. Kafka 0.7 has no correlation id: an answer belongs to the oldest request that still waits (golden notes, 1);
-later brokers send one and keep the order all the same. So the whole state is a queue of waiting futures beside a `FrameReceiver`, and one rule guards it: *the queue is popped
-by a complete frame and by nothing else*.
+later brokers send one and keep the order all the same. So the whole state is a queue of waiting futures beside a
+`FrameReceiver`, and one rule guards it: *the queue is popped by a complete frame and by nothing else*.
 
 - A request enters the queue in the same step in which its bytes are given to the transport; a lock that is fair by
   order of arrival lets writers through, so concurrent callers keep their order also while the socket is full.

@@ -1,16 +1,22 @@
-"""A Jafka broker, producers and members of groups in JVMs, against our ZooKeeper."""
+"""Brokers, producers and members of groups of other projects, in JVMs, against our ZooKeeper."""
 
 from __future__ import annotations
 
+import functools
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
 from kazoo.client import KazooClient
 
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.clock import SystemClock
 from consumerd.embedded import JavaRuntime, MissingRuntimeError
 from consumerd.embedded.jafka import JafkaBroker, jafka_jars
 from consumerd.embedded.jafka_clients import JafkaMember, JafkaProducer, compile_java
+from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.net import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -114,3 +120,53 @@ def jafka_producer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Pa
     yield start
     for producer in producers:
         producer.kill()
+
+
+class KafkaFactory(Protocol):
+    """Starts a real Kafka broker of `version`; further arguments are those of `KafkaBroker`."""
+
+    async def __call__(self, version: str, **arguments: Any) -> KafkaBroker: ...
+
+
+@pytest.fixture
+def kafka(
+    java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+) -> Iterator[KafkaFactory]:
+    """Brokers end with the test. With ZooKeeper they share one chroot: they form a cluster."""
+    brokers: list[KafkaBroker] = []
+
+    async def start(version: str, **arguments: Any) -> KafkaBroker:
+        release = RELEASES[version]
+        try:
+            jars = kafka_jars(release)
+        except MissingRuntimeError as error:
+            missing(str(error))
+        arguments.setdefault("broker_id", len(brokers) + 1)
+        zookeeper = None if release.kraft else zk_root
+        folder = tmp_path / f"kafka-{len(brokers)}"
+        broker = KafkaBroker(folder, release, zookeeper, java=java, jars=jars, **arguments)
+        brokers.append(broker)
+        await broker.start()
+        return broker
+
+    yield start
+    for broker in brokers:
+        broker.kill()
+
+
+class ClientFactory(Protocol):
+    """A client of the cluster that `brokers` are of; `async with` closes it."""
+
+    def __call__(self, *brokers: KafkaBroker) -> ClusterClient: ...
+
+
+@pytest.fixture
+def cluster_client() -> ClientFactory:
+    def make(*brokers: KafkaBroker) -> ClusterClient:
+        settings = ClientSettings(retry_timeout=20)
+        clock = SystemClock()
+        opener = ChannelOpener(functools.partial(connect, settings=settings.connection), settings, clock)
+        bootstrap = [("127.0.0.1", broker.port) for broker in brokers]
+        return ClusterClient(bootstrap, opener, settings, clock=clock, rng=random.Random(1))
+
+    return make

@@ -68,7 +68,7 @@ class Setup:
         self.budget = ByteBudget(1 << 20)
         self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
         self.stats = ConsumerStats()
-        self.fence = Fence(self.lease, SystemClock(), 0.5)  # type: ignore[arg-type]  # only what it looks at
+        self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
         self.fence.open()
         sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
         self.work = PartitionWork(
@@ -270,7 +270,7 @@ async def test_a_reset_backwards_takes_the_position_with_it(setups: list[Setup])
 @pytest.mark.asyncio
 async def test_the_fence_tells_once_when_the_lease_runs_out() -> None:
     lease = Lease(left=0.55)
-    fence = Fence(lease, SystemClock(), 0.5)  # type: ignore[arg-type]
+    fence = Fence(lease, SystemClock(), 0.5)
     told: list[float] = []
     rang = asyncio.Event()
 
@@ -291,4 +291,4 @@ async def test_the_fence_tells_once_when_the_lease_runs_out() -> None:
 
 
 def test_the_margin_never_eats_a_short_session_up() -> None:
-    assert Fence(Lease(session_timeout=1.0), SystemClock(), 0.5).margin == 0.25  # type: ignore[arg-type]
+    assert Fence(Lease(session_timeout=1.0), SystemClock(), 0.5).margin == 0.25

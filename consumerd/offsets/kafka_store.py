@@ -1,0 +1,183 @@
+"""Offsets in Kafka: OFFSET_COMMIT and OFFSET_FETCH, asked of the group's coordinator.
+
+Strategy: one request for all partitions. A member of a group that the broker coordinates sends its generation and id
+with every commit, and the broker refuses those of a member that has been thrown out: then everything that was to be
+committed is lost, as with an owner node that is gone. Without a membership (fixed partitions, tools) there is nothing
+to fence by. What passes by itself (a coordinator that moves, loads, or is away) comes out as OffsetsUnavailableError.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from consumerd.client import BrokerRefusedError, error_of
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.offsets.errors import OffsetsUnavailableError
+from consumerd.offsets.store import CommitResult
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.client import ClusterClient
+
+#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and ask for one group.
+FIRST_VERSION: Final = 1
+LAST_COMMIT_VERSION: Final = 9
+LAST_FETCH_VERSION: Final = 7
+#: Answers that mean that somebody else has the partitions by now.
+THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+#: Answers that mean that another broker coordinates the group.
+MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
+#: They pass when the rebalance does, or the transaction that holds an offset back.
+_PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, 88})
+_NO_OFFSET: Final = -1
+
+
+class Membership(Protocol):
+    """Who commits, in a group that the broker coordinates."""
+
+    @property
+    def session_id(self) -> int:
+        """Changes with every generation; 0 when there is none."""
+        ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def instance_id(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group committed for a partition; `metadata` is any text that was kept with it."""
+
+    offset: int
+    metadata: str | None = None
+
+
+class KafkaOffsetStore:
+    """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        group: str,
+        membership: Membership | None = None,
+        *,
+        metadata: str | None = "",
+        retention: float | None = None,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._membership = membership
+        self._metadata = metadata
+        self._retention_ms = -1 if retention is None else int(retention * 1000)
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
+        found = await self.read(partitions)
+        return {partition: committed.offset for partition, committed in found.items()}
+
+    async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
+        """As `load`, with the metadata; None for all that the group committed (since 0.10.2)."""
+        topics: list[dict[str, Any]] | None = None
+        channel = await self._channel()
+        version = channel.versions.pick(
+            OFFSET_FETCH, at_least=FIRST_VERSION if partitions is not None else 2, at_most=LAST_FETCH_VERSION
+        )
+        if partitions is not None:
+            by_topic: defaultdict[str, list[int]] = defaultdict(list)
+            for partition in partitions:
+                by_topic[partition.topic].append(partition.partition)
+            topics = [
+                {"topic": topic, "partitions": [{"partition": n} for n in numbers] if version < 2 else numbers}
+                for topic, numbers in by_topic.items()
+            ]
+        what = f"the offsets of group {self._group!r} cannot be read"
+        answer = await self._ask(OFFSET_FETCH, {"group_id": self._group, "topics": topics}, version, what)
+        self._raise(answer.get("error_code", 0), what)
+        found = {}
+        for topic in answer["responses"]:
+            for part in topic["partition_responses"]:
+                if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # how 0.8 says that there is none
+                    continue
+                self._raise(part["error_code"], what)
+                if part["offset"] != _NO_OFFSET:
+                    partition = TopicPartition.numbered(topic["topic"], part["partition"])
+                    found[partition] = CommittedOffset(part["offset"], part["metadata"])
+        return found
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """Store the positions of partitions that were assigned in the generation of `session_id`.
+
+        Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
+        safe), and BrokerRefusedError for what will not pass.
+        """
+        membership = self._membership
+        if membership is not None and membership.session_id != session_id:
+            return CommitResult(frozenset(), frozenset(positions))
+        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for partition, offset in positions.items():
+            entry = {"partition": partition.partition, "offset": offset, "metadata": self._metadata}
+            by_topic[partition.topic].append(entry)
+        channel = await self._channel()
+        version = channel.versions.pick(OFFSET_COMMIT, at_least=FIRST_VERSION, at_most=LAST_COMMIT_VERSION)
+        body = {
+            "group_id": self._group,
+            "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
+            "member_id": "" if membership is None else membership.member_id,
+            "retention_time": self._retention_ms,
+            "topics": [{"topic": topic, "partitions": parts} for topic, parts in by_topic.items()],
+        }
+        if membership is not None and membership.instance_id is not None:
+            body["group_instance_id"] = membership.instance_id
+        what = f"the offsets of group {self._group!r} cannot be written"
+        answer = await self._ask(OFFSET_COMMIT, body, version, what)
+        committed, lost = set(), set()
+        for topic in answer["responses"]:
+            for part in topic["partition_responses"]:
+                partition = TopicPartition.numbered(topic["topic"], part["partition"])
+                if part["error_code"] in THROWN_OUT:
+                    lost.add(partition)
+                    continue
+                self._raise(part["error_code"], what)
+                committed.add(partition)
+        return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()))
+
+    async def _channel(self) -> Any:
+        try:
+            return await self._client.node_channel(await self._client.coordinator(self._group))
+        except BrokerRefusedError as error:
+            if not error.retriable:
+                raise
+            raise OffsetsUnavailableError(str(error)) from error
+        except BrokerError as error:
+            self._client.forget_coordinator(self._group)
+            raise OffsetsUnavailableError(str(error)) from error
+
+    async def _ask(self, api: Any, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
+        try:
+            return await self._client.call_coordinator(self._group, api, body, version=version)
+        except (ConnectError, ConnectionClosedError) as error:
+            raise OffsetsUnavailableError(f"{what}: {error}") from error
+
+    def _raise(self, code: int, what: str) -> None:
+        """Raise what `code` stands for, if anything."""
+        error = error_of(code, what)
+        if error is None:
+            return
+        if code in MOVED:
+            self._client.forget_coordinator(self._group)
+        if error.retriable or code in _PASSING:
+            raise OffsetsUnavailableError(str(error))
+        raise error
