@@ -31,14 +31,33 @@ class OffsetLog:
 
         Raises CheckpointError.
         """
-        path = f"{self.path}/{batch}"
-        data = self._files.read(path)
+        lines = self._lines(batch)
+        return None if lines is None or lines[2] == "-" else self._parsed(batch, lines[2])
+
+    def watermark(self, batch: int) -> int | None:
+        """The watermark that a batch ran with, in milliseconds since 1970; None where Spark forgot. Raises as `end`."""
+        lines = self._lines(batch)
+        if lines is None:
+            return None
+        found = self._parsed(batch, lines[1])
+        watermark = found.get("batchWatermarkMs") if isinstance(found, dict) else None
+        return watermark if isinstance(watermark, int) else None
+
+    def _lines(self, batch: int) -> list[str] | None:
+        data = self._files.read(f"{self.path}/{batch}")
         if data is None:
             return None
         lines = data.decode(errors="replace").splitlines()
         if len(lines) < 3 or not lines[0].startswith("v"):
-            raise CheckpointError(f"{path} is no entry of an offset log: restore the checkpoint from a backup.")
+            raise CheckpointError(
+                f"{self.path}/{batch} is no entry of an offset log: restore the checkpoint from a backup."
+            )
+        return lines
+
+    def _parsed(self, batch: int, line: str) -> Any:
         try:
-            return None if lines[2] == "-" else json.loads(lines[2])
+            return json.loads(line)
         except ValueError as error:
-            raise CheckpointError(f"{path} holds no offsets ({error}): restore the checkpoint from a backup.") from None
+            raise CheckpointError(
+                f"{self.path}/{batch} holds no offsets ({error}): restore the checkpoint from a backup."
+            ) from None
