@@ -82,12 +82,21 @@ def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Eve
                 return False
             recorder.poll()
         end = time.monotonic() + grace
+        at_work = _ended(query)
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+            if _ended(query) != at_work:
+                break  # between two batches; while there is more to do, the trigger itself never rests
             query.awaitTermination(_TURN / 5)  # type: ignore[arg-type]  # as above
         return True
     finally:
         recorder.poll()
         query.stop()
+
+
+def _ended(query: StreamingQuery) -> int | None:
+    """The number of the last batch that ended."""
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])
 
 
 @contextmanager

@@ -1,0 +1,144 @@
+"""The stream over a Parquet table, without a session: what is handed out, and what is read of it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from consumerd.spark.tables import TableCorruptError, TableError, batch_stream
+from consumerd.spark.tables.batch_reading import read_part
+from consumerd.spark.tables.batch_stream import BatchStream, BatchStreamReader, Part, Parts, pack
+from consumerd.spark.tables.layout import batch_name, merged_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("at", TimestampType()),
+        StructField("later", StringType()),
+        StructField("batch", LongType()),
+    ]
+)
+NOON = datetime(2011, 1, 14, 12, tzinfo=UTC)
+
+
+def write(folder: Path, batches: dict[int, list[int]], *, group: int = 1000, file: str = "part-0.parquet") -> None:
+    """A file as Spark writes it by default: timestamps as INT96."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [(each, batch) for batch, numbers in batches.items() for each in numbers]
+    table = pa.table(
+        {
+            "id": pa.array([row[0] for row in rows], pa.int32()),
+            "at": pa.array([NOON] * len(rows), pa.timestamp("us", tz="UTC")),
+            "batch": pa.array([row[1] for row in rows], pa.int64()),
+        }
+    )
+    pq.write_table(table, folder / file, row_group_size=group, use_deprecated_int96_timestamps=True)
+
+
+def reader_of(table: Path, limit: int | None = None) -> BatchStreamReader:
+    options = {"path": str(table)} | ({} if limit is None else {"batchesPerTrigger": str(limit)})
+    return BatchStream(options).streamReader(SCHEMA)
+
+
+def ids(reader: BatchStreamReader, after: int, to: int) -> list[int]:
+    found: list[int] = []
+    for parts in reader.partitions({"batch": after}, {"batch": to}):
+        for rows in reader.read(parts):
+            assert rows.schema.names == ["id", "at", "later", "batch"]
+            assert set(rows.column("later").to_pylist()) == {None}
+            assert set(rows.column("at").to_pylist()) == {NOON}
+            found += rows.column("id").to_pylist()
+    return sorted(found)
+
+
+def test_batches_are_handed_out_by_number(tmp_path: Path) -> None:
+    tmp_path.joinpath("_staging").mkdir()
+    reader = reader_of(tmp_path, 2)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    for batch in range(5):
+        write(tmp_path / batch_name(batch), {batch: [batch]})
+    assert reader.getDefaultReadLimit() == ReadMaxFiles(2)
+    assert reader_of(tmp_path).getDefaultReadLimit() == ReadAllAvailable()
+    assert reader.latestOffset(start, ReadMaxFiles(2)) == {"batch": 1}
+    assert reader.latestOffset({"batch": 3}, ReadMaxFiles(2)) == {"batch": 4}
+    assert reader.reportLatestOffset() == {"batch": 4}
+    reader.prepareForTriggerAvailableNow()
+    write(tmp_path / batch_name(5), {5: [5]})
+    assert reader.latestOffset({"batch": 0}, ReadAllAvailable()) == {"batch": 4}
+    assert reader.latestOffset({"batch": 4}, ReadAllAvailable()) == {"batch": 4}
+    assert ids(reader, 1, 3) == [2, 3]
+    assert reader.partitions({"batch": 4}, {"batch": 4}) == []
+
+
+def test_a_merged_folder_is_read_through_the_numbers_of_its_rows(tmp_path: Path) -> None:
+    batches = {batch: [batch * 10 + n for n in range(10)] for batch in range(6)}
+    write(tmp_path / merged_name(0, 3), {batch: batches[batch] for batch in (2, 0, 3, 1)}, group=7)
+    for batch in range(3, 6):
+        write(tmp_path / batch_name(batch), {batch: batches[batch]})
+    reader = reader_of(tmp_path)
+    for after in range(-1, 6):
+        for to in range(after, 6):
+            expected = [each for batch in range(after + 1, to + 1) for each in batches[batch]]
+            assert ids(reader, after, to) == expected
+
+
+def test_shares_of_a_large_file_are_all_of_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / batch_name(0), {0: list(range(1000))}, group=64)
+    size = (tmp_path / batch_name(0) / "part-0.parquet").stat().st_size
+    monkeypatch.setattr(batch_stream, "TASK_BYTES", size // 5)
+    reader = reader_of(tmp_path)
+    assert len(reader.partitions({"batch": -1}, {"batch": 0})) == 5
+    assert ids(reader, -1, 0) == list(range(1000))
+
+
+def test_rows_are_held_a_few_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / batch_name(0)
+    folder.mkdir()
+    rng = random.Random(3)
+    values = [rng.randbytes(200_000) for _ in range(100)]
+    table = pa.table({"value": pa.array(values, pa.binary()), "batch": pa.array([0] * 100, pa.int64())})
+    pq.write_table(table, folder / "part-0.parquet")
+    schema = StructType([StructField("value", BinaryType()), StructField("batch", LongType())])
+    sizes = [rows.nbytes for rows in read_part(Part(str(folder / "part-0.parquet"), 0, 1, 0, 0), schema)]
+    assert max(sizes) < 5 << 20
+    assert sum(sizes) > 20_000_000
+
+
+def test_small_files_share_a_task() -> None:
+    parts = [(Part(str(n), 0, 1, 0, 0), size) for n, size in enumerate([10, 20, 80, 100, 5, 5, 200])]
+    assert [[int(each.path) for each in packed] for packed in pack(parts, 100)] == [[0, 1], [2], [3], [4, 5], [6]]
+    assert pack([], 100) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "sentence"),
+    [(None, TableError, "a compaction removed"), (b"PAR1 and no more", TableCorruptError, "is not a Parquet file")],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, content: bytes | None, error: type[Exception], sentence: str
+) -> None:
+    path = tmp_path / "part-0.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    parts: Any = Parts((Part(str(path), 0, 1, 0, 0),))
+    with pytest.raises(error, match=sentence) as caught:
+        list(reader_of(tmp_path).read(parts))
+    assert str(path) in str(caught.value)
+
+
+def test_a_column_of_another_type_is_told(tmp_path: Path) -> None:
+    table = pa.table({"id": pa.array(["x"]), "batch": pa.array([0], pa.int64())})
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(TableCorruptError, match="column id is not what the table declares"):
+        list(read_part(Part(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA))
