@@ -47,12 +47,22 @@ class Deal(NamedTuple):
 
 def deal(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Deal:
     """Order both sides and divide. `streams` lists (consumer id, number of streams), in any order."""
+    ordered = sorted(partitions, key=lambda partition: partition.name)
+    return divide(ordered, sorted_streams(streams))
+
+
+def sorted_streams(streams: Iterable[tuple[str, int]]) -> list[Stream]:
+    """The streams in their order. `streams` lists (consumer id, number of streams), in any order."""
     names = sorted(
         (java_order(f"{consumer}-{number}"), consumer, number) for consumer, count in streams for number in range(count)
     )
-    ordered = sorted(partitions, key=lambda partition: partition.name)
-    share, extra = divmod(len(ordered), len(names)) if names else (0, 0)
-    return Deal(ordered, [(consumer, number) for _, consumer, number in names], share, extra)
+    return [(consumer, number) for _, consumer, number in names]
+
+
+def divide(partitions: list[TopicPartition], streams: list[Stream]) -> Deal:
+    """Divide what is in order already."""
+    share, extra = divmod(len(partitions), len(streams)) if streams else (0, 0)
+    return Deal(partitions, streams, share, extra)
 
 
 def assign_topic(partitions: Iterable[TopicPartition], streams: Iterable[tuple[str, int]]) -> Assignment:
