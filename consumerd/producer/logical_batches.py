@@ -1,0 +1,146 @@
+"""Messages of one partition on their way: the batch that is filled, and those that wait to be sent.
+
+Strategy: one batch is open at a time; it is sealed when it is full or has waited long enough. Sealed ones are sent in
+order, one at a time, so that retries never change the order. What a message becomes is asked of its batch: no future
+per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from consumerd.partition import TopicPartition
+    from consumerd.wire.v08.records import Headers
+
+#: What a message costs beside key and value, at most: a header of magic 1, or of a record with its varints.
+OVERHEAD = 36
+
+
+class Delivered(NamedTuple):
+    """Where a message went. `offset` is None where nobody told it (acks 0, or a batch that was there already).
+
+    `timestamp`: the broker's, in milliseconds, where the topic takes the time of appending, else -1.
+    """
+
+    partition: TopicPartition
+    offset: int | None
+    timestamp: int
+
+
+class Delivery:
+    """What will have become of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known."""
+        return self._batch.outcome.done()
+
+    def __await__(self) -> Generator[object, None, Delivered]:
+        base, timestamp = yield from asyncio.shield(self._batch.outcome).__await__()
+        offset = None if base is None else base + self._index
+        return Delivered(self._batch.partition, offset, timestamp)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Messages that go together. `outcome`: (offset of the first or None, timestamp of appending or -1)."""
+
+    partition: TopicPartition
+    due: float
+    outcome: asyncio.Future[tuple[int | None, int]]
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    headers: dict[int, Headers] = field(default_factory=dict)
+    size: int = 0
+    #: When it was first sent; None before.
+    first_sent: float | None = None
+    #: With which sequence number, by which producer; -1 where brokers do not count.
+    producer_id: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+
+    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> Delivery:
+        """One message more."""
+        index = len(self.values)
+        if headers:
+            self.headers[index] = headers
+        self.values.append(value)
+        self.keys.append(key)
+        self.timestamps.append(timestamp)
+        self.size += message_size(key, value, headers)
+        return Delivery(self, index)
+
+    def encode(self, magic: int, codec: Codec) -> bytes:
+        """The record set. Raises EncodeError for what the format cannot hold."""
+        if magic == 2:
+            return encode_record_batch(
+                self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
+                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
+            )  # fmt: skip
+        timestamps = self.timestamps if magic else -1
+        return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=timestamps)
+
+    def succeed(self, base: int | None, timestamp: int) -> None:
+        """The broker has it."""
+        if not self.outcome.done():
+            self.outcome.set_result((base, timestamp))
+
+    def fail(self, error: Exception) -> None:
+        """It will not be sent (again)."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+            self.outcome.exception()  # seen: nobody has to wait for a message
+
+
+def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes that a message adds to its batch, at most and before compression."""
+    size = OVERHEAD + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += 10 + 4 * len(name) + len(content or b"")
+    return size
+
+
+class PartitionQueue:
+    """The batches of one partition. `busy`: its first sealed batch is being sent."""
+
+    __slots__ = ("busy", "not_before", "open", "partition", "sealed", "sequence", "trouble")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self.busy = False
+        #: Failures in a row, and when to try again.
+        self.trouble = 0
+        self.not_before = 0.0
+        #: The number of the next message, where brokers count.
+        self.sequence = 0
+
+    def seal(self) -> None:
+        """The open batch takes no more."""
+        if self.open is not None:
+            self.sealed.append(self.open)
+            self.open = None
+
+    def ready_at(self, now: float) -> float | None:
+        """When its first batch may be sent, as far as this partition goes; None while there is none, or it is busy."""
+        if self.busy:
+            return None
+        if self.sealed:
+            return max(self.not_before, now)
+        return None if self.open is None else max(self.not_before, self.open.due)
