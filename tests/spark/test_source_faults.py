@@ -22,7 +22,7 @@ PROGRAM = """
 import sys
 from consumerd.spark.session import build_session
 
-spark = build_session("local[2,3]", config={"spark.log.level": "OFF"})
+spark = build_session("local[2,3]", config={"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "1"})
 frame = spark.read.format("consumerd").options(
     brokers="0=" + sys.argv[1], assign='{"clicks": ["0-0"]}', fetchSize="128k"
 ).load()

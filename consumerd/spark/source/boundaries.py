@@ -69,19 +69,20 @@ class Boundaries:
         self._reach = reach
         self._window = look
 
-    def around(self, known: int, wanted: int, *, bad_too: bool = False) -> Span | None:
+    def around(self, known: int, wanted: int, *, thorough: bool = False) -> Span | None:
         """The message that holds the byte at `wanted`, from the boundary `known` on; None where that is not sure.
 
-        `bad_too`: also follow the lengths of messages with a wrong CRC, as far as they lead.
+        `thorough`: believe the lengths of messages with a wrong CRC, too, and read everything from `known` on where
+        nothing else helps.
         """
+        start = known
         if wanted - known > self._reach + self._window:
             found = self._searched(known, wanted)
-            if isinstance(found, Span):
+            if isinstance(found, int):
+                start = found
+            elif not thorough:
                 return found
-            if found is None:
-                return None
-            known = found
-        stop = self._follow(known, wanted, bad_too=bad_too)
+        stop = self._follow(start, wanted, bad_too=thorough)
         if stop.at == wanted:
             return Span(wanted, wanted)
         return None if stop.end is None else Span(stop.at, stop.end)

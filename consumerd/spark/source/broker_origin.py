@@ -148,7 +148,7 @@ class BrokerOrigin:
         )
 
 
-def _close(clients: Mapping[object, BrokerClient]) -> None:
+def _close(clients: Mapping[tuple[str, int], BrokerClient]) -> None:
     for client in clients.values():
         client.close()
 

@@ -140,7 +140,7 @@ class SegmentLog:
         if segment is None or offset in (segment.start, segment.end):
             return offset if segment is not None else None
         with self.open_segment(self, segment) as place:
-            found = self._boundaries(place, segment).around(segment.start, offset, bad_too=True)
+            found = self._boundaries(place, segment).around(segment.start, offset, thorough=True)
         return None if found is None else found.start
 
     def limited(self, start: int, most: int) -> int:
@@ -154,8 +154,10 @@ class SegmentLog:
         known = max(start, segment.start)
         if wanted == segment.end or wanted == segment.start > start:
             return wanted
-        with self.open_segment(self, segment) as place:
-            found = self._boundaries(place, segment).around(known, wanted)
+        found = None
+        if not segment.whole:
+            with self.open_segment(self, segment) as place:
+                found = self._boundaries(place, segment).around(known, wanted)
         if found is not None and found.start is not None and found.start > start:
             return found.start
         if segment.start > start:

@@ -35,12 +35,15 @@ class Losses:
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
+        self._told: set[str] = set()
 
     def tell(self, what: str) -> None:
-        """Raise DataLossError, or go on."""
+        """Raise DataLossError, or go on; the same sentence is logged once."""
         if self._fail:
             raise DataLossError(f"{what}; start elsewhere, or with failOnDataLoss=false to go on without them")
-        log.warning("%s; going on without them", what)
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("%s; going on without them", what)
 
 
 def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:

@@ -122,7 +122,14 @@ def test_a_wrong_crc_ends_what_is_sure_unless_lengths_are_to_be_believed() -> No
     log = Log([encode_message(b"one"), bad, encode_message(b"two")])
     assert log.boundaries().around(BASE, log.bounds[1]) == Span(log.bounds[1], log.bounds[1])
     assert log.boundaries().around(BASE, log.bounds[2]) is None
-    assert log.boundaries().around(BASE, log.bounds[2], bad_too=True) == Span(log.bounds[2], log.bounds[2])
+    assert log.boundaries().around(BASE, log.bounds[2], thorough=True) == Span(log.bounds[2], log.bounds[2])
+
+
+def test_where_it_matters_everything_is_read() -> None:
+    log = Log([*mixed(1, 4000), encode_message(bytes(9000)), *mixed(2, 4000)])
+    inside = log.bounds[log.bounds.index(BASE + log.data.index(bytes(9000)) - 10)] + 8000
+    assert log.boundaries(**FAR).around(BASE, inside) is None
+    assert log.boundaries(**FAR).around(BASE, inside, thorough=True) == log.holding(inside)
 
 
 @pytest.mark.parametrize("sizes", [{}, FAR])

@@ -28,6 +28,7 @@ from consumerd.spark.source.archive_origin import OverlapError
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, PlaceError
 from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest, read_split
@@ -231,6 +232,9 @@ def test_packed_segments_are_read_whole(tmp_path: Path) -> None:
         plain.unlink()
     splits = plan(tmp_path, maxSplitBytes=100)
     assert ranges(splits) == [("0", 0, 500), ("0", 500, 1000)]
+    follower = Follower(read_options({"path": str(tmp_path), "subscribe": "t"}))
+    assert follower.latest({"t": {"0": 0}}, 700) == {"t": {"0": 500}}
+    assert follower.latest({"t": {"0": 0}}, 70) == {"t": {"0": 500}}
     assert values(splits) == [b"%d" % number * 20 for number in range(10, 20)] * 2
 
 
