@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from consumerd.spark.source import reading
 from consumerd.spark.source import rows as making
 from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError, SplitBoundaryError
@@ -282,3 +283,16 @@ def test_values_of_large_messages_are_not_copied(segment: SegmentWriter) -> None
     first, second = read_split(split, ReadRequest(("value",)))
     assert pa.total_allocated_bytes() - before < 1 << 20
     assert [len(batch.column(0)[0].as_py()) for batch in (first, second)] == [3 << 20, 3]
+
+
+def test_a_worker_settles_once_and_only_workers_do(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[None] = []
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(None))
+    monkeypatch.setattr(reading, "_settled", False)
+    split = segment(ONE)
+    read_rows(split)
+    assert not frozen
+    monkeypatch.setattr("pyspark.TaskContext.get", object)
+    read_rows(split)
+    read_rows(split)
+    assert len(frozen) == 1
