@@ -1,0 +1,195 @@
+"""Readers of one option's text each: `(name, text) -> value`, or an OptionError whose sentence names the option."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.errors import ConfigError
+from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.offsets import Position, parse_position
+from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
+from consumerd.storage.archive_names import Layout
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.v07 import validate_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_INT32: Final = 1 << 31
+_INT64: Final = 1 << 63
+_UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class OptionError(ConfigError):
+    """An option of the data source is missing, unknown, or has a value that it cannot have."""
+
+
+def read_text(name: str, value: str) -> str:
+    """Any text but blanks."""
+    if not value.strip():
+        raise OptionError(f"the option {name} is empty; give it a value or leave it out")
+    return value.strip()
+
+
+def read_boolean(name: str, value: str) -> bool:
+    """`true` or `false`."""
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise OptionError(f"the option {name} is {value!r}; it is true or false")
+    return lowered == "true"
+
+
+def whole_number(low: int, high: int) -> Callable[[str, str], int]:
+    """Reads a number from `low` up to, not including, `high`."""
+
+    def read(name: str, value: str) -> int:
+        text = value.strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) < high):
+            raise OptionError(f"the option {name} is {value!r}; it is a whole number from {low} to {high - 1}")
+        return int(text)
+
+    return read
+
+
+def byte_count(low: int) -> Callable[[str, str], int]:
+    """Reads a number of bytes of at least `low`, perhaps with a unit."""
+
+    def read(name: str, value: str) -> int:
+        text = value.strip().lower().removesuffix("b")
+        factor = _UNITS.get(text[-1:], 1)
+        digits = text[:-1] if text[-1:] in _UNITS else text
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and low <= int(digits) * factor < _INT64):
+            raise OptionError(
+                f"the option {name} is {value!r}; it is a number of bytes such as 67108864, 512k, 64m or 1g"
+                + (f", at least {low}" if low else "")
+            )
+        return int(digits) * factor
+
+    return read
+
+
+def read_mode(name: str, value: str) -> Mode:
+    """One of `Mode`."""
+    try:
+        return Mode(value.strip().upper())
+    except ValueError:
+        raise OptionError(f"the option {name} is {value!r}; it is one of {', '.join(Mode)}") from None
+
+
+def read_paths(name: str, value: str) -> tuple[str, ...]:
+    """Paths and URLs, separated by commas."""
+    paths = tuple(dict.fromkeys(piece.strip() for piece in value.split(",") if piece.strip()))
+    if not paths:
+        raise OptionError(f"the option {name} is empty; name directories or URLs, separated by commas")
+    return tuple(map(plain_path, paths))
+
+
+def read_path_list(name: str, value: str) -> tuple[str, ...]:
+    """What Spark makes of `load([...])`: a JSON list."""
+    found = _json(name, value, 'a JSON list of directories such as ["/a", "/b"]')
+    if not (isinstance(found, list) and found and all(isinstance(path, str) and path for path in found)):
+        raise OptionError(f'the option {name} is {value!r}; it is a JSON list of directories such as ["/a", "/b"]')
+    return tuple(map(plain_path, dict.fromkeys(found)))
+
+
+def plain_path(path: str) -> str:
+    """Without the scheme that Spark puts before local paths."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path
+
+
+def read_layout(name: str, value: str) -> str:
+    """A layout of folders."""
+    try:
+        Layout(value)
+    except ConfigError as error:
+        raise OptionError(f"the option {name} is wrong: {error}") from None
+    return value
+
+
+def read_zookeeper(name: str, value: str) -> str:
+    """A connect string."""
+    from consumerd.zk import parse_connect_string  # noqa: PLC0415 - executors have no need of it
+
+    try:
+        parse_connect_string(read_text(name, value))
+    except ConfigError as error:
+        raise OptionError(f"the option {name} is wrong: {error}") from None
+    return value.strip()
+
+
+def read_brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:
+    """Brokers by id."""
+    brokers: dict[int, tuple[str, int]] = {}
+    for piece in value.split(","):
+        number, equals, address = piece.strip().partition("=")
+        host, colon, port = address.rpartition(":")
+        good = number.isascii() and number.isdigit() and len(number) <= 10 and int(number) < _INT32
+        if not (good and equals and colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise OptionError(
+                f"the option {name} has {piece.strip()!r}; name each broker with its id, as in "
+                "0=kafka0:9092,1=kafka1:9092"
+            )
+        if int(number) in brokers:
+            raise OptionError(f"the option {name} names the broker {number} twice; leave one of them out")
+        brokers[int(number)] = (host.removeprefix("[").removesuffix("]"), int(port))
+    return brokers
+
+
+def read_topics(name: str, value: str) -> Subscribe:
+    """Topics, separated by commas."""
+    topics = tuple(dict.fromkeys(piece.strip() for piece in value.split(",") if piece.strip()))
+    if not topics:
+        raise OptionError(f"the option {name} is empty; name topics, separated by commas")
+    for topic in topics:
+        _check_topic(name, topic)
+    return Subscribe(topics)
+
+
+def read_pattern(name: str, value: str) -> SubscribePattern:
+    """A topic filter."""
+    from consumerd.registry import RegistryError, Whitelist  # noqa: PLC0415 - executors have no need of it
+
+    try:
+        return SubscribePattern(Whitelist(read_text(name, value)).text)
+    except RegistryError as error:
+        raise OptionError(f"the option {name} is wrong: {error}") from None
+
+
+def read_assign(name: str, value: str) -> Assign:
+    """Partitions by topic, in JSON."""
+    form = 'JSON such as {"topic": ["0-0", "0-1"]}, or ["0", "1"] where no broker is known'
+    found = _json(name, value, form)
+    if not (isinstance(found, dict) and found):
+        raise OptionError(f"the option {name} is {value!r}; it is {form}")
+    partitions: dict[str, tuple[str, ...]] = {}
+    for topic, names in found.items():
+        _check_topic(name, topic)
+        if not (isinstance(names, list) and names and all(isinstance(each, str) and each for each in names)):
+            raise OptionError(f"the option {name} says {json.dumps(names)} for {topic}; it is {form}")
+        partitions[topic] = tuple(dict.fromkeys(names))
+    return Assign(partitions)
+
+
+def read_position(name: str, value: str) -> Position:
+    """Where to start or end."""
+    try:
+        return parse_position(value)
+    except ValueError as error:
+        raise OptionError(f"the option {name} is wrong: {error}") from None
+
+
+def _json(name: str, value: str, form: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise OptionError(f"the option {name} is {value[:200]!r}; it is {form}") from None
+
+
+def _check_topic(name: str, topic: str) -> None:
+    try:
+        validate_topic(topic)
+    except InvalidTopicError as error:
+        raise OptionError(f"the option {name} names {topic[:80]!r}, which can be no topic: {error}") from None

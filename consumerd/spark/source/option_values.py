@@ -1,0 +1,111 @@
+"""What options mean: places, choices of partitions, and everything else, as frozen values that executors can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumerd.spark.source.columns import Mode
+from consumerd.storage.archive_names import DEFAULT_LAYOUT
+from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.spark.source.offsets import Position
+
+#: Where a split is cut, unless `maxSplitBytes` says otherwise: bytes of the log.
+DEFAULT_SPLIT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PathPlace:
+    """Segment files. `paths`: folders, files or URLs; `layout` and `broker` as in `consumerd log export`."""
+
+    paths: tuple[str, ...]
+    layout: str = DEFAULT_LAYOUT
+    broker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperPlace:
+    """Live brokers, found in ZooKeeper."""
+
+    connect: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """Live brokers by id -> (host, port). `partitions`: how many each of them has of a topic, None if not said."""
+
+    brokers: Mapping[int, tuple[str, int]]
+    partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPlace:
+    """What the daemon's `files` handler wrote."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """These partitions and no others: topic -> names such as `0-2`."""
+
+    partitions: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches, by the rules of topic filters."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options, read and checked. Sizes are bytes, times seconds unless named otherwise."""
+
+    place: PathPlace | ZooKeeperPlace | BrokerPlace | FilesPlace
+    topics: Assign | Subscribe | SubscribePattern
+    starting: Position | None = None
+    ending: Position = LATEST
+    #: Milliseconds since 1970.
+    starting_timestamp: int | None = None
+    fail_on_data_loss: bool = True
+    mode: Mode = Mode.PERMISSIVE
+    include_headers: bool = False
+    min_partitions: int = 1
+    #: 0: segments are not cut.
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES
+    max_bytes_per_trigger: int | None = None
+    group_id: str | None = None
+    commit_offsets: bool = False
+    fetch_size: int = 1 << 20
+    timeout: float = 30.0
+    max_message_bytes: int | None = None
+    max_decompressed_bytes: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of decoders."""
+        return Limits(
+            max_message_bytes=self.max_message_bytes or DEFAULT_LIMITS.max_message_bytes,
+            max_decompressed_bytes=self.max_decompressed_bytes or DEFAULT_LIMITS.max_decompressed_bytes,
+        )
+
+    def start_of_batch(self) -> Position:
+        """Where a batch starts; `starting_timestamp` comes before it."""
+        return EARLIEST if self.starting is None else self.starting
+
+    def start_of_stream(self) -> Position:
+        """Where a stream without a checkpoint starts; `starting_timestamp` comes before it."""
+        return LATEST if self.starting is None else self.starting
