@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -20,7 +23,7 @@ from consumerd.wire.v08.records import (
 from consumerd.wire.v08.records.message_set import read_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from consumerd.client import ClusterClient
 
@@ -66,8 +69,8 @@ class Topic:
 
         await self.client.retrying("find the topic", led)
 
-    async def produce(self, magic: int, codec: Codec) -> None:
-        columns: dict[str, Any] = {"codec": codec, "keys": KEYS, "timestamps": TIMES}
+    async def produce(self, magic: int, codec: Codec, keys: Sequence[bytes | None] = KEYS) -> None:
+        columns: dict[str, Any] = {"codec": codec, "keys": keys, "timestamps": TIMES}
         if magic == 2:
             data = encode_record_batch(VALUES, headers=HEADERS, **columns)
         else:
@@ -85,6 +88,9 @@ class Topic:
         await self.client.retrying("produce", send)
 
     async def fetch(self, version: int, offset: int = 0) -> bytes:
+        return bytes((await self.told(version, offset))["record_set"])
+
+    async def told(self, version: int, offset: int = 0, *, committed: bool = False) -> dict[str, Any]:
         partition = {"partition": 0, "fetch_offset": offset, "max_bytes": 1 << 24}
         body: dict[str, Any] = {
             "replica_id": -1,
@@ -94,11 +100,13 @@ class Topic:
         }
         if version >= 3:
             body["max_bytes"] = 1 << 24
+        if version >= 4:
+            body["isolation_level"] = int(committed)
         node = await self.client.leader(self.name, 0)
         answer = await self.client.call_node(node.id, FETCH, body, version=version)
         (told,) = answer["responses"][0]["partition_responses"]
         assert told["error_code"] == 0
-        return bytes(told["record_set"])
+        return dict(told)
 
     async def whole(self, version: int, count: int, see: Callable[[bytes], None]) -> list[RecordSet]:
         """Everything, in as many fetches as it takes; `see` gets the data of each."""
@@ -168,3 +176,75 @@ async def test_brokers_set_their_time(release: str, kafka: Any, cluster_client: 
             assert set(found.timestamp_types) == {TimestampType.LOG_APPEND_TIME}
             assert len(set(found.timestamps)) == 1
             assert found.timestamps[0] > max(TIMES)
+
+
+@pytest.mark.asyncio
+async def test_transactions(kafka: Any, cluster_client: Any, missing: Callable[[str], NoReturn]) -> None:
+    """Of another client: kafka-python's producer commits, aborts, and commits again."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what it uses of the standard library
+            producer_class = importlib.import_module("kafka").KafkaProducer
+    except ImportError:
+        missing("kafka-python is not installed: the `dev` dependency group has it")
+    broker = await kafka(
+        "3.9.1", config={"transaction.state.log.replication.factor": 1, "transaction.state.log.min.isr": 1}
+    )
+
+    def transact() -> None:
+        producer = producer_class(bootstrap_servers=f"127.0.0.1:{broker.port}", transactional_id="tests")
+        try:
+            producer.init_transactions()
+            for name, end in (("one", "commit"), ("two", "abort"), ("three", "commit")):
+                producer.begin_transaction()
+                for number in range(3):
+                    producer.send("transacted", f"{name} {number}".encode(), partition=0)
+                producer.flush()
+                getattr(producer, f"{end}_transaction")()
+        finally:
+            producer.close(timeout=5)
+
+    async with cluster_client(broker) as client:
+        topic = Topic(client, "transacted")
+        await topic.create()
+        await asyncio.to_thread(transact)
+        told = await topic.told(4, committed=True)
+        everything = decode_records(told["record_set"], 0)
+        sent = [f"{name} {number}".encode() for name in ("one", "two", "three") for number in range(3)]
+        assert everything.payloads == sent
+        # A control batch, of one offset, ends each transaction.
+        assert everything.offsets == [0, 1, 2, 4, 5, 6, 8, 9, 10]
+        assert everything.next_offset == told["high_watermark"] == 12
+        aborted = [(one["producer_id"], one["first_offset"]) for one in told["aborted_transactions"]]
+        assert [first for _, first in aborted] == [4]
+        committed = decode_records(told["record_set"], 0, aborted=aborted)
+        assert committed.payloads == sent[:3] + sent[6:]
+        assert (committed.next_offset, committed.prefix(3), committed.prefix(6)) == (12, 3, 12)
+
+
+@pytest.mark.asyncio
+async def test_what_compaction_leaves(kafka: Any, cluster_client: Any) -> None:
+    """Gaps in batches; offsets that are gone never come back, and reading goes on behind them."""
+    keys = [b"key %d" % (n // 3) for n in range(COUNT)]
+    config = {"log.cleaner.backoff.ms": 100, "log.cleaner.min.cleanable.ratio": "0.001"}
+    async with cluster_client(await kafka("3.9.1", config=config)) as client:
+        topic = Topic(client, "compacted")
+        # One batch fills a segment.
+        size = len(encode_record_batch(VALUES, keys=keys, timestamps=TIMES, headers=HEADERS))
+        await topic.create(cleanup_policy="compact", segment_bytes=str(size + 10))
+        for codec in (Codec.NONE, Codec.LZ4, Codec.NONE):
+            await topic.produce(2, codec, keys)
+        # The last segment is not compacted; of those before it, the last of each key is left.
+        left = [*range(COUNT + 2, 2 * COUNT, 3), *range(2 * COUNT, 3 * COUNT)]
+        async with asyncio.timeout(30):
+            while sum(map(len, sets := await topic.whole(4, 3 * COUNT, lambda data: None))) > len(left):
+                await asyncio.sleep(0.2)
+        assert sets[-1].next_offset == 3 * COUNT
+        assert [offset for found in sets for offset in found.offsets] == left
+        for found in sets:
+            for column, sent in ((found.payloads, VALUES), (found.keys, keys), (found.timestamps, TIMES)):
+                assert column == [sent[offset % COUNT] for offset in found.offsets]
+            headers = [found.headers.get(n, ()) for n in range(len(found))]
+            assert headers == [HEADERS.get(offset % COUNT, ()) for offset in found.offsets]
+        middle = decode_records(await topic.fetch(4, 110), 110)
+        assert middle.offsets[:4] == [110, 113, 116, 119]
