@@ -47,11 +47,11 @@ class BrokerClient:
         self._timeout = timeout
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError, OverflowError) as error:  # names and numbers that no address has
             raise BrokerReadError(
                 f"no connection to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the log from `offset` on, cut off anywhere; b"" at its end and for unknown topics.

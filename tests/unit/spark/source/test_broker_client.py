@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
@@ -55,7 +57,7 @@ class Scripted:
         self._listener.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def talking(*answers: bytes | Answer, timeout: float = 20.0) -> Iterator[tuple[Scripted, BrokerClient]]:
     with Scripted(list(answers)) as server, BrokerClient("127.0.0.1", server.port, timeout) as client:
         yield server, client
@@ -116,6 +118,23 @@ def test_hostile_answers_to_a_fetch(answer: bytes, sentence: str) -> None:
 def test_hostile_answers_about_offsets(answer: bytes, sentence: str) -> None:
     with talking(answer) as (_, client), pytest.raises(BrokerReadError, match=sentence):
         client.offsets("events", 3, EARLIEST, 5)
+
+
+FRAMES = st.one_of(
+    st.binary(max_size=40),
+    st.builds(lambda body, lie: struct.pack(">i", len(body) + lie) + body, st.binary(max_size=40), st.integers(-1, 1)),
+    st.builds(lambda offsets: OffsetsResponse(ErrorCode.NONE, tuple(offsets)).encode(), st.lists(st.integers(-3, 3))),
+)
+
+
+@settings(deadline=None)
+@given(answer=FRAMES, fetch=st.booleans())
+def test_whatever_a_broker_says_the_outcome_is_declared(answer: bytes, fetch: bool) -> None:
+    with talking(answer) as (_, client), contextlib.suppress(BrokerReadError):
+        if fetch:
+            assert len(client.fetch("events", 3, 77, 20)) <= 20
+        else:
+            assert all(offset >= 0 for offset in client.offsets("events", 3, EARLIEST, 2))
 
 
 def test_silence_and_a_trickle_end_at_the_same_time() -> None:
