@@ -23,7 +23,7 @@ from consumerd.wire.v07 import Codec, encode_message_set
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumerd.spark.report import StepResult
+    from consumerd.spark.run import StepResult
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BRONZE = f"{schema_ddl()}, landed_at timestamp, batch bigint"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.progress import open_log
@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consumerd.spark.report.facts import Preview
+    from consumerd.spark.run import StepResult
     from consumerd.spark.spec import PipelineSpec
     from consumerd.spark.tables import Table
-
-
-class StepResult(Protocol):
-    """What every step returns."""
-
-    def as_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
