@@ -1,0 +1,128 @@
+"""What docs/spark.md shows runs as it stands, but for its paths and addresses; what it lists is what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from consumerd.cli.main import cli
+from consumerd.spark.source.columns import COLUMNS
+from consumerd.spark.source.options import OPTIONS
+from consumerd.spark.spec import parse_spark
+from consumerd.spark.tables import open_table
+from consumerd.wire.v07 import Codec, encode_message_set
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from consumerd.testing.plugin import BrokerFactory
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+BLOCKS = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+START_MS = 1_300_000_000_000
+#: Five messages a minute for an hour, then one that is no click.
+CLICKS = [
+    json.dumps({"user": n, "at": START_MS + 12_000 * n, "page": f"/{n % 3}", "ms": n}).encode() for n in range(300)
+]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    folder = tmp_path / "archive" / "clicks-0"
+    folder.mkdir(parents=True)
+    log = b"".join(encode_message_set(CLICKS[n : n + 10], codec=Codec(n // 10 % 3)) for n in range(0, 300, 10))
+    (folder / f"{0:020}.kafka").write_bytes(log + encode_message_set([b"no click"]))
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def steps_file(tmp_path: Path, archive: Path) -> Path:
+    file = tmp_path / "clicks.toml"
+    text = BLOCKS["clicks.toml"].replace('"/archive"', f'"{archive}"')
+    assert tomllib.loads(text)["spark"]["pipelines"]["clicks"]["source"]["path"] == str(archive)
+    file.write_text(text.replace("/var/lib/consumerd/lake", str(tmp_path / "lake")), "utf-8")
+    return file
+
+
+def run(name: str, **replaced: object) -> None:
+    text = BLOCKS[name]
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, str(new))
+    exec(compile(text, name, "exec"), {})
+
+
+def test_reading_and_streaming_an_archive(
+    spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("read.py", **{"/archive": archive})
+    printed = capsys.readouterr().out
+    assert re.search(r"clicks\| +0-0\| +301\|", printed)
+    assert f"0-0 0 0 {CLICKS[0]!r}" in printed
+
+    run("stream.py", **{'"/archive"': repr(str(archive)), "lake/clicks": tmp_path / "lake" / "clicks"})
+    landed = spark.read.parquet(str(tmp_path / "lake" / "clicks"))
+    assert {bytes(row.value) for row in landed.collect()} == {*CLICKS, b"no click"}
+
+
+def test_reading_brokers(
+    spark: SparkSession, consumerd_broker_factory: BrokerFactory, zk_root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = consumerd_broker_factory(broker_id=0, partitions=1, zookeeper=zk_root)
+    broker.produce("clicks-eu", CLICKS[:7], partition=0)
+    run("live.py", **{"zk1:2181,zk2:2181/kafka": zk_root})
+    assert capsys.readouterr().out.splitlines()[-1] == "7 messages"
+
+
+def test_the_pipeline(
+    spark: SparkSession, steps_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(steps_file.parent)
+    run("steps.py")
+    printed = capsys.readouterr().out
+    assert "301 landed" in printed
+    assert "{'the message is not a JSON object': 1}" in printed
+    assert "gaps: 0 duplicates: 0" in printed
+
+    from consumerd.spark.run import run_pipeline
+
+    pipeline = parse_spark(tomllib.loads(steps_file.read_text("utf-8")), "clicks.toml").pipeline()
+    result = run_pipeline(spark, pipeline, ("report", "aggregate"))
+    assert list(result.results)[0] == "aggregate"
+    windows = open_table(spark, pipeline.aggregate).read()
+    assert windows.agg({"count": "sum"}).collect()[0][0] > 200
+    assert Path(pipeline.report).stat().st_size > 20_000
+
+
+def commands() -> list[str]:
+    return list(re.findall(r"^    (consumerd .+)$", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_as_the_page_writes_them(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: click.Command | None = cli
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), words.pop(0))
+    assert command is not None
+    command.make_context(command.name, words)
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.split(f"### {heading}\n", 1)[1].split("\n#", 1)[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_all_columns_and_options_are_listed() -> None:
+    listed = [name for row in rows("Columns") for name in re.findall(r"`(\w+)`", row[0])]
+    assert listed == [column.name for column in COLUMNS]
+    options = [name for row in rows("Options") for name in re.findall(r"`(\w+)`", row[0])]
+    assert set(options) == set(OPTIONS) - {"paths"}
+    assert len(options) == len(set(options))
