@@ -13,6 +13,7 @@ import click
 import pytest
 
 from consumerd.cli.main import cli
+from consumerd.spark.run import run_pipeline
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.options import OPTIONS
 from consumerd.spark.spec import parse_spark
@@ -91,11 +92,9 @@ def test_the_pipeline(
     assert "{'the message is not a JSON object': 1}" in printed
     assert "gaps: 0 duplicates: 0" in printed
 
-    from consumerd.spark.run import run_pipeline
-
     pipeline = parse_spark(tomllib.loads(steps_file.read_text("utf-8")), "clicks.toml").pipeline()
     result = run_pipeline(spark, pipeline, ("report", "aggregate"))
-    assert list(result.results)[0] == "aggregate"
+    assert list(result.results) == ["aggregate", "report"]
     windows = open_table(spark, pipeline.aggregate).read()
     assert windows.agg({"count": "sum"}).collect()[0][0] > 200
     assert Path(pipeline.report).stat().st_size > 20_000
