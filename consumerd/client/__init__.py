@@ -3,6 +3,7 @@
 from consumerd.client.channel import Channel
 from consumerd.client.cluster import ClusterClient
 from consumerd.client.errors import (
+    AuthenticationError,
     BrokerRefusedError,
     NoBrokerError,
     RequestTooLargeError,
@@ -11,10 +12,12 @@ from consumerd.client.errors import (
 )
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.opening import ChannelOpener
+from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
 from consumerd.client.versions import BrokerVersions, Generation
 
 __all__ = [
+    "AuthenticationError",
     "BrokerRefusedError",
     "BrokerVersions",
     "Channel",
@@ -23,10 +26,14 @@ __all__ = [
     "ClusterClient",
     "ClusterMetadata",
     "Generation",
+    "Mechanism",
     "NoBrokerError",
     "Node",
     "PartitionMetadata",
+    "Plain",
     "RequestTooLargeError",
+    "SaslAuthenticator",
+    "Scram",
     "UnsupportedApiError",
     "error_of",
 ]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.schema import Api
 
 _MAX_CORRELATION_ID = (1 << 31) - 1
+#: No token of a mechanism is longer (Kerberos tickets with large authorization data come closest).
+MAX_TOKEN_BYTES = 1 << 20
 
 
 class Channel:
@@ -82,6 +84,11 @@ class Channel:
         if seconds := silence(api, version, answer):
             self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
         return answer
+
+    async def exchange_token(self, token: bytes, timeout: float) -> bytes:
+        """Send bare bytes with their size before them, and return what comes back so (SASL before KIP-152)."""
+        frame = len(token).to_bytes(4) + token
+        return await self._connection.request(frame, min_response=0, max_response=MAX_TOKEN_BYTES, timeout=timeout)
 
     async def send(self, api: Api, body: dict[str, Any], *, version: int | None = None) -> None:
         """Send a request that has no answer (Produce with acks 0). Raises as `call`; a refusal ends the connection."""

@@ -85,24 +85,35 @@ class ChannelOpener:
     async def _ask(self, host: str, port: int) -> tuple[BrokerVersions, Channel | None]:
         """What the broker serves, and the channel on which it said so, if it did."""
         address = f"{host}:{port}"
-        first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: API_VERSIONS.versions})
-        channel = await self._connected(host, port, first)
-        try:
-            return await self._told(channel), channel
-        except ConnectionClosedError as error:  # a timeout closes it, too
-            channel.abort()
-            generation = await self._probe(host, port)
-            if generation is None:
-                raise error from None
-            self._old[host, port] = generation, self._clock.monotonic() + _BELIEVED_FOR
-            return BrokerVersions.of(address, generation), None
-        except BaseException:
-            channel.abort()
-            raise
+        closed: ConnectionClosedError | None = None
+        # Early brokers hang up before authentication on a version that they do not know, instead of saying so.
+        for version in (API_VERSIONS.versions[1], 0):
+            first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: (0, version)})
+            channel = await self._connected(host, port, first)
+            try:
+                return await self._told(channel), channel
+            except RequestTimeoutError as error:  # closes the connection, too
+                channel.abort()
+                closed = error
+                break
+            except ConnectionClosedError as error:
+                channel.abort()
+                closed = error
+            except BaseException:
+                channel.abort()
+                raise
+        generation = await self._probe(host, port)
+        if generation is None:
+            assert closed is not None
+            raise closed
+        self._old[host, port] = generation, self._clock.monotonic() + _BELIEVED_FOR
+        return BrokerVersions.of(address, generation), None
 
     async def _told(self, channel: Channel) -> BrokerVersions:
         version = channel.versions.pick(API_VERSIONS)
-        answer = await channel.call(API_VERSIONS, _SOFTWARE, version=version, timeout=self._settings.versions_timeout)
+        answer = await channel.call(
+            API_VERSIONS, _SOFTWARE if version else {}, version=version, timeout=self._settings.versions_timeout
+        )
         if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
             answer = await channel.call(API_VERSIONS, {}, version=0)
         if error := error_of(answer["error_code"], f"broker {channel.address} does not say its versions"):

@@ -117,7 +117,8 @@ class KafkaBroker(LoopbackServer):
     """A broker on loopback in `directory`. `config` adds or overrides keys of its server.properties.
 
     `zookeeper`: connect string of a running ZooKeeper (a chroot must exist); None for KRaft. `jvm`: more options for
-    Java. `environ`: variables for the process (KRB5_CONFIG and the like).
+    Java. `environ`: variables for the process (KRB5_CONFIG and the like). `format_options`: more arguments of KRaft's
+    storage tool (`--add-scram` makes users).
     """
 
     start_error: ClassVar = KafkaStartError
@@ -136,6 +137,7 @@ class KafkaBroker(LoopbackServer):
         config: Mapping[str, str | int] | None = None,
         jvm: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        format_options: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, port)
         if zookeeper is None and not release.kraft:
@@ -151,6 +153,7 @@ class KafkaBroker(LoopbackServer):
         self._jars = list(jars) if jars is not None else kafka_jars(release)
         self._config = dict(config or {})
         self._jvm = tuple(jvm)
+        self._format_options = tuple(format_options)
         self._environ = {**os.environ, **environ} if environ else None
 
     @property
@@ -234,7 +237,9 @@ class KafkaBroker(LoopbackServer):
     def _format_storage(self, properties: Path) -> None:
         """A KRaft server wants its folder prepared once."""
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+        command = self._command(
+            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), *self._format_options
+        )
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", timeout=60, check=False, env=self._environ, cwd=self.directory,

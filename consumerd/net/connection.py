@@ -40,6 +40,7 @@ SMALLEST_BODY = 2
 
 class _Waiting(NamedTuple):
     future: asyncio.Future[bytes]
+    min_response: int
     max_response: int
     timeout: float
 
@@ -87,16 +88,24 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Requests whose answers have not come, abandoned ones included."""
         return len(self._waiting)
 
-    async def request(self, frame: bytes, *, max_response: int | None = None, timeout: float | None = None) -> bytes:
+    async def request(
+        self,
+        frame: bytes,
+        *,
+        min_response: int = SMALLEST_BODY,
+        max_response: int | None = None,
+        timeout: float | None = None,
+    ) -> bytes:
         """Send a whole frame (with its length) and return the body of its answer, without the length.
 
-        `max_response` bounds the body in bytes and `timeout` the seconds that the broker may take once this is the
-        oldest request; both default to the connection's settings. May be cancelled at any time: the others are not
-        disturbed. Raises ConnectionClosedError, RequestTimeoutError, BadFrameError, FrameTooLargeError.
+        `min_response` and `max_response` bound the body in bytes and `timeout` the seconds that the broker may take
+        once this is the oldest request; the latter two default to the connection's settings. May be cancelled at any
+        time: the others are not disturbed. Raises ConnectionClosedError, RequestTimeoutError, BadFrameError, FrameTooLargeError.
         """
         ceiling = self._settings.max_frame_bytes
         waiting = _Waiting(
             self._loop.create_future(),
+            min_response,
             ceiling if max_response is None else min(max_response, ceiling),
             self._settings.request_timeout if timeout is None else timeout,
         )
@@ -195,7 +204,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 f"broker {self.address} sent {size} bytes that nobody asked for; is it a Kafka broker?",
                 blamed=True,
             )
-        if size < SMALLEST_BODY:
+        if size < self._waiting[0].min_response:
             raise BadFrameError(
                 f"broker {self.address} sent a frame of {size} bytes, which cannot be; is it a Kafka broker?",
                 blamed=True,

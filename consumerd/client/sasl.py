@@ -1,0 +1,159 @@
+"""Saying who we are: SASL on a fresh channel.
+
+Strategy: the mechanism makes tokens out of the broker's, this module carries them, in the form that the broker knows
+(spec 002, SASL authentication sequence): since 1.0 in SASL_AUTHENTICATE, which answers with a reason; from 0.10 on
+bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that does not take
+the bare token hangs up.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from consumerd.client.errors import AuthenticationError, error_of
+from consumerd.client.versions import Generation
+from consumerd.errors import ConfigError
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.client.channel import Channel
+
+#: More tokens than any mechanism exchanges.
+_MOST_TOKENS: Final = 10
+SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class Mechanism(Protocol):
+    """One authentication in progress."""
+
+    name: str
+
+    def first(self) -> bytes:
+        """The client's first token."""
+        ...
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """The token after the broker's; None where all is said. Raises AuthenticationError where it lies."""
+        ...
+
+
+class Plain:
+    """PLAIN (RFC 4616): user and password as they are. Only over TLS is that a secret."""
+
+    name = "PLAIN"
+
+    def __init__(self, user: str, password: str) -> None:
+        if "\0" in user or "\0" in password:
+            raise ConfigError("a user name or password for PLAIN holds a NUL, which nothing can escape.")
+        self._token = f"\0{user}\0{password}".encode()
+
+    def first(self) -> bytes:
+        return self._token
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+class Scram:
+    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802): neither side shows the password, and both prove that they know it."""
+
+    def __init__(self, name: str, user: str, password: str) -> None:
+        if name not in SCRAM_MECHANISMS:
+            raise ConfigError(f"{name} is none of {', '.join(SCRAM_MECHANISMS)}.")
+        self.name = name
+        scramp = _extra("scramp", name)
+        self._failure: type[Exception] = scramp.ScramException
+        self._client: Any = scramp.ScramClient([name], user, password)
+        self._said = 0
+
+    def first(self) -> bytes:
+        text: str = self._client.get_client_first()
+        return text.encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        self._said += 1
+        try:
+            text = challenge.decode()
+            if self._said == 1:
+                self._client.set_server_first(text)
+                final: str = self._client.get_client_final()
+                return final.encode()
+            self._client.set_server_final(text)
+        except (self._failure, ValueError) as error:
+            raise AuthenticationError(
+                f"the broker did not prove that it knows the password ({self.name}): {error}"
+            ) from error
+        return None
+
+
+def _extra(module: str, mechanism: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{mechanism} needs the package {module}: install it with `pip install 'consumerd[sasl]'`."
+        ) from error
+
+
+class SaslAuthenticator:
+    """Authenticates channels: `await authenticator(channel)`. `mechanism()` begins a new authentication.
+
+    `timeout`: seconds that the broker may take for one token.
+    """
+
+    def __init__(self, mechanism: Callable[[], Mechanism], *, timeout: float = 10.0) -> None:
+        self._mechanism = mechanism
+        self._timeout = timeout
+
+    async def __call__(self, channel: Channel) -> None:
+        """Raises AuthenticationError, and BrokerError for a broker that goes away meanwhile."""
+        mechanism = self._mechanism()
+        wrapped = await self._handshake(channel, mechanism.name)
+        token: bytes | None = mechanism.first()
+        for _ in range(_MOST_TOKENS):
+            if token is None:
+                return
+            challenge = await (self._wrapped(channel, token) if wrapped else self._bare(channel, mechanism, token))
+            token = mechanism.respond(challenge)
+        raise AuthenticationError(f"broker {channel.address} comes to no end with {mechanism.name}")
+
+    async def _handshake(self, channel: Channel, name: str) -> bool:
+        """Agree on the mechanism; whether tokens go in SASL_AUTHENTICATE."""
+        if channel.versions.generation is Generation.V0_9:
+            if name != "GSSAPI":
+                raise AuthenticationError(f"broker {channel.address} is of 0.9, which has GSSAPI alone, not {name}")
+            return False
+        wrapped = channel.versions.has(SASL_AUTHENTICATE) and channel.versions.has(SASL_HANDSHAKE, 1)
+        version = channel.versions.pick(SASL_HANDSHAKE, at_most=None if wrapped else 0)
+        answer = await channel.call(SASL_HANDSHAKE, {"mechanism": name}, version=version, timeout=self._timeout)
+        code = answer["error_code"]
+        if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(sorted(answer["enabled_mechanisms"])) or "none"
+            raise AuthenticationError(f"broker {channel.address} does not take {name}; it offers {offered}")
+        if error := error_of(code, f"broker {channel.address} does not authenticate"):
+            raise AuthenticationError(f"{error}; is this its listener with SASL?")
+        return wrapped
+
+    async def _wrapped(self, channel: Channel, token: bytes) -> bytes:
+        answer = await channel.call(SASL_AUTHENTICATE, {"auth_bytes": token}, timeout=self._timeout)
+        what = f"broker {channel.address} refuses the authentication"
+        if error := error_of(answer["error_code"], what, answer.get("error_message")):
+            raise AuthenticationError(str(error))
+        challenge: bytes = answer["auth_bytes"]
+        return challenge
+
+    async def _bare(self, channel: Channel, mechanism: Mechanism, token: bytes) -> bytes:
+        try:
+            return await channel.exchange_token(token, self._timeout)
+        except RequestTimeoutError:
+            raise
+        except ConnectionClosedError as error:
+            raise AuthenticationError(
+                f"broker {channel.address} hung up on the authentication with {mechanism.name}: user or password are "
+                "wrong, or its log says more"
+            ) from error

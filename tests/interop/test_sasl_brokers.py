@@ -1,0 +1,123 @@
+"""Listeners with SASL and TLS on real brokers: each mechanism, in each form, and what is said when it fails."""
+
+from __future__ import annotations
+
+import functools
+import random
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import (
+    AuthenticationError,
+    ChannelOpener,
+    ClientSettings,
+    ClusterClient,
+    Plain,
+    SaslAuthenticator,
+    Scram,
+)
+from consumerd.clock import SystemClock
+from consumerd.embedded.ports import free_port
+from consumerd.errors import BrokerError
+from consumerd.net import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from consumerd.client import Mechanism
+
+pytestmark = pytest.mark.interop
+CLOCK = SystemClock()
+JAAS = "org.apache.kafka.common.security.{0} required {1};"
+
+
+def client_at(
+    port: int, mechanism: Callable[[], Mechanism] | None = None, tls: ssl.SSLContext | None = None
+) -> ClusterClient:
+    settings = ClientSettings()
+    opener = ChannelOpener(
+        functools.partial(connect, settings=settings.connection, ssl=tls),
+        settings,
+        CLOCK,
+        authenticate=SaslAuthenticator(mechanism) if mechanism else None,
+    )
+    return ClusterClient([("127.0.0.1", port)], opener, settings, clock=CLOCK, rng=random.Random(1))
+
+
+@pytest.mark.asyncio
+async def test_plain_in_its_bare_form(kafka: Any, tmp_path: Path) -> None:
+    login = tmp_path / "jaas.conf"
+    users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
+    login.write_text("KafkaServer {\n" + JAAS.format("plain.PlainLoginModule", users) + "\n};\n")
+    port = free_port()
+    broker = await kafka(
+        "0.10.1.1",
+        jvm=[f"-Djava.security.auth.login.config={login}"],
+        port=(plain := free_port()),
+        config={
+            "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{port}",
+            "sasl.enabled.mechanisms": "PLAIN",
+        },
+    )
+    assert broker.port == plain
+    async with client_at(port, lambda: Plain("alice", "wonder land")) as client:
+        metadata = await client.refresh(["events"], create=True)
+        assert metadata.nodes[1].port == port  # the listener that we came in by
+    async with client_at(port, lambda: Plain("alice", "wrong")) as client:
+        with pytest.raises(BrokerError, match="hung up on the authentication with PLAIN"):
+            await client.refresh()
+    async with client_at(port, lambda: Scram("SCRAM-SHA-256", "alice", "x")) as client:
+        with pytest.raises(BrokerError, match="does not take SCRAM-SHA-256; it offers PLAIN"):
+            await client.refresh()
+    async with client_at(plain, lambda: Plain("alice", "wonder land")) as client:
+        with pytest.raises(BrokerError, match="is this its listener with SASL"):
+            await client.refresh()
+
+
+@pytest.mark.asyncio
+async def test_scram_and_plain_over_tls(kafka: Any, tls_files: Any) -> None:
+    secure, plain = free_port(), free_port()
+    users = [
+        part
+        for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        for part in ("--add-scram", f"{name}=[name=alice,password=wonder-land]")
+    ]
+    controller = free_port()
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": JAAS.format("plain.PlainLoginModule", 'user_alice="p"'),
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": JAAS.format("scram.ScramLoginModule", ""),
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": JAAS.format("scram.ScramLoginModule", ""),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tls_files.zookeeper.key_store),
+    }
+    await kafka("3.9.1", port=plain, config=config, format_options=users)
+    trusting = ssl.create_default_context(cafile=tls_files.authority)
+    for name in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        async with client_at(secure, lambda name=name: Scram(name, "alice", "wonder-land"), trusting) as client:
+            assert (await client.refresh()).nodes[1].port == secure
+        async with client_at(secure, lambda name=name: Scram(name, "alice", "wrong"), trusting) as client:
+            with pytest.raises(BrokerError, match="refuses the authentication"):
+                await client.refresh()
+    async with client_at(secure, lambda: Plain("alice", "p"), trusting) as client:
+        await client.refresh()
+    async with client_at(secure, lambda: Plain("alice", "p"), ssl.create_default_context()) as client:
+        with pytest.raises(BrokerError, match="certificate"):
+            await client.refresh()
+
+
+def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+    mechanism = Scram("SCRAM-SHA-256", "alice", "x")
+    nonce = mechanism.first().decode().rpartition("r=")[2]
+    assert mechanism.respond(f"r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096".encode()) is not None
+    with pytest.raises(AuthenticationError, match="did not prove that it knows the password"):
+        mechanism.respond(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+    with pytest.raises(AuthenticationError, match="did not prove"):
+        Scram("SCRAM-SHA-512", "alice", "x").respond(b"\xff\xff")
