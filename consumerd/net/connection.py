@@ -100,7 +100,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
         `min_response` and `max_response` bound the body in bytes and `timeout` the seconds that the broker may take
         once this is the oldest request; the latter two default to the connection's settings. May be cancelled at any
-        time: the others are not disturbed. Raises ConnectionClosedError, RequestTimeoutError, BadFrameError, FrameTooLargeError.
+        time: the others are not disturbed. Raises ConnectionClosedError, RequestTimeoutError, BadFrameError,
+        FrameTooLargeError.
         """
         ceiling = self._settings.max_frame_bytes
         waiting = _Waiting(

@@ -101,9 +101,9 @@ async def test_scram_and_plain_over_tls(kafka: Any, tls_files: Any) -> None:
     await kafka("3.9.1", port=plain, config=config, format_options=users)
     trusting = ssl.create_default_context(cafile=tls_files.authority)
     for name in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        async with client_at(secure, lambda name=name: Scram(name, "alice", "wonder-land"), trusting) as client:
+        async with client_at(secure, functools.partial(Scram, name, "alice", "wonder-land"), trusting) as client:
             assert (await client.refresh()).nodes[1].port == secure
-        async with client_at(secure, lambda name=name: Scram(name, "alice", "wrong"), trusting) as client:
+        async with client_at(secure, functools.partial(Scram, name, "alice", "wrong"), trusting) as client:
             with pytest.raises(BrokerError, match="refuses the authentication"):
                 await client.refresh()
     async with client_at(secure, lambda: Plain("alice", "p"), trusting) as client:
