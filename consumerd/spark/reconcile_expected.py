@@ -15,6 +15,7 @@ from consumerd.spark.beginning import began
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.coverage import PARTITION
 from consumerd.spark.offset_log import CheckpointError, OffsetLog
+from consumerd.spark.source import register
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
@@ -102,6 +103,7 @@ def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key,
         "endingOffsets": format_offsets(sorted_offsets({key: span.end for key, span in spans.items()})),
         "failOnDataLoss": "false",
     }
+    register(spark)
     return spark.read.format("consumerd").options(**options).schema(_COLUMNS).load()
 
 
