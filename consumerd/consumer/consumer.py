@@ -3,7 +3,7 @@
 Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
 method per kind of action. Whatever takes time runs in a task of one TaskGroup and puts its answer into the queue; so
 the machine is never entered twice, and there is no lock around decisions. Three functions tell the story: `run`
-(start, main loop, end), `_perform` (an action), and `request_stop`.
+(start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
 
     ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
     watches, timer, answers ────►│ queue ► Member ────┤
@@ -13,7 +13,6 @@ the machine is never entered twice, and there is no lock around decisions. Three
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -24,14 +23,10 @@ from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
-from consumerd.consumer.listeners import Announcer, NoHooks
-from consumerd.consumer.partitions import OwnedPartitions
-from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.errors import ConsumerdError, ExitCode, IdTakenError
+from consumerd.consumer.running import RunningMember
+from consumerd.errors import IdTakenError
 from consumerd.fetch import ByteBudget, FetchPool
 from consumerd.group import Member, Phase, events
-from consumerd.handlers import HandlerContext
 from consumerd.offsets import ZooKeeperOffsetStore
 from consumerd.ports import SessionEvent
 
@@ -41,6 +36,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.handlers import Handler
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
@@ -51,7 +47,7 @@ log = structlog.get_logger(__name__)
 _Action = TypeVar("_Action", bound=events.Action)
 
 
-class GroupConsumer:
+class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
     `handler` is what the policies of retrying have wrapped already; it is started before the member registers, and
@@ -69,26 +65,23 @@ class GroupConsumer:
         rng: Random,
         listener: RebalanceListener | None = None,
     ) -> None:
-        self._settings = settings
+        super().__init__(
+            settings,
+            handler=handler,
+            clock=clock,
+            listener=listener,
+            stop_event=events.StopRequested(),
+            timer_event=events.TimerFired(),
+        )
         self._zk = zk
-        self._handler = handler
-        self._clock = clock
-        self.stats = ConsumerStats()
-        #: Set when the member is registered and its first assignment is decided, also when that is nothing.
-        self.ready = asyncio.Event()
-        self._queue: asyncio.Queue[events.Event] = asyncio.Queue()
         self._trigger_queued = False
-        #: Set when leaving has begun, whoever asked for it.
-        self.stopping = asyncio.Event()
-        self._failure: ConsumerdError | None = None
         self._ever_registered = False
-        self._timer: asyncio.Task[None] | None = None
         self._registering: tuple[asyncio.Task[None], int] | None = None
         self._nudging: set[asyncio.Task[None]] = set()
         self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
         self._target: dict[TopicPartition, int] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
-        self._tasks = asyncio.TaskGroup()
+        self._unsubscribe: Callable[[], None] = lambda: None
         self._member = Member(settings.group, settings.consumer_id, settings.subscription, settings.membership)
         self._fence = Fence(zk, clock, settings.lease_margin)
         self._directory = BrokerDirectory(zk, clock=clock)
@@ -102,103 +95,33 @@ class GroupConsumer:
             clock=clock,
             triggered=self._triggered,
         )
-        self._announcer = (
-            Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
-            if listener is not None
-            else None
-        )
         store = ZooKeeperOffsetStore(zk, settings.group)
-        self._partitions = OwnedPartitions(
-            settings,
-            self._pool,
-            budget,
-            store,
-            handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler),
-            self._fence,
-            clock,
-            self.stats,
-            self._announcer or NoHooks(),
-            failed=self.request_stop,
-            lost=lambda partition: self._queue.put_nowait(events.OwnershipLost(partition)),
-            progressed=self._check_end,
+        self._partitions = self._make_partitions(
+            self._pool, budget, store, lambda partition: self._queue.put_nowait(events.OwnershipLost(partition))
         )
         self.controls = PartitionControls(self._partitions, self._pool, store)
-
-    @property
-    def failure(self) -> ConsumerdError | None:
-        """What `run` will raise, once something went wrong that it cannot mend."""
-        return self._failure
 
     @property
     def assigned(self) -> list[TopicPartition]:
         """The partitions that are to be ours, as far as decided; those that are still claimed or searched too."""
         return sorted(self._member.target)
 
-    @property
-    def owned(self) -> dict[TopicPartition, int | None]:
-        """The partitions that flow now, with their handled positions (None until the start is found)."""
-        return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}
-
     # -- life
 
-    async def run(self) -> None:
-        """Join, consume, and leave when `request_stop` was called (or at the end, if that was asked for).
+    def _begin(self) -> None:
+        self._unsubscribe = self._zk.subscribe(self._session_event)
+        if self._zk.session_id:
+            self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
 
-        Raises what stopped the member: HandlerFailedError, IdTakenError, GroupRefusedError, fetch errors with the
-        policy `fail`, ZooKeeperError. Cancelling it ends all handlers but releases nothing: closing the ZooKeeper
-        session does that.
-        """
-        settings = self._settings
-        await self._start_handler()
-        unsubscribe = self._zk.subscribe(self._session_event)
-        try:
-            async with self._tasks:
-                background = [self._tasks.create_task(self._stop_if_it_fails(work)) for work in self._background()]
-                if self._zk.session_id:
-                    self._queue.put_nowait(events.SessionStarted(self._zk.session_id))
-                await self._main_loop()
-                for task in [*background, *self._nudging, *([self._timer] if self._timer else [])]:
-                    task.cancel()
-        finally:
-            unsubscribe()
-            self._coordination.close()
-            await self._handler.stop()
-        log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
-        if self._failure is not None:
-            raise self._failure
+    def _stragglers(self) -> list[asyncio.Task[None]]:
+        return list(self._nudging)
+
+    def _finish(self) -> None:
+        self._unsubscribe()
+        self._coordination.close()
 
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """What runs beside the main loop."""
-        works = [self._directory.run, self._pool.run, self._watch_lease]
-        if self._settings.auto_commit:
-            works.append(self._commit_loop)
-        if self._announcer is not None:
-            works.append(self._announcer.run)
-        return works
-
-    async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
-        try:
-            await work()
-        except ConsumerdError as error:
-            self.request_stop(error)
-
-    async def _start_handler(self) -> None:
-        context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
-        try:
-            await self._handler.start(context)
-        except BaseException:
-            await self._handler.stop()
-            raise
-
-    def request_stop(self, failure: ConsumerdError | None = None) -> None:
-        """Leave in order: drain, commit, release, unregister. The first `failure` given comes out of `run`."""
-        if failure is not None and self._failure is None:
-            self._failure = failure
-            level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
-            log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
-        self.stopping.set()
-        self._queue.put_nowait(events.StopRequested())
+        return [self._directory.run, self._pool.run, self._watch_lease, *super()._background()]
 
     async def _main_loop(self) -> None:
         while True:
@@ -315,15 +238,6 @@ class GroupConsumer:
         await self._partitions.abandon(partition)
         self._queue.put_nowait(events.Abandoned(partition, ticket))
 
-    def _set_timer(self, at: float) -> None:
-        async def fire() -> None:
-            await self._clock.sleep(at - self._clock.monotonic())
-            self._queue.put_nowait(events.TimerFired())
-
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._tasks.create_task(fire())
-
     # -- news from outside
 
     def _triggered(self) -> None:
@@ -346,27 +260,3 @@ class GroupConsumer:
 
     async def _watch_lease(self) -> None:
         await self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
-
-    async def _commit_loop(self) -> None:
-        while True:
-            await self._clock.sleep(self._settings.commit_interval)
-            if self._fence.is_open:
-                await self._partitions.commit_all()
-
-    # -- news from fetching (consumerd.fetch.FetchListener)
-
-    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
-        """A `fail` policy: the daemon stops."""
-        self.request_stop(error)
-
-    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
-        """The log no longer has our offset. The tracker follows with the first batch from there."""
-        log.warning("offset_out_of_range", partition=str(partition), offset=old, going_on_at=new)
-
-    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        """A `skip` policy."""
-        log.error("message_skipped", partition=str(partition), offset=offset, next_offset=next_offset, reason=reason)
-
-    def parked(self, partition: TopicPartition, reason: str) -> None:
-        """A `park` policy."""
-        log.error("partition_parked", partition=str(partition), reason=reason)

@@ -223,19 +223,27 @@ class OwnedPartitions:
     async def drain(self, partition: TopicPartition, deadline: float) -> None:
         """Stop fetching, let the handler end until `deadline`, commit what was handled."""
         owned = self._owned.get(partition)
-        if owned is None:
-            return
-        await self._end(owned, deadline)
+        if owned is not None:
+            await self._drain([owned], deadline)
+
+    async def drain_all(self, deadline: float) -> None:
+        """As `drain`, for all partitions together."""
+        await self._drain(list(self._owned.values()), deadline)
+
+    async def _drain(self, leaving: list[_Owned], deadline: float) -> None:
+        await asyncio.gather(*(self._end(owned, deadline) for owned in leaving))
         if self._settings.auto_commit:
             limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
             try:
                 async with asyncio.timeout(limit):
-                    await self._commit([owned])
+                    await self._commit(leaving)
             except TimeoutError:
-                position = owned.work and owned.work.position
-                log.warning("last_commit_timed_out", partition=str(partition), position=position)
-        await self._hooks.revoked(partition)
-        self._forget(owned)
+                for owned in leaving:
+                    position = owned.work and owned.work.position
+                    log.warning("last_commit_timed_out", partition=str(owned.partition), position=position)
+        await asyncio.gather(*(self._hooks.revoked(owned.partition) for owned in leaving))
+        for owned in leaving:
+            self._forget(owned)
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Stop at once and commit nothing. What was handled is remembered, in case the partition is ours still."""

@@ -1,0 +1,219 @@
+"""What every member at work has in common, whoever coordinates its group, if anybody does.
+
+Strategy: one queue of events, one loop that takes them, tasks in one TaskGroup, and a life in three parts: `_begin`,
+`_main_loop`, `_finish`. The subclasses bring a machine or none, and perform what it asks for. The handler is started
+before anything else and stopped when nothing is held any more; the first failure that cannot be mended makes the
+member leave in order, and comes out of `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from consumerd.consumer.listeners import Announcer, NoHooks
+from consumerd.consumer.partitions import OwnedPartitions
+from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.handlers import HandlerContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from consumerd.consumer.fence import Fence
+    from consumerd.consumer.listeners import RebalanceListener
+    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.fetch import ByteBudget
+    from consumerd.handlers import Handler
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+_Event = TypeVar("_Event")
+
+
+class RunningMember(Generic[_Event]):
+    """A member at work. `handler` is what the policies of retrying have wrapped already."""
+
+    #: Made by the subclass with `_make_partitions`.
+    _partitions: OwnedPartitions
+    _fence: Fence
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        *,
+        handler: Handler | PartitionedHandler,
+        clock: Clock,
+        listener: RebalanceListener | None,
+        stop_event: _Event,
+        timer_event: _Event,
+    ) -> None:
+        self._settings = settings
+        self._handler = handler
+        self._clock = clock
+        self.stats = ConsumerStats()
+        #: Set when the member is in its group and its first assignment is decided, also when that is nothing.
+        self.ready = asyncio.Event()
+        #: Set when leaving has begun, whoever asked for it.
+        self.stopping = asyncio.Event()
+        self._queue: asyncio.Queue[_Event] = asyncio.Queue()
+        self._stop_event = stop_event
+        self._timer_event = timer_event
+        self._failure: ConsumerdError | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._announcer = (
+            Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
+            if listener is not None
+            else None
+        )
+
+    def _make_partitions(
+        self, pool: PartitionPool, budget: ByteBudget, store: OffsetStore, lost: Callable[[TopicPartition], None]
+    ) -> OwnedPartitions:
+        handler = self._handler
+        return OwnedPartitions(
+            self._settings,
+            pool,
+            budget,
+            store,
+            handler if isinstance(handler, PartitionedHandler) else PlainHandler(handler),
+            self._fence,
+            self._clock,
+            self.stats,
+            self._announcer or NoHooks(),
+            failed=self.request_stop,
+            lost=lost,
+            progressed=self._check_end,
+        )
+
+    @property
+    def failure(self) -> ConsumerdError | None:
+        """What `run` will raise, once something went wrong that it cannot mend."""
+        return self._failure
+
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        """The partitions that are to be ours, as far as decided, whether they flow or not."""
+        raise NotImplementedError
+
+    @property
+    def owned(self) -> dict[TopicPartition, int | None]:
+        """The partitions that flow now, with their handled positions (None until the start is found)."""
+        return {partition: self._partitions.position(partition) for partition in sorted(self._partitions.partitions)}
+
+    # -- life
+
+    async def run(self) -> None:
+        """Join, consume, and leave when `request_stop` was called (or at the end, if that was asked for).
+
+        Raises what stopped the member: HandlerFailedError, IdTakenError, GroupRefusedError, fetch errors with the
+        policy `fail`, ZooKeeperError, BrokerError. Cancelling it ends all handlers but gives nothing back: what the
+        group rests on (the ZooKeeper session, heartbeats) ends by itself then.
+        """
+        await self._start_handler()
+        self._begin()
+        try:
+            async with self._tasks:
+                background = [self._tasks.create_task(self._stop_if_it_fails(work)) for work in self._background()]
+                await self._main_loop()
+                for task in [*background, *self._stragglers(), *([self._timer] if self._timer else [])]:
+                    task.cancel()
+        finally:
+            self._finish()
+            await self._handler.stop()
+        settings = self._settings
+        log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(self) -> None:
+        """Before any task runs."""
+
+    async def _main_loop(self) -> None:
+        """Take events until the member has left."""
+        raise NotImplementedError
+
+    def _stragglers(self) -> list[asyncio.Task[None]]:
+        """Tasks that nobody waits for once the main loop has ended."""
+        return []
+
+    def _finish(self) -> None:
+        """Whatever the end was: when no task runs any more."""
+
+    def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """What runs beside the main loop."""
+        works: list[Callable[[], Coroutine[None, None, None]]] = []
+        if self._settings.auto_commit:
+            works.append(self._commit_loop)
+        if self._announcer is not None:
+            works.append(self._announcer.run)
+        return works
+
+    async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """What runs beside the main loop ends the member in order when it meets something that it cannot mend."""
+        try:
+            await work()
+        except ConsumerdError as error:
+            self.request_stop(error)
+
+    async def _start_handler(self) -> None:
+        context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
+        try:
+            await self._handler.start(context)
+        except BaseException:
+            await self._handler.stop()
+            raise
+
+    def request_stop(self, failure: ConsumerdError | None = None) -> None:
+        """Leave in order: drain, commit, give back. The first `failure` given comes out of `run`."""
+        if failure is not None and self._failure is None:
+            self._failure = failure
+            level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
+            log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
+        self.stopping.set()
+        self._queue.put_nowait(self._stop_event)
+
+    def _check_end(self) -> None:
+        """Leave, if all that was asked for is handled."""
+        raise NotImplementedError
+
+    def _set_timer(self, at: float) -> None:
+        async def fire() -> None:
+            await self._clock.sleep(at - self._clock.monotonic())
+            self._queue.put_nowait(self._timer_event)
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._tasks.create_task(fire())
+
+    async def _commit_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.commit_interval)
+            if self._fence.is_open:
+                await self._partitions.commit_all()
+
+    # -- news from fetching (consumerd.fetch.FetchListener)
+
+    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
+        """A `fail` policy: the daemon stops."""
+        self.request_stop(error)
+
+    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
+        """The log no longer has our offset. The tracker follows with the first batch from there."""
+        log.warning("offset_out_of_range", partition=str(partition), offset=old, going_on_at=new)
+
+    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        """A `skip` policy."""
+        log.error("message_skipped", partition=str(partition), offset=offset, next_offset=next_offset, reason=reason)
+
+    def parked(self, partition: TopicPartition, reason: str) -> None:
+        """A `park` policy."""
+        log.error("partition_parked", partition=str(partition), reason=reason)
