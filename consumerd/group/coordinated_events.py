@@ -1,0 +1,276 @@
+"""The vocabulary of a membership that a broker coordinates: what happens to a member, and what it has done.
+
+Strategy: as `consumerd.group.events`: plain values, and a *ticket* for everything that takes time, answered once with
+an event that carries it, or late, or never. Answers to tickets that are no longer waited for are ignored. The actions
+of one list are begun in list order; those without a ticket take effect before the next event is handled.
+
+Ring 0. Times are seconds on one monotonic clock. Source: spec 002, group membership; error codes by their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.partition import TopicPartition
+
+# ---- Events -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Leave in order: drain, commit, leave the group. Repeated requests do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """The coordinator may have given our partitions away: whatever handlers still hold has to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipLost:
+    """A commit was refused, or a sink says that somebody else has the partition."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsSeen:
+    """Answers `LookAtTopics`: how many partitions each topic has. One that does not exist is not there."""
+
+    ticket: int
+    partitions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member as the leader is told of it. `metadata`: its subscription, in the consumer protocol."""
+
+    member_id: str
+    metadata: bytes
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answers `Join`: the group has a new generation (or still the one that it had).
+
+    `members` is empty but for the leader. `rebalance_timeout` is what the broker knows of ours: brokers of 0.9 take
+    the session timeout. `keep_assignment`: a leader that came back shall not assign anew.
+    """
+
+    ticket: int
+    generation: int
+    member_id: str
+    protocol: str
+    leads: bool
+    members: tuple[GroupMember, ...]
+    rebalance_timeout: float
+    keep_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Answers `Sync`: what is ours, in the consumer protocol."""
+
+    ticket: int
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Answers `Heartbeat`: we are a member, and no rebalance has begun."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answers `Join`, `Sync`, `Heartbeat` or `Leave` with an error code that does not pass by itself.
+
+    `retriable` codes (another coordinator, one that is loading) come as `Failed`. `member_id`: the one to join by,
+    where the code says so.
+    """
+
+    ticket: int
+    code: int
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The action was not performed, or whether it was is unknown: no coordinator, no connection, no answer."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Answers `Drain`: no handler holds anything, and what was handled is committed as far as that was possible."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Answers `Abandon`: no handler holds anything."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Answers `Leave`."""
+
+    ticket: int
+
+
+Event: TypeAlias = (
+    Started
+    | StopRequested
+    | TimerFired
+    | LeaseExpired
+    | OwnershipLost
+    | TopicsSeen
+    | Joined
+    | Synced
+    | Confirmed
+    | Refused
+    | Failed
+    | Drained
+    | Abandoned
+    | Left
+)
+
+# ---- Actions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtTopics:
+    """Ask for the partitions of these topics, or of all with None. Answers: TopicsSeen, Failed."""
+
+    ticket: int
+    topics: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. `protocols`: names of assignors with our metadata for each. Answers: Joined, Refused, Failed."""
+
+    ticket: int
+    member_id: str
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup. `assignments`: for each member what it gets, from the leader. Answers: Synced, Refused, Failed."""
+
+    ticket: int
+    generation: int
+    member_id: str
+    protocol: str
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Heartbeat. Answers: Confirmed, Refused, Failed."""
+
+    ticket: int
+    generation: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """LeaveGroup. Answers: Left, Refused, Failed."""
+
+    ticket: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartConsuming:
+    """Begin the flow of these partitions, which are ours in the generation that `session_id` stands for."""
+
+    partitions: tuple[TopicPartition, ...]
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop fetching everything, let handlers end until `deadline`, commit. Answer: Drained."""
+
+    ticket: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Cancel all handlers, commit nothing. Takes over from a `Drain` that is under way. Answer: Abandoned."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits any more for the request that this ticket belongs to: give it up."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send `TimerFired` at this time. Replaces the timer that was set before."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the operator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The group does not take us, by this error code; the machine leaves."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Over. Nothing is held."""
+
+
+Action: TypeAlias = (
+    LookAtTopics
+    | Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | StartConsuming
+    | Drain
+    | Abandon
+    | Forget
+    | SetTimer
+    | Warn
+    | Refuse
+    | Finished
+)

@@ -1,0 +1,136 @@
+"""The states of a member of a group that a broker coordinates, every transition between them, and its settings.
+
+Strategy: one table, looked up and never bypassed; a pair that is not in it is a defect and raises. What is *done* in a
+state stands in `consumerd.group.coordinated`.
+
+# Theory of operation
+
+The coordinator counts generations. A generation begins when all members have joined, or the time for it is up; one of
+them, the leader, deals the partitions (ASSIGNING), all are given their share (SYNCING), and then it stands (STABLE)
+until somebody comes, goes, falls silent or wants another share. Members hear of that by the answer to a heartbeat.
+Then everybody gives back everything (DRAINING), and only then joins again: that is the eager protocol.
+
+These are the rules:
+
+1. Join is only sent while nothing is held, not even by a handler that is being cancelled. So is Leave.
+2. A drain ends before the coordinator stops waiting for us. It cannot have begun a rebalance before it answered the
+   last heartbeat that spoke of none, hence not before that one was sent: from there its patience, our rebalance
+   timeout, counts.
+3. The lease counts from the *sending* of a request that was answered well (SyncGroup first, then heartbeats), because
+   the coordinator counts from its arrival, which is later. It ends after the session timeout, or with the patience of
+   rule 2, whichever is first: a rebalance may have begun and ended while no answer reached us. With the lease,
+   everything is abandoned (ABANDONING), and joined anew.
+4. Who is told to be no member (unknown id, another generation) abandons everything: its partitions are others' now.
+5. Partitions begin to flow when the lease is fresh: a follower may have waited for its share almost as long as the
+   lease lasts, and then hears first whether it is still a member.
+6. The leader looks at the topics of all members from time to time, every other member at those that its pattern
+   matches. What differs from what was dealt, or was wanted, is a reason to join again.
+
+Why two members never hand over the same partition: a later generation begins when the former owner has joined again or
+left (it holds nothing: rule 1), or was dropped for its silence or slowness (its lease is over: rule 3). The hole is the
+broker's: one that was cut off from its cluster may answer heartbeats for a group that another coordinates by now.
+Commits then are refused, since they need a quorum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a member is."""
+
+    #: Nothing is held and nothing under way, or just a look at the topics; joining comes next.
+    OUTSIDE = "outside"
+    JOINING = "joining"
+    #: We lead: finding out what there is to deal.
+    ASSIGNING = "assigning"
+    SYNCING = "syncing"
+    #: We have our share, and beat.
+    STABLE = "stable"
+    #: Handlers finish what they hold, to join again or to leave. We are a member still, and beat.
+    DRAINING = "draining"
+    #: Handlers are being cancelled; we are no member.
+    ABANDONING = "abandoning"
+    LEAVING = "leaving"
+    LEFT = "left"
+
+
+class Cause(Enum):
+    """What moves a member."""
+
+    JOIN = "join"
+    #: The generation is there, and we follow or lead.
+    FOLLOW = "follow"
+    LEAD = "lead"
+    DEALT = "dealt"
+    SYNCED = "synced"
+    #: Join again: a rebalance, or topics that changed.
+    REJOIN = "rejoin"
+    #: We are no member of this generation (any more), or nobody can say; nothing flows.
+    OUT = "out"
+    #: The same, while something flows.
+    LOST = "lost"
+    EMPTY = "empty"
+    STOP = "stop"
+    GONE = "gone"
+
+
+PHASES: dict[tuple[Phase, Cause], Phase] = {
+    (Phase.OUTSIDE, Cause.JOIN): Phase.JOINING,
+    (Phase.JOINING, Cause.FOLLOW): Phase.SYNCING,
+    (Phase.JOINING, Cause.LEAD): Phase.ASSIGNING,
+    (Phase.JOINING, Cause.OUT): Phase.OUTSIDE,
+    (Phase.ASSIGNING, Cause.DEALT): Phase.SYNCING,
+    (Phase.SYNCING, Cause.SYNCED): Phase.STABLE,
+    (Phase.SYNCING, Cause.OUT): Phase.OUTSIDE,
+    (Phase.STABLE, Cause.REJOIN): Phase.DRAINING,
+    (Phase.STABLE, Cause.LOST): Phase.ABANDONING,
+    (Phase.DRAINING, Cause.LOST): Phase.ABANDONING,
+    (Phase.DRAINING, Cause.EMPTY): Phase.OUTSIDE,
+    (Phase.ABANDONING, Cause.EMPTY): Phase.OUTSIDE,
+    # Whoever stops goes by way of DRAINING; what has nothing to drain leaves at once.
+    (Phase.STABLE, Cause.STOP): Phase.DRAINING,
+    (Phase.OUTSIDE, Cause.STOP): Phase.LEAVING,
+    (Phase.JOINING, Cause.STOP): Phase.LEAVING,
+    (Phase.ASSIGNING, Cause.STOP): Phase.LEAVING,
+    (Phase.SYNCING, Cause.STOP): Phase.LEAVING,
+    (Phase.LEAVING, Cause.GONE): Phase.LEFT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationSettings:
+    """All times in seconds."""
+
+    #: Silence after which the coordinator drops a member (session.timeout.ms).
+    session_timeout: float = 10.0
+    #: Between heartbeats (heartbeat.interval.ms).
+    heartbeat_interval: float = 3.0
+    #: How long the coordinator waits for a member to join again. Brokers of 0.9 take the session timeout.
+    rebalance_timeout: float = 60.0
+    #: How long handlers may finish what they hold; less if the rebalance timeout is short.
+    drain_timeout: float = 4.0
+    #: Between looks at the topics.
+    look_interval: float = 30.0
+    #: Between attempts at what failed; doubled up to the second.
+    retry_interval: float = 0.2
+    retry_interval_max: float = 2.0
+    #: How often leaving is tried.
+    leave_attempts: int = 3
+    #: The assignors that we know, dearest first: "range", "roundrobin".
+    assignors: tuple[str, ...] = ("range", "roundrobin")
+    #: group.instance.id of a static member, whose place is kept while it restarts.
+    instance_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_interval * 2 > self.session_timeout:
+            raise ValueError("a session timeout is twice the heartbeat interval at least")
+        unknown = set(self.assignors) - ASSIGNORS
+        if unknown or not self.assignors:
+            raise ValueError(f"assignors are some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
+
+
+#: Those of `consumerd.group.assignors` that a leader can deal by.
+ASSIGNORS = frozenset({"range", "roundrobin"})
