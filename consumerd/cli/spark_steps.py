@@ -183,7 +183,7 @@ def _run(
             results[step] = _perform(step, work.spark, chosen, results, continuous=continuous, shallow=shallow)
             if not continuous:
                 work.check()
-    told = {step: {"file": str(each)} if isinstance(each, Path) else each.as_json() for step, each in results.items()}
+    told = {step: result.as_json() for step, result in results.items()}
     if as_json:
         show_json(told if len(told) > 1 else next(iter(told.values())))
     else:

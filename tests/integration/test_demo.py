@@ -29,6 +29,8 @@ def demo(tmp_path: Path, *arguments: str) -> Child:
     return Child(command, log=tmp_path / "demo.log", stdout=tmp_path / "demo.out", env=environ, name="demo")
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(400)
 async def test_every_message_is_counted_by_identity(java: JavaRuntime, tmp_path: Path) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
@@ -36,14 +38,22 @@ async def test_every_message_is_counted_by_identity(java: JavaRuntime, tmp_path:
     awkward = [b"\xff\xfe not text \x00", b"x" * 2_500_000, os.urandom(1_500_000).replace(b"\n", b"_"), b"\r", b"{}"]
     (folder / "1").write_bytes(b"\n".join(repeated + awkward) + b"\n")
     (folder / "2").write_bytes(b"\n".join(b"%d" % number for number in range(20_000)))
-    async with demo(tmp_path, "--input", str(folder), "--seconds", "4") as child:
-        assert await child.wait(100) == 0, child.output()
+    report = tmp_path / "report.html"
+    async with demo(tmp_path, "--input", str(folder), "--seconds", "4", "--report", str(report)) as child:
+        assert await child.wait(340) == 0, child.output()
     result = json.loads((tmp_path / "demo.out").read_text().splitlines()[-1])
     assert result["produced"] == result["distinct"] == 27_005
     assert result["handled"] == result["distinct"] + result["duplicated"]
     assert [result[name] for name in ("lost", "out_of_order", "corrupted", "overlapping")] == [0, 0, 0, 0]
     assert result["rebalances"] >= 4
-    assert 4 < result["seconds"] < 100
+    assert result["rows_landed"] == 27_005
+    # Lines without a word in front: empty ones, numbers, bytes.
+    assert result["rows_quarantined"] == 1_000 + 20_000 + len([line for line in awkward if not line.startswith(b"x")])
+    assert (result["gaps"], result["duplicates"]) == (0, 0)
+    assert result["report"] == str(report)
+    assert "<html" in report.read_text()
+    assert "refine" in child.output()
+    assert result["seconds"] > 4
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

@@ -3,7 +3,8 @@
 Strategy: everything is real and separate: a ZooKeeper, two broker processes, three daemon processes. Three tasks share
 the play: the feed produces, the watch looks from outside (and notices a child that ends by itself), the script makes
 things happen when the feed has come so far. The count at the end is made from the brokers' segment files and the
-members' record files alone. However the play ends, its processes end with it.
+members' record files alone; a pipeline then lands what the members stored, and has to find the same number. However the
+play ends, its processes end with it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.embedded.audit import AuditResult, audit, merge_records
+from consumerd.embedded.audit import audit, merge_records
 from consumerd.embedded.corpus import measure, named_corpus, standard_library
 from consumerd.embedded.demo.feed import Feed, message_limit
+from consumerd.embedded.demo.pipeline import Pipeline, missing_package
+from consumerd.embedded.demo.result import DemoOptions, DemoResult
 from consumerd.embedded.demo.view import MemberStanding, Standing, View
 from consumerd.embedded.demo.watch import Sight, Watch
 from consumerd.embedded.errors import ChildError, InputError
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.embedded.corpus import Corpus, Measure
+    from consumerd.embedded.demo.pipeline import PipelineResult
     from consumerd.ports import Clock
 
 GROUP: Final = "demo"
@@ -45,32 +49,6 @@ COMMIT_INTERVAL: Final = 1.0
 _LOOK_EVERY: Final = 0.2
 #: A group has so long to share out its partitions, or to get on with its lag, before the demo calls it stuck.
 _PATIENCE: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """`input`: a file or folder, None for the standard library's sources. `seconds`: how long to produce.
-
-    `keep`: a folder for all files of the run, which stay there; None for a temporary one.
-    """
-
-    input: Path | None = None
-    seconds: float = 8.0
-    keep: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """The count of all messages, how often members rebalanced, how long it took."""
-
-    audit: AuditResult
-    rebalances: int
-    seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        """What the demo's last line holds."""
-        counts = {name: value for name, value in asdict(self.audit).items() if name != "findings"}
-        return {**counts, "rebalances": self.rebalances, "seconds": round(self.seconds, 1)}
 
 
 class Demo:
@@ -143,7 +121,23 @@ class Demo:
             for broker in self._brokers:
                 await broker.stop()
             await zookeeper.stop()
-        return await asyncio.to_thread(self._count, ledger, records, message_limit(size))
+        result = await asyncio.to_thread(self._count, ledger, records, message_limit(size))
+        if result.audit.sound and self._options.spark:
+            return replace(result, pipeline=await self._land(directory), seconds=self._seconds)
+        return result
+
+    async def _land(self, directory: Path) -> PipelineResult | None:
+        if (package := missing_package()) is not None:
+            self._tell(f"no tables of it without the package {package}: pip install 'consumerd[spark]'")
+            return None
+        self._tell("Spark lands what the daemons stored")
+        length = sum(self._sight.ends.values())
+        pipeline = Pipeline(directory / "pipeline", directory / "files", TOPIC, length, self._options.report)
+        child = await asyncio.to_thread(pipeline.prepare)
+        await pipeline.run(child, self._tell)
+        result = await asyncio.to_thread(pipeline.result, child)
+        self._tell(f"{result.rows_landed:,} rows landed, {result.gaps} gaps, {result.duplicates} duplicates")
+        return result
 
     # -- the stage
 
@@ -180,8 +174,8 @@ class Demo:
             },
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordHandler",
-                "options": {"directory": str(directory / "records")},
+                "name": "consumerd.embedded.recorder:RecordedFilesHandler",
+                "options": {"records": str(directory / "records"), "files": str(directory / "files")},
             },
         }
         return DaemonProcess(directory / "daemons", config, name=f"daemon-{number}")

@@ -43,6 +43,17 @@ class Standing:
     members: Sequence[MemberStanding] = ()
 
 
+def pipeline_table(steps: Sequence[tuple[str, int, float, str]]) -> Table:
+    """What the pipeline did: step, rows, seconds and a remark for each."""
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("step", "rows", "seconds"):
+        table.add_column(name, justify="left" if name == "step" else "right")
+    table.add_column("")
+    for step, rows, seconds, remark in steps:
+        table.add_row(step, f"{rows:,}", f"{seconds:.1f}", remark)
+    return table
+
+
 class View(Protocol):
     """Where the demo shows itself; a context manager around its whole life."""
 

@@ -1,0 +1,154 @@
+"""The demo's last act: what the daemons stored becomes tables, and the tables are compared with what was stored.
+
+Strategy: as an operator would do it. A configuration declares the pipeline, `consumerd spark run` runs it as a process
+of its own, and its JSON is the result. The input are the files of the daemons' `files` handler, written under kills and
+handovers. The lines are any text, so the declared pattern asks for a word in front: what has one goes to silver and
+is counted by it, all else (empty lines, brackets, bytes that are no text) to quarantine with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.embedded.children import Child
+from consumerd.embedded.errors import ChildError, InputError
+from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Where the report goes unless somebody says otherwise.
+REPORT: Final = Path("consumerd-demo-report.html")
+#: Packages of the extra `spark`.
+_PACKAGES: Final = ("pyspark", "pyarrow", "jinja2", "matplotlib")
+_PATTERN: Final = r"(?s)\s*(?<word>[A-Za-z]+).*"
+#: Landing takes so many batches, so that there is something to see in the report.
+_BATCHES: Final = 4
+_LOOK_EVERY: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """What the pipeline made of the daemons' files: rows of bronze, of quarantine, and what `reconcile` found."""
+
+    rows_landed: int
+    rows_quarantined: int
+    gaps: int
+    duplicates: int
+    report: Path
+    #: Step, rows, seconds and what is to be said of it, for a table.
+    steps: tuple[tuple[str, int, float, str], ...] = ()
+
+
+def missing_package() -> str | None:
+    """A package of the extra that is not installed; None where all are."""
+    return next((name for name in _PACKAGES if find_spec(name) is None), None)
+
+
+def configuration(directory: Path, files: Path, topic: str, log_bytes: int) -> dict[str, dict[str, Any]]:
+    """The tables of the configuration file. `log_bytes`: how long the brokers' logs are together."""
+    return {
+        "spark": {
+            "root": str(directory / "lake"),
+            "master": "local[2]",
+            "config": {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"},
+        },
+        f"spark.pipelines.{topic}": {
+            "source": {"files": str(files), "subscribe": topic, "maxBytesPerTrigger": log_bytes // _BATCHES + 1},
+            "refine": {
+                "parse": "regex",
+                "pattern": _PATTERN,
+                "fields": {"word": "string not null"},
+                "event_time": "landed_at",
+            },
+            "aggregate": {"window": "1 second", "watermark": "1 second", "group_by": ["word"]},
+        },
+    }
+
+
+class Pipeline:
+    """One run on what the daemons left in `files` of `topic`. `directory` takes its own files.
+
+    `log_bytes`: how long the brokers' logs are together. `report`: where the report goes; None for `REPORT`, or a file
+    for temporary ones where that cannot be written.
+    """
+
+    def __init__(self, directory: Path, files: Path, topic: str, log_bytes: int, report: Path | None) -> None:
+        self._directory = directory
+        self._tables = configuration(directory, files, topic, log_bytes)
+        self._report = report
+        self._stdout = directory / "pipeline.json"
+
+    def prepare(self) -> Child:
+        """Write the configuration; the process, not started yet. Blocks."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "pipeline.toml"
+        config.write_text(format_toml(self._tables), encoding="utf-8")
+        log = self._directory / "spark.log"
+        command = consumerd_command("spark", "run", "-c", str(config), "--json", "--log", str(log))
+        return Child(
+            command, log=self._directory / "pipeline.log", stdout=self._stdout, env=clean_environment(),
+            name="the pipeline",
+        )  # fmt: skip
+
+    async def run(self, child: Child, tell: Callable[[str], None]) -> None:
+        """Run the process to its end, or end it with this task. `tell` gets a line for each step."""
+        told = 0
+        async with child:
+            while child.running or told < len(_steps(child)):
+                for step in _steps(child)[told:]:
+                    tell(f"Spark: {step}")
+                    told += 1
+                with suppress(TimeoutError):
+                    await child.wait(_LOOK_EVERY)
+
+    def result(self, child: Child) -> PipelineResult:
+        """What it found; the report is copied to where it stays. Blocks.
+
+        Raises ChildError when the pipeline failed, InputError when the report cannot be written.
+        """
+        try:
+            found = json.loads(self._stdout.read_text(encoding="utf-8"))
+            report = Path(found["report"]["page"])
+            return _result(found, _keep(report, self._report))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ChildError(f"the pipeline ended with status {child.returncode}: {child.tail(2)}") from error
+
+
+def _steps(child: Child) -> list[str]:
+    """What it said so far."""
+    lines = child.output().splitlines()
+    return [line.removeprefix("consumerd: ") for line in lines if line.startswith("consumerd: ")]
+
+
+def _result(found: Mapping[str, Any], report: Path) -> PipelineResult:
+    land, refine, aggregate, check = (found[step] for step in ("land", "refine", "aggregate", "reconcile"))
+    steps = (
+        ("land", check["rows_landed"], land["seconds"], f"{land['batches']} batches"),
+        ("refine", refine["rows_silver"], refine["seconds"], f"{refine['rows_quarantined']:,} rows in quarantine"),
+        ("aggregate", aggregate["rows"], aggregate["seconds"], "words and windows"),
+    )
+    return PipelineResult(
+        check["rows_landed"], check["rows_quarantined"], check["gaps"], check["duplicates"], report, steps
+    )
+
+
+def _keep(made: Path, wanted: Path | None) -> Path:
+    """Copy the report out of the folder that goes."""
+    target = (wanted or REPORT).absolute()
+    try:
+        shutil.copyfile(made, target)
+    except OSError as error:
+        if wanted is not None:
+            raise InputError(f"the report cannot be written to {target}: {error.strerror}") from error
+        with tempfile.NamedTemporaryFile(prefix=f"{REPORT.stem}-", suffix=REPORT.suffix, delete=False) as file:
+            target = Path(file.name)
+        shutil.copyfile(made, target)
+    return target

@@ -1,0 +1,66 @@
+"""What a demo is asked for, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.embedded.audit import AuditResult
+    from consumerd.embedded.demo.pipeline import PipelineResult
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """`input`: a file or folder, None for the standard library's sources. `seconds`: how long to produce.
+
+    `keep`: a folder for all files of the run, which stay there; None for a temporary one. `report`: where the
+    pipeline's page goes; None for a file of the working directory. `spark`: whether to run the pipeline at all.
+    """
+
+    input: Path | None = None
+    seconds: float = 8.0
+    keep: Path | None = None
+    report: Path | None = None
+    spark: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The count of all messages, how often members rebalanced, how long it took; what the pipeline made of it all.
+
+    `pipeline` is None where it did not run.
+    """
+
+    audit: AuditResult
+    rebalances: int
+    seconds: float
+    pipeline: PipelineResult | None = None
+
+    @property
+    def findings(self) -> list[str]:
+        """What is not as it must be, in words."""
+        found = list(self.audit.findings)
+        if (pipeline := self.pipeline) is not None:
+            if pipeline.rows_landed != self.audit.distinct:
+                found.append(f"{pipeline.rows_landed} rows landed of {self.audit.distinct} messages")
+            if pipeline.gaps or pipeline.duplicates:
+                found.append(f"the tables have {pipeline.gaps} gaps and {pipeline.duplicates} duplicates")
+        return found
+
+    @property
+    def sound(self) -> bool:
+        """Whether all is as it must be."""
+        return self.audit.sound and not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        """What the demo's last line holds; what the pipeline did not count is null."""
+        counts = {name: value for name, value in asdict(self.audit).items() if name != "findings"}
+        landed = {
+            name: getattr(self.pipeline, name, None)
+            for name in ("rows_landed", "rows_quarantined", "gaps", "duplicates")
+        }
+        report = None if self.pipeline is None else str(self.pipeline.report)
+        return {**counts, "rebalances": self.rebalances, **landed, "report": report, "seconds": round(self.seconds, 1)}
