@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.crc32c import crc32c
+from consumerd.wire.crc32c import crc32c, extend_crc32c
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,4 @@ from consumerd.wire.crc32c import crc32c
 )
 def test_examples_of_the_standard(data: bytes, crc: int) -> None:
     assert crc32c(data) == crc
+    assert extend_crc32c(crc32c(data[:5]), data[5:]) == crc

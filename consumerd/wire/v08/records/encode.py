@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from consumerd.wire.crc import crc32
-from consumerd.wire.crc32c import crc32c
+from consumerd.wire.crc32c import crc32c, extend_crc32c
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch
 from consumerd.wire.v08.records.codecs import Codec, compress
@@ -38,6 +38,10 @@ _TRANSACTIONAL = 0x10
 _NONE = VARINTS[0]
 _NULL_VARINT = varint(-1)
 _TABLE = len(VARINTS)
+#: Of a record without a key: offset delta and null. Of one that follows another without headers: the end of that, and
+#: its own length.
+_KEYLESS = tuple(number + _NULL_VARINT for number in VARINTS)
+_AFTER_PLAIN = tuple(_NONE + number for number in VARINTS)
 
 
 def encode_message_set(
@@ -135,14 +139,17 @@ def encode_record_batch(
     count = len(payloads)
     if isinstance(timestamps, int):
         base_time = max_time = timestamps
-        deltas: Iterable[int] = repeat(0, count)
+        deltas = [0] * count
     else:
         base_time, max_time = timestamps[0], max(timestamps)
         if max_time - base_time >= 1 << 63 or min(timestamps) - base_time < -1 << 63:
             raise EncodeError("timestamps lie further apart than one batch can say")
         deltas = [timestamp - base_time for timestamp in timestamps]
     try:
-        records = _records(payloads, keys or repeat(None, count), deltas, headers or {})
+        if keys is None and not headers and count <= _TABLE:
+            records = _plain_records(payloads, deltas)
+        else:
+            records = _records(payloads, keys or repeat(None, count), deltas, headers or {})
     except ValueError as error:
         raise EncodeError("there are not as many keys or timestamps as payloads") from error
     attributes = int(codec)
@@ -156,11 +163,31 @@ def encode_record_batch(
             attributes, count - 1, base_time, max_time, producer_id, producer_epoch, base_sequence, count
         )
         length = record_batch.MIN_LENGTH + len(body)
-        body = fields + body
-        head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc32c(body))
+        crc = extend_crc32c(crc32c(fields), body)
+        head = _BATCH_HEAD.pack(base_offset, length, leader_epoch, record_batch.MAGIC, crc)
     except struct.error as error:
         raise EncodeError(f"a batch of {count} records and {len(records)} bytes cannot be written: {error}") from error
-    return head + body
+    return b"".join((head, fields, body))
+
+
+def _plain_records(payloads: Sequence[bytes | None], deltas: Sequence[int]) -> bytes:
+    """Records without keys and headers. What the table cannot say, the slower way can."""
+    pieces: list[bytes] = []
+    last_delta, time = 0, b"\x00" + _NONE
+    overhead = len(time) + len(_NONE)
+    try:
+        for payload, delta, place in zip(payloads, deltas, _KEYLESS[: len(payloads)], strict=True):
+            if delta != last_delta:
+                last_delta, time = delta, b"\x00" + varint(delta)
+                overhead = len(time) + len(_NONE)
+            length = len(payload)  # type: ignore[arg-type]  # a null payload is a TypeError
+            size = VARINTS[length]
+            pieces += (_AFTER_PLAIN[overhead + len(place) + len(size) + length], time, place, size, payload)  # type: ignore[arg-type]
+    except (IndexError, TypeError):
+        return _records(payloads, repeat(None, len(payloads)), deltas, {})
+    pieces[0] = pieces[0][len(_NONE) :]
+    pieces.append(_NONE)
+    return b"".join(pieces)
 
 
 def _records(
