@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,6 +132,28 @@ def test_a_lost_checkpoint_or_table_is_told(spark: SparkSession, tmp_path: Path,
     (base / "bronze").rename(tmp_path / "gone")
     with pytest.raises(TableBehindError, match=r"tells of batches 0-0 and the table .* has no batches"):
         lander(pipeline, [(20, {"id": 3})])
+
+
+def test_a_signal_ends_a_run_that_would_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path / "lake")
+    more = spark.createDataFrame([(bytearray(b"{}"),)], "value binary")
+    more.write.mode("append").parquet(str(tmp_path / "other"))
+    second = replace(pipeline, name="second", trigger="1 second")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask() -> None:
+        while not (tmp_path / "lake/second/_checkpoints/land/commits/0").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    stream = spark.readStream.schema("value binary").parquet(str(tmp_path / "other"))
+    result = land_stream(spark, second, stream, interval=second.trigger)
+    asking.join()
+    assert (result.rows, result.stopped) == (1, True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not spark.streams.active
 
 
 def test_lines_that_match_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from consumerd.errors import NotFoundError
-from consumerd.spark.tables import TableOwnedError, TableSchemaError, open_table
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.spark.tables import TableOwnedError, TablePathError, TableSchemaError, open_table
+from consumerd.spark.tables.files import HadoopFiles
+from consumerd.spark.tables.layout import merged_name, parse_folders, resolve
+from consumerd.spark.tables.parquet import ParquetTable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +27,16 @@ def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
 
 def ids(table: Table) -> list[int]:
     return sorted(row.id for row in table.read().select("id").collect())
+
+
+def held(folder: Path) -> list[int]:
+    """What a reader sees that goes by the names of folders; faster than asking Spark."""
+    found: list[int] = []
+    for each in resolve(parse_folders(path.name for path in folder.iterdir())):
+        for file in (folder / each.folder.name).glob("*.parquet"):
+            rows = pq.ParquetFile(file).read(columns=["id", "batch"]).to_pylist()
+            found += [row["id"] for row in rows if each.first <= row["batch"] <= each.last]
+    return sorted(found)
 
 
 def streamed(table: Table, into: Path, limit: int | None = None) -> list[list[int]]:
@@ -63,3 +77,125 @@ def test_batches_are_written_once_and_read_once(spark: SparkSession, tmp_path: P
     assert streamed(table, tmp_path / "c", 2) == [list(range(13)), [20]]
     assert table.append(numbers(spark, 30, 32), writer="w", batch=4)
     assert streamed(table, tmp_path / "c", 2) == [[30, 31]]
+
+
+class Crash(Exception):  # noqa: N818 - it is none of ours
+    """The process ends here."""
+
+
+class CrashingFiles:
+    """Operations on files until the process dies before, or right after, one that changes something."""
+
+    CHANGES = ("create", "replace", "rename_folder", "make_folder", "remove")
+
+    def __init__(self, inner: Any, at: int) -> None:
+        self._inner = inner
+        self._left = at
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._inner, name)
+        if name not in self.CHANGES:
+            return operation
+
+        def changed(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                raise Crash
+            result = operation(*arguments)
+            self._left -= 1
+            if self._left == 0:
+                raise Crash
+            return result
+
+        return changed
+
+
+def test_a_compaction_may_die_anywhere_and_a_stream_goes_on_across_it(spark: SparkSession, tmp_path: Path) -> None:
+    table = open_table(spark, str(tmp_path / "t"))
+    assert isinstance(table, ParquetTable)
+    for batch in range(5):
+        assert table.append(numbers(spark, batch * 10, batch * 10 + 10).coalesce(1), writer="w", batch=batch)
+    expected = list(range(50))
+    assert streamed(table, tmp_path / "c", 2)[:2] == [list(range(20)), list(range(20, 40))]
+    size = sum(file.stat().st_size for file in tmp_path.glob("t/batch=*/*.parquet"))
+    target = size * 2 // 3  # three of the five at most
+    at = 0
+    while True:
+        at += 1
+        files, table.files = table.files, CrashingFiles(table.files, at)
+        try:
+            result = table.compact(target, keep_seconds=0)
+        except Crash:
+            continue
+        finally:
+            table.files = files
+            assert held(tmp_path / "t") == expected
+            assert table.batches() == (range(5),)
+        break
+    assert at > 6  # before and after: making a folder, each of two renames, each removal
+    assert result.files_after == 2
+    assert sorted(folder.name for folder in (tmp_path / "t").glob("batch=*")) == [merged_name(0, 2), merged_name(3, 4)]
+    assert not list((tmp_path / "t/_staging").iterdir())
+    # The stream stood at the end; now its next batch is merged with ones that it has read already.
+    assert table.append(numbers(spark, 50, 60).coalesce(1), writer="w", batch=5)
+    assert not table.append(numbers(spark, 0, 10), writer="w", batch=1)
+    assert table.compact(target).merged == 1
+    assert ids(table) == list(range(60))
+    assert streamed(table, tmp_path / "c", 2) == [list(range(50, 60))]
+    assert streamed(table, tmp_path / "anew", 4) == [list(range(40)), list(range(40, 60))]
+    assert [row.id for row in table.read(after=3, to=4).orderBy("id").collect()] == list(range(40, 50))
+    again = table.compact(target)
+    assert (again.merged, again.files_before) == (0, again.files_after)
+
+
+def test_appending_may_die_anywhere(spark: SparkSession, tmp_path: Path) -> None:
+    at = 0
+    while True:
+        at += 1
+        path = tmp_path / f"t{at}"
+        table = open_table(spark, str(path))
+        assert isinstance(table, ParquetTable)
+        files, table.files = table.files, CrashingFiles(table.files, at)
+        try:
+            written = table.append(numbers(spark, 0, 3).coalesce(1), writer="w", batch=0)
+        except Crash:
+            written = None
+        table.files = files
+        again = open_table(spark, str(path)).append(numbers(spark, 0, 3).coalesce(1), writer="w", batch=0)
+        assert held(path) == [0, 1, 2]
+        if written is not None:
+            break
+    assert (written, again) == (True, False)
+    assert at > 6
+
+
+def test_hadoops_file_systems_do_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    files = HadoopFiles(spark, f"file://{tmp_path}")
+    root = f"file://{tmp_path}"
+    assert files.create(f"{root}/a", b"first")
+    assert not files.create(f"{root}/a", b"second")
+    assert files.read(f"{root}/a") == b"first"
+    files.replace(f"{root}/a", b"third")
+    assert files.read(f"{root}/a") == b"third"
+    assert files.read(f"{root}/b") is None
+    files.make_folder(f"{root}/from/deep")
+    files.make_folder(f"{root}/to")
+    assert not files.rename_folder(f"{root}/from", f"{root}/to")
+    assert files.rename_folder(f"{root}/from", f"{root}/other")
+    assert [(each.name, each.is_folder) for each in files.entries(root)] == [
+        ("a", False),
+        ("other", True),
+        ("to", True),
+    ]
+    assert files.entries(f"{root}/nowhere") == []
+    files.remove(f"{root}/other")
+    files.remove(f"{root}/other")
+    assert not files.exists(f"{root}/other")
+    with pytest.raises(TablePathError, match="in an object store"):
+        open_table(spark, "s3a://bucket/table")
+    with pytest.raises(TablePathError, match="as a pattern"):
+        open_table(spark, f"{tmp_path}/a{{b}}")
+    with pytest.raises(ConfigError, match="'iceberg' is not a format"):
+        open_table(spark, str(tmp_path), "iceberg")
+    with pytest.raises(ConfigError, match="cannot do Delta: start it with"):
+        open_table(spark, str(tmp_path), "delta")
