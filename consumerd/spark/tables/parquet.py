@@ -43,7 +43,8 @@ class ParquetTable(Table):
         self._spark = spark
         self.path, self.files = locate(spark, path, renames=True)
         self.path = self.path.rstrip("/")
-        self._settled = False
+        #: The last batch that is known to be there, -1 for none; None until this process first writes.
+        self._found: int | None = None
 
     @property
     def exists(self) -> bool:
@@ -53,20 +54,28 @@ class ParquetTable(Table):
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
         ownership.claim(self.files, self.path, kind="parquet", writer=writer)
-        if not self._settled:
-            # What a killed process renamed but did not live to sync must not vanish once the checkpoint goes on.
-            self.files.settle(self.path)
-            self._settled = True
-        if any(folder.first <= batch <= folder.last for folder in self.folders()):
-            return False
         staging = f"{self.path}/{STAGING}"
-        for entry in self.files.entries(staging):
-            if entry.name.startswith(_APPEND):
-                self.files.remove(f"{staging}/{entry.name}")
+        found = self._take_over(staging) if self._found is None else self._found
+        # That nobody else has written the batches behind those is for the rename to tell: a table with many folders is
+        # not listed for every batch.
+        if batch <= found and any(each.first <= batch <= each.last for each in self.folders()):
+            return False
         rows = frame.withColumn(BATCH, F.lit(batch).cast("bigint"))
         widen(self.files, self.path, with_batch(frame.schema))
         fresh = f"{staging}/{_APPEND}{batch}-{secrets.token_hex(8)}"
-        return self.commit(rows, fresh, batch_name(batch))
+        written = self.commit(rows, fresh, batch_name(batch))
+        self._found = max(found, batch)
+        return written
+
+    def _take_over(self, staging: str) -> int:
+        """What the first write of a process does about those before it; the last batch that they wrote, or -1."""
+        # What was renamed by somebody who did not live to sync it must not vanish once the checkpoint goes on.
+        self.files.settle(self.path)
+        for entry in self.files.entries(staging):
+            if entry.name.startswith(_APPEND):
+                self.files.remove(f"{staging}/{entry.name}")
+        self._found = max((folder.last for folder in self.folders()), default=-1)
+        return self._found
 
     def commit(self, rows: DataFrame, fresh: str, name: str) -> bool:
         """Write `rows` to the folder `fresh`, then call it `name`; False where another folder of that name is first."""
