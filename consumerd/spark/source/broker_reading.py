@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes asked of a broker at once: what Kafka 0.7's own consumers ask for (golden notes, 6).
 DEFAULT_FETCH_SIZE: Final = 1 << 20
+#: Fetches are never larger, whatever is asked for: what one of them brings is in memory several times.
+_LARGEST_FETCH: Final = 8 << 20
 
 
 class BrokerLog:
@@ -30,7 +32,7 @@ class BrokerLog:
         self._client = BrokerClient(place.host, place.port, timeout)
         self._topic = topic
         self._partition = partition
-        self.window = fetch_size
+        self.window = min(fetch_size, _LARGEST_FETCH)
 
     def fetch(self, offset: int, size: int) -> bytes:
         try:

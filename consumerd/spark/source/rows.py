@@ -36,8 +36,6 @@ LARGE_MESSAGE: Final = 1 << 20
 #: What the cells of `codec` are, by number; the last for what cannot be told.
 _CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), None], pa.string())
 _NO_CODEC: Final = len(Codec)
-#: Columns that are null in every row of 0.7.
-_ALWAYS_NULL: Final = frozenset({"key", "timestamp", "timestampType", "headers"})
 
 
 class BatchBuilder:

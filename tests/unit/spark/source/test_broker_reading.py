@@ -42,7 +42,7 @@ def filled(broker: LoopbackBroker) -> Split:
     return Split("events", broker.broker_id, 1, 0, end, BrokerRange(broker.host, broker.port))
 
 
-@pytest.mark.parametrize("fetch_size", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("fetch_size", [1, 7, 1000, 1 << 20, 1 << 30])
 def test_a_broker_and_its_files_give_the_same_rows(consumerd_broker: LoopbackBroker, fetch_size: int) -> None:
     """However small the fetches are: messages larger than one are put together."""
     split = filled(consumerd_broker)
