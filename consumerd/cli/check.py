@@ -39,14 +39,22 @@ def command(path: Path) -> None:
 def _check_daemon(path: Path) -> str:
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.daemon.build import build_handler, build_session, build_settings  # noqa: PLC0415
+    from consumerd.daemon.build_kafka import build_client, build_coordination, fixed_partitions  # noqa: PLC0415
     from consumerd.daemon.config import load  # noqa: PLC0415
 
     config = load(path)
     clock, rng = SystemClock(), SystemRandom()
     settings = build_settings(config, clock=clock, rng=rng)
-    build_session(config.zookeeper, clock=clock, rng=rng)
+    if config.group.coordination == "zookeeper":
+        build_session(config.zookeeper, clock=clock, rng=rng)
+        what = settings.subscription.format()
+    else:
+        build_client(config, clock=clock, rng=rng)
+        build_coordination(config)
+        partitions = fixed_partitions(config.group)
+        what = ", ".join(map(str, partitions)) or f"{settings.subscription.format()} coordinated by a broker"
     build_handler(config, clock=clock, rng=rng)
-    return f"group {settings.group}, {settings.subscription.format()}, handler {config.handler.name}"
+    return f"group {settings.group}, {what}, handler {config.handler.name}"
 
 
 def _check_pipelines(path: Path) -> str:

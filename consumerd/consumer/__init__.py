@@ -3,13 +3,16 @@
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.connector import ConsumerConnector
 from consumerd.consumer.consumer import GroupConsumer
+from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.errors import (
     ConnectorStateError,
     ConsumerTimeoutError,
+    FixedGroupError,
     GroupRefusedError,
     ListenerFailedError,
     NotAssignedError,
 )
+from consumerd.consumer.fixed import FixedConsumer
 from consumerd.consumer.listeners import RebalanceListener
 from consumerd.consumer.refusals import (
     FetchRefusedError,
@@ -32,8 +35,11 @@ __all__ = [
     "ConsumerSettings",
     "ConsumerStats",
     "ConsumerTimeoutError",
+    "CoordinatedConsumer",
     "FetchRefusedError",
     "FetchResult",
+    "FixedConsumer",
+    "FixedGroupError",
     "GroupConsumer",
     "GroupRefusedError",
     "InvalidFetchSizeError",

@@ -71,7 +71,6 @@ class GroupConsumer(RunningMember[events.Event]):
             clock=clock,
             listener=listener,
             stop_event=events.StopRequested(),
-            timer_event=events.TimerFired(),
         )
         self._zk = zk
         self._trigger_queued = False
@@ -192,7 +191,7 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._nudging = {task for task in self._nudging if not task.done()}
                 self._nudging.add(self._tasks.create_task(self._coordination.nudge(action)))
             case events.SetTimer(at):
-                self._set_timer(at)
+                self._set_timer(at, events.TimerFired())
             case events.Warn(reason):
                 log.warning("group_warning", group=self._settings.group, reason=reason)
             case events.RefuseGroup(reason):

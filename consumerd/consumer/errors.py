@@ -17,6 +17,18 @@ class GroupRefusedError(ZooKeeperError):
         super().__init__(f"cannot join group {group!r}: {reason}")
 
 
+class FixedGroupError(ConsumerdError):
+    """Offsets of fixed partitions are refused, because the group has members that a broker coordinates."""
+
+    exit_code = ExitCode.REFUSED
+
+    def __init__(self, group: str, partition: TopicPartition) -> None:
+        super().__init__(
+            f"the offset of {partition} cannot be kept under group {group!r}: that group has members which a broker "
+            "coordinates, or the handler gave the partition up; fixed partitions need a group of their own."
+        )
+
+
 class ConsumerTimeoutError(ConsumerdError):
     """No message came for as long as the consumer timeout says. The stream can be iterated again."""
 

@@ -53,7 +53,6 @@ class RunningMember(Generic[_Event]):
         clock: Clock,
         listener: RebalanceListener | None,
         stop_event: _Event,
-        timer_event: _Event,
     ) -> None:
         self._settings = settings
         self._handler = handler
@@ -65,7 +64,6 @@ class RunningMember(Generic[_Event]):
         self.stopping = asyncio.Event()
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._stop_event = stop_event
-        self._timer_event = timer_event
         self._failure: ConsumerdError | None = None
         self._timer: asyncio.Task[None] | None = None
         self._tasks = asyncio.TaskGroup()
@@ -185,10 +183,10 @@ class RunningMember(Generic[_Event]):
         """Leave, if all that was asked for is handled."""
         raise NotImplementedError
 
-    def _set_timer(self, at: float) -> None:
+    def _set_timer(self, at: float, event: _Event) -> None:
         async def fire() -> None:
             await self._clock.sleep(at - self._clock.monotonic())
-            self._queue.put_nowait(self._timer_event)
+            self._queue.put_nowait(event)
 
         if self._timer is not None:
             self._timer.cancel()

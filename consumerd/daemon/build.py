@@ -73,6 +73,10 @@ def build_tls(section: TlsSection) -> ssl.SSLContext:
 def build_subscription(section: GroupSection) -> Subscription:
     """What the group section asks for. Raises ConfigError."""
     try:
+        if section.partitions:
+            for topic in section.partitions:
+                validate_topic(topic)
+            return StaticSubscription(dict.fromkeys(section.partitions, 1))
         if section.topics:
             for topic in section.topics:
                 validate_topic(topic)

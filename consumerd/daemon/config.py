@@ -29,9 +29,16 @@ class Section(BaseModel):
 
 
 class GroupSection(Section):
-    """The group to join and what to consume. Give exactly one of topics, whitelist and blacklist."""
+    """The group to join and what to consume. Give exactly one of topics, whitelist and blacklist (or partitions)."""
 
     id: str = Field(min_length=1, description="Name of the consumer group.", examples=["events"])
+    coordination: Literal["zookeeper", "kafka", "fixed"] = Field(
+        "zookeeper",
+        description=(
+            "Who shares the partitions out: the members by way of ZooKeeper (Kafka 0.7), a broker (0.9 and later, "
+            "see [kafka]), or nobody: `fixed` consumes `partitions` (Kafka 0.8 and later)."
+        ),
+    )
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
         default_factory=dict,
         description="Topics and the number of streams for each: how many shares of the topic this member asks for.",
@@ -53,12 +60,63 @@ class GroupSection(Section):
         ),
         examples=["consumerd-0"],
     )
+    partitions: dict[str, tuple[Annotated[int, Ge(0)], ...]] = Field(
+        default_factory=dict,
+        description="With coordination `fixed`: topics and the numbers of the partitions to consume.",
+        examples=[{"events": [0, 1]}],
+    )
+    offsets: Literal["kafka", "none"] = Field(
+        "kafka",
+        description=(
+            "With coordination `fixed`: keep offsets in Kafka under this group, or none: then each start begins at "
+            "fetch.initial, or where the handler says."
+        ),
+    )
+    assignor: Literal["range", "roundrobin"] = Field(
+        "range",
+        description=(
+            "With coordination `kafka`: how the leader shares partitions out, if all members agree on it; the other "
+            "one is offered too (partition.assignment.strategy)."
+        ),
+    )
+    session_timeout: Seconds = Field(
+        10.0,
+        description="With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms).",
+    )
+    heartbeat_interval: Seconds = Field(
+        3.0, description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms)."
+    )
+    rebalance_timeout: Seconds = Field(
+        60.0,
+        description=(
+            "With coordination `kafka`: seconds that a rebalance waits for a member to finish what it holds; brokers "
+            "of 0.9 take the session timeout."
+        ),
+    )
+    instance_id: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "With coordination `kafka`, since 2.3: a name that keeps this member's partitions for it while it restarts "
+            "within the session timeout (group.instance.id); unique in the group."
+        ),
+        examples=["consumerd-0"],
+    )
 
     @model_validator(mode="after")
     def _one_subscription(self) -> GroupSection:
+        fixed = self.coordination == "fixed"
         given = [bool(self.topics), self.whitelist is not None, self.blacklist is not None]
-        if sum(given) != 1:
+        if fixed and (any(given) or not any(self.partitions.values())):
+            raise ValueError('coordination = "fixed" needs partitions, and no topics, whitelist or blacklist')
+        if not fixed and self.partitions:
+            raise ValueError('partitions need coordination = "fixed"')
+        if not fixed and sum(given) != 1:
             raise ValueError("give exactly one of topics, whitelist and blacklist")
+        if self.instance_id is not None and self.coordination != "kafka":
+            raise ValueError('instance_id needs coordination = "kafka"')
+        if 2 * self.heartbeat_interval > self.session_timeout:
+            raise ValueError("session_timeout must be twice heartbeat_interval at least")
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} cannot be the name of a znode: it holds a slash or a NUL")
@@ -104,6 +162,21 @@ class ZooKeeperSection(Section):
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
 
 
+class KafkaSection(Section):
+    """The brokers, where they coordinate the group or partitions are fixed (Kafka 0.8 and later)."""
+
+    bootstrap: tuple[str, ...] = Field(
+        ("127.0.0.1:9092",),
+        min_length=1,
+        description="Brokers to begin with, `host:port` each; they tell of the others.",
+        examples=[["kafka1:9092", "kafka2:9092"]],
+    )
+    client_id: str = Field("consumerd", description="Who we say that we are: brokers write it to their logs.")
+    connection_timeout: Seconds = Field(
+        30.0, description="Seconds to wait for a first broker that answers before giving up."
+    )
+
+
 class RebalanceSection(Section):
     """How partitions change hands."""
 
@@ -111,12 +184,17 @@ class RebalanceSection(Section):
         4.0,
         description=(
             "Seconds in which handlers must finish what they hold of partitions that move. "
-            "JVM members of the group give up about 8 s after the trigger; 5 was seen to work, 9 left them stuck."
+            "JVM members of the group give up about 8 s after the trigger; 5 was seen to work, 9 left them stuck. "
+            "Where a broker coordinates, everybody waits for whoever is slowest."
         ),
     )
     retry_interval: Seconds = Field(0.2, description="Seconds between attempts to claim what others still hold.")
     reconcile_interval: Seconds = Field(
-        30.0, description="Seconds between checks of what is decided, owned and registered, since watches get lost."
+        30.0,
+        description=(
+            "Seconds between checks of what is decided, owned and registered, since watches get lost; where a broker "
+            "coordinates, between looks for new topics and partitions."
+        ),
     )
 
 
@@ -150,7 +228,7 @@ class FetchSection(Section):
 
 
 class CommitSection(Section):
-    """When handled offsets are written to ZooKeeper."""
+    """When handled offsets are written to ZooKeeper or Kafka."""
 
     interval: Seconds = Field(10.0, description="Seconds between commits (autocommit.interval.ms).")
 
@@ -221,6 +299,7 @@ class Config(BaseSettings):
 
     group: GroupSection
     zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
+    kafka: KafkaSection = Field(default_factory=KafkaSection)
     rebalance: RebalanceSection = Field(default_factory=RebalanceSection)
     fetch: FetchSection = Field(default_factory=FetchSection)
     commit: CommitSection = Field(default_factory=CommitSection)

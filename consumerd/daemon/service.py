@@ -1,11 +1,11 @@
 """The daemon's life: startup, main loop, shutdown, in that order below.
 
-Strategy: one TaskGroup-free spine. The session is started first (a ZooKeeper that cannot be reached is the one failure
-a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT asks it to leave in order,
-as a failure does; either starts the deadline. A second signal, or the deadline, cancels it. Closing the session then
-lets ZooKeeper drop whatever nodes are left, so a forced stop is at worst a repetition for the next owner, never a loss.
-A handler that does not obey its cancellation leaves only the end of the process, and the session to expire: its nodes
-must not go while it still works.
+Strategy: one TaskGroup-free spine. The ZooKeeper session is started first, or a first broker asked (that it cannot be
+reached is the one failure a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT
+asks it to leave in order, as a failure does; either starts the deadline. A second signal, or the deadline, cancels it.
+Closing the session then lets ZooKeeper drop whatever nodes are left, and a coordinator misses the heartbeats; so a
+forced stop is at worst a repetition for the next owner, never a loss. A handler that does not obey its cancellation
+leaves only the end of the process, and the session to expire: its nodes must not go while it still works.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ import signal
 import sys
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from consumerd import __version__
+from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.consumer import GroupConsumer
+from consumerd.consumer.fixed import require_partitions
 from consumerd.daemon.build import build_connection_settings, build_handler, build_session, build_settings
+from consumerd.daemon.build_kafka import build_client, build_consumer, fixed_partitions
 from consumerd.daemon.notify import READY, STOPPING, notify, status
 from consumerd.errors import ConsumerdError, ExitCode, ZooKeeperError
-from consumerd.net import connect
+from consumerd.net import ConnectError, connect
 from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from consumerd.client import ClusterClient
     from consumerd.consumer import ConsumerSettings
+    from consumerd.consumer.running import RunningMember
     from consumerd.daemon.config import Config
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
@@ -56,14 +61,34 @@ async def serve(config: Config) -> None:
     clock, rng = SystemClock(), SystemRandom()
     settings = build_settings(config, clock=clock, rng=rng)
     handler = build_handler(config, clock=clock, rng=rng)
-    session = build_session(config.zookeeper, clock=clock, rng=rng)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-    await start_session(session, config)
-    try:
-        await run_member(config, settings, handler, session, clock=clock, rng=rng)
-    finally:
-        await session.close()
+    if config.group.coordination == "zookeeper":
+        session = build_session(config.zookeeper, clock=clock, rng=rng)
+        await start_session(session, config)
+        try:
+            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+        finally:
+            await session.close()
+    else:
+        async with build_client(config, clock=clock, rng=rng) as client:
+            await start_client(client, config)
+            consumer = build_consumer(config, settings, handler, client, clock=clock, rng=rng)
+            await _Service(consumer, None, config.daemon.stop_timeout).run()
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+
+
+async def start_client(client: ClusterClient, config: Config) -> None:
+    """Find a first broker within the configured time. Raises BrokerError with the remedy, NotFoundError."""
+    section, partitions = config.kafka, fixed_partitions(config.group)
+    try:
+        await client.retrying("find a broker", client.refresh, timeout=section.connection_timeout)
+    except (ConnectError, NoBrokerError) as error:
+        raise NoBrokerError(
+            f"no broker of {', '.join(section.bootstrap)} answered within {section.connection_timeout:g} s; check "
+            f"kafka.bootstrap and that they run: {error}"
+        ) from error
+    if partitions:
+        await client.retrying("find the partitions", partial(require_partitions, client, partitions))
 
 
 async def start_session(session: Session, config: Config) -> None:
@@ -90,7 +115,7 @@ async def run_member(
 class _Service:
     """A running member under signals."""
 
-    def __init__(self, consumer: GroupConsumer, session: Session, stop_timeout: float) -> None:
+    def __init__(self, consumer: RunningMember[Any], session: Session | None, stop_timeout: float) -> None:
         self._consumer = consumer
         self._session = session
         self._stop_timeout = stop_timeout
@@ -148,6 +173,8 @@ class _Service:
 
     async def _guard_session(self) -> None:
         """A session that ended for good (refused credentials) takes the daemon with it."""
+        if self._session is None:
+            return
         try:
             await self._session.wait_closed()
         except ConsumerdError as error:

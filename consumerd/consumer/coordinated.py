@@ -1,0 +1,211 @@
+"""A member of a group that a broker coordinates (0.9 and later), at work.
+
+Strategy: as `consumerd.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the pure machine
+(`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool that follows
+leaders and a store that the coordinator fences by generation. Heartbeats are tasks of their own, so however long a
+handler takes, the member stays one.
+
+    coordinator ──answers──►┐                             ┌──► GroupRequests (join, sync, heartbeat, leave)
+    timer, lease ──────────►│ queue ► CoordinatedMember ──┤
+    failures, stop ────────►┘                             └──► OwnedPartitions (fetch ► lane ► handler ► tracker)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from consumerd.consumer.awaited import AwaitedTopics
+from consumerd.consumer.controls import PartitionControls
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.group_requests import GroupRequests
+from consumerd.consumer.leases import GroupLease
+from consumerd.consumer.running import RunningMember
+from consumerd.errors import BrokerError, IdTakenError
+from consumerd.fetch import ByteBudget
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.group import coordinated_events as events
+from consumerd.group.coordinated import CoordinatedMember
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.wire.v08.error_codes import ErrorCode, error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.consumer.listeners import RebalanceListener
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.errors import ConsumerdError
+    from consumerd.group.coordinated_tables import CoordinationSettings
+    from consumerd.handlers import Handler
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class CoordinatedConsumer(RunningMember[events.Event]):
+    """One member of one group. `client` stays the caller's, who closes it after `run`.
+
+    Numbers of streams in the subscription count for nothing: a member has one share. `settings.consumer_id` is for logs
+    and handlers; the coordinator gives the member's real id.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        coordination: CoordinationSettings,
+        *,
+        client: ClusterClient,
+        handler: Handler | PartitionedHandler,
+        clock: Clock,
+        rng: Random,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        super().__init__(
+            settings,
+            handler=handler,
+            clock=clock,
+            listener=listener,
+            stop_event=events.StopRequested(),
+        )
+        self._coordination = coordination
+        self._member = CoordinatedMember(settings.subscription, coordination)
+        self._fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
+        self._pool = LogicalFetchPool(client, settings.fetch, clock, rng, self)
+        self._requests = GroupRequests(client, settings.group, coordination)
+        requests = self._requests
+        self._request: dict[type[events.Action], Callable[[Any], Coroutine[None, None, events.Event]]] = {
+            events.Join: requests.join,
+            events.Sync: requests.sync,
+            events.Heartbeat: requests.beat,
+            events.Leave: requests.leave,
+            events.LookAtTopics: requests.look,
+        }
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._draining: asyncio.Task[None] | None = None
+        self._awaited = AwaitedTopics(settings.group, settings.subscription)
+        store = KafkaOffsetStore(client, settings.group, self._member)
+        self._partitions = self._make_partitions(
+            self._pool,
+            ByteBudget(settings.budget),
+            store,
+            lambda partition: self._queue.put_nowait(events.OwnershipLost(partition)),
+        )
+        self.controls = PartitionControls(self._partitions, self._pool, store)
+
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        """The partitions that are ours in this generation."""
+        return list(self._member.assigned)
+
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave; empty before."""
+        return self._member.member_id
+
+    # -- life
+
+    def _begin(self) -> None:
+        self._queue.put_nowait(events.Started())
+
+    def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        return [self._pool.run, self._watch_lease, *super()._background()]
+
+    async def _watch_lease(self) -> None:
+        await self._fence.watch(lambda: self._queue.put_nowait(events.LeaseExpired()))
+
+    def _stragglers(self) -> list[asyncio.Task[None]]:
+        return list(self._asking.values())
+
+    def _finish(self) -> None:
+        self._requests.forget()
+
+    async def _main_loop(self) -> None:
+        while True:
+            event = await self._queue.get()
+            for action in self._member.handle(event, self._clock.monotonic()):
+                if isinstance(action, events.Finished):
+                    return
+                self._perform(action)
+            if isinstance(event, events.TopicsSeen):
+                self._awaited.look({topic: {0: count} for topic, count in event.partitions.items()})
+            self._check_end()
+
+    def _check_end(self) -> None:
+        if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
+            self.request_stop()
+
+    # -- actions
+
+    def _perform(self, action: events.Action) -> None:
+        if (request := self._request.get(type(action))) is not None:
+            self._answer(request, action)
+            return
+        match action:
+            case events.Forget(ticket):
+                if ticket in self._asking:
+                    self._asking[ticket].cancel()
+                    self._requests.forget()
+            case events.StartConsuming(partitions, session_id):
+                self._start(partitions, session_id)
+            case events.Drain(ticket, deadline):
+                self._draining = self._tasks.create_task(self._drain(ticket, deadline))
+            case events.Abandon(ticket):
+                self._tasks.create_task(self._abandon(ticket))
+            case events.SetTimer(at):
+                self._set_timer(at, events.TimerFired())
+            case events.Warn(reason):
+                log.warning("group_warning", group=self._settings.group, reason=reason)
+            case events.Refuse(code):
+                self.request_stop(self._refusal(code))
+            case _:
+                raise AssertionError(f"no way to perform {action}")
+
+    def _answer(self, request: Callable[[Any], Coroutine[None, None, events.Event]], action: Any) -> None:
+        async def perform() -> None:
+            self._queue.put_nowait(await request(action))
+
+        task = self._asking[action.ticket] = self._tasks.create_task(perform())
+        task.add_done_callback(lambda _: self._asking.pop(action.ticket, None))
+
+    def _start(self, partitions: tuple[TopicPartition, ...], session_id: int) -> None:
+        self.stats.rebalances += 1
+        member = self._member
+        log.info(
+            "rebalanced",
+            group=self._settings.group,
+            generation=member.generation,
+            member=member.member_id,
+            leader=member.leads,
+            partitions=[str(partition) for partition in partitions],
+        )
+        for partition in partitions:
+            self._partitions.start(partition, 0, session_id, self._tasks)
+        self.ready.set()
+
+    async def _drain(self, ticket: int, deadline: float) -> None:
+        await self._partitions.drain_all(deadline)
+        self._queue.put_nowait(events.Drained(ticket))
+
+    async def _abandon(self, ticket: int) -> None:
+        if self._draining is not None and not self._draining.done():
+            self._draining.cancel()
+            await asyncio.wait([self._draining])
+        log.warning("partitions_abandoned", group=self._settings.group, partitions=len(self._partitions.partitions))
+        await asyncio.gather(*(self._partitions.abandon(partition) for partition in self._partitions.partitions))
+        self._queue.put_nowait(events.Abandoned(ticket))
+
+    def _refusal(self, code: int) -> ConsumerdError:
+        if code == ErrorCode.FENCED_INSTANCE_ID:
+            return IdTakenError(
+                f"the group.instance_id {self._coordination.instance_id!r} is held by another live member of group "
+                f"{self._settings.group!r}; give each member its own."
+            )
+        return self._requests.refusal or BrokerError(
+            f"cannot be a member of group {self._settings.group!r}: {error_info(code)}"
+        )

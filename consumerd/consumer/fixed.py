@@ -1,0 +1,116 @@
+"""A consumer of fixed partitions: nobody coordinates, the configuration says what is ours.
+
+Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka under the
+group's name, or nowhere: then each start begins where the initial policy, or the handler's own position, says. Two
+processes with the same partitions both get all of their messages: keeping them apart is the operator's. Kafka
+refuses commits while the group has members of its own, and then this one stops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from consumerd.consumer.controls import PartitionControls
+from consumerd.consumer.errors import FixedGroupError
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.leases import FIXED_SESSION, FixedLease
+from consumerd.consumer.running import RunningMember
+from consumerd.errors import NotFoundError
+from consumerd.fetch import ByteBudget
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.offsets import CommitResult, KafkaOffsetStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.consumer.listeners import RebalanceListener
+    from consumerd.consumer.seams import OffsetStore
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.handlers import Handler
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class NoOffsets:
+    """A store that keeps nothing: the handler knows how far it is, or nobody needs to."""
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """None has an offset."""
+        return {}
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """All is well."""
+        return CommitResult(frozenset(positions), frozenset())
+
+
+class FixedConsumer(RunningMember[Literal["stop"]]):
+    """Consumes `partitions`, all of them, until it is stopped. `client` stays the caller's, who closes it after `run`.
+
+    `offsets`: "kafka", or "none" to keep none.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        partitions: Sequence[TopicPartition],
+        *,
+        client: ClusterClient,
+        handler: Handler | PartitionedHandler,
+        clock: Clock,
+        rng: Random,
+        offsets: Literal["kafka", "none"] = "kafka",
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop")
+        self._assigned = sorted(set(partitions))
+        self._client = client
+        self._fence = Fence(FixedLease(), clock, settings.lease_margin)
+        self._pool = LogicalFetchPool(client, settings.fetch, clock, rng, self)
+        store: OffsetStore = KafkaOffsetStore(client, settings.group) if offsets == "kafka" else NoOffsets()
+        self._partitions = self._make_partitions(self._pool, ByteBudget(settings.budget), store, self._refused)
+        self.controls = PartitionControls(self._partitions, self._pool, store)
+
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        """What the configuration says."""
+        return list(self._assigned)
+
+    def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        return [self._pool.run, *super()._background()]
+
+    async def _main_loop(self) -> None:
+        for partition in self._assigned:
+            self._partitions.start(partition, 0, FIXED_SESSION, self._tasks)
+        log.info("assigned", group=self._settings.group, partitions=[str(each) for each in self._assigned])
+        self.stats.rebalances += 1
+        self.ready.set()
+        self._check_end()
+        await self._queue.get()
+        await self._partitions.drain_all(self._clock.monotonic() + self._settings.membership.drain_timeout)
+
+    def _check_end(self) -> None:
+        if self._settings.stop_at_end and self._partitions.all_at_end:
+            self.request_stop()
+
+    def _refused(self, partition: TopicPartition) -> None:
+        self.request_stop(FixedGroupError(self._settings.group, partition))
+
+
+async def require_partitions(client: ClusterClient, partitions: Iterable[TopicPartition]) -> None:
+    """Raise NotFoundError for a partition that its topic does not have. Raises BrokerError."""
+    wanted = list(partitions)
+    metadata = await client.topics(sorted({partition.topic for partition in wanted}))
+    for partition in wanted:
+        topic = metadata.topics.get(partition.topic)
+        if topic is not None and topic.partitions and partition.partition not in topic.partitions:
+            raise NotFoundError(
+                f"the topic {partition.topic!r} has no partition {partition.partition}: it has "
+                f"{len(topic.partitions)}, from 0 on; see group.partitions."
+            )

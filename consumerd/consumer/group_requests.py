@@ -1,0 +1,253 @@
+"""The requests of a member to its group's coordinator: actions in, answers out.
+
+Strategy: one connection of the member's own, because a coordinator holds JoinGroup back until everybody has joined,
+and would hold whatever comes behind it on a shared one. Each method is one attempt and always returns an event: what
+passes by itself is `Failed`, after which the coordinator is looked for anew if it may have moved, and what does not is
+`Refused`, with the whole sentence kept in `refusal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from consumerd.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError
+from consumerd.errors import BrokerError
+from consumerd.group import coordinated_events as e
+from consumerd.wire import WireError
+from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.error_codes import ErrorCode, error_info
+from consumerd.wire.v08.subscription import PROTOCOL_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.client import ClusterClient
+    from consumerd.client.channel import Channel
+    from consumerd.group.coordinated_tables import CoordinationSettings
+    from consumerd.wire.v08.schema import Api
+
+log = structlog.get_logger(__name__)
+
+#: Versions since which fields matter.
+_REBALANCE_TIMEOUT_SINCE: Final = 1
+_LEAVE_MEMBERS_SINCE: Final = 3
+#: Of each API, the first version for static members.
+_INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3}
+#: A join or sync may take as long as the coordinator is patient, and this much more, in seconds.
+_GRACE: Final = 5.0
+#: Topics of the brokers themselves; those before 0.10 do not say which they are.
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
+#: The broker failed without knowing why: its log tells, and a daemon tries again.
+_UNKNOWN: Final = -1
+_REMEDIES: Final = {
+    26: "set group.session_timeout within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
+    23: "its members share no assignor with group.assignors, or are no consumers",
+    81: "the group has as many members as group.max.size allows",
+    ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
+}
+
+
+class GroupRequests:
+    """Asks on behalf of one member of `group`. `close` drops the connection."""
+
+    def __init__(self, client: ClusterClient, group: str, settings: CoordinationSettings) -> None:
+        self._client = client
+        self._group = group
+        self._settings = settings
+        self._channel: Channel | None = None
+        self._opening = asyncio.Lock()
+        self._troubled = False
+        #: The last answer that does not pass by itself.
+        self.refusal: BrokerError | None = None
+
+    # -- requests
+
+    async def join(self, action: e.Join) -> e.Event:
+        """Join; waits until everybody has."""
+
+        async def ask(channel: Channel) -> e.Event:
+            settings = self._settings
+            body = {
+                "group_id": self._group,
+                "session_timeout": int(settings.session_timeout * 1000),
+                "rebalance_timeout": int(settings.rebalance_timeout * 1000),
+                "member_id": action.member_id,
+                "protocol_type": PROTOCOL_TYPE,
+                "group_protocols": [
+                    {"protocol_name": name, "protocol_metadata": metadata} for name, metadata in action.protocols
+                ],
+            }
+            patience = max(settings.rebalance_timeout, settings.session_timeout) + _GRACE
+            version, answer = await self._call(channel, JOIN_GROUP, body, patience)
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, JOIN_GROUP, answer["member_id"])
+            old = version < _REBALANCE_TIMEOUT_SINCE
+            return e.Joined(
+                action.ticket,
+                answer["generation_id"],
+                answer["member_id"],
+                answer["group_protocol"] or "",
+                answer["leader_id"] == answer["member_id"],
+                tuple(
+                    e.GroupMember(each["member_id"], each["member_metadata"], each.get("group_instance_id"))
+                    for each in answer["members"]
+                ),
+                settings.session_timeout if old else settings.rebalance_timeout,
+                answer.get("skip_assignment", False),
+            )
+
+        return await self._attempt(action.ticket, ask)
+
+    async def sync(self, action: e.Sync) -> e.Event:
+        """Give or get the assignment; waits until the leader gave it."""
+
+        async def ask(channel: Channel) -> e.Event:
+            body = {
+                "group_id": self._group,
+                "generation_id": action.generation,
+                "member_id": action.member_id,
+                "protocol_type": PROTOCOL_TYPE,
+                "protocol_name": action.protocol,
+                "group_assignment": [
+                    {"member_id": member, "member_assignment": data} for member, data in action.assignments
+                ],
+            }
+            patience = max(self._settings.rebalance_timeout, self._settings.session_timeout) + _GRACE
+            _, answer = await self._call(channel, SYNC_GROUP, body, patience)
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, SYNC_GROUP)
+            return e.Synced(action.ticket, answer["member_assignment"])
+
+        return await self._attempt(action.ticket, ask)
+
+    async def beat(self, action: e.Heartbeat) -> e.Event:
+        """One heartbeat. It gives up early, so that there is time for the next one within the session timeout."""
+
+        async def ask(channel: Channel) -> e.Event:
+            body = {
+                "group_id": self._group,
+                "group_generation_id": action.generation,
+                "member_id": action.member_id,
+            }
+            _, answer = await self._call(channel, HEARTBEAT, body, self._settings.session_timeout)
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, HEARTBEAT)
+            return e.Confirmed(action.ticket)
+
+        return await self._attempt(action.ticket, ask, self._settings.session_timeout / 3)
+
+    async def leave(self, action: e.Leave) -> e.Event:
+        """Leave the group."""
+
+        async def ask(channel: Channel) -> e.Event:
+            body: dict[str, Any] = {"group_id": self._group}
+            if channel.versions.pick(LEAVE_GROUP) < _LEAVE_MEMBERS_SINCE:
+                body["member_id"] = action.member_id
+            else:
+                body["members"] = [{"member_id": action.member_id, "group_instance_id": None}]
+            _, answer = await self._call(channel, LEAVE_GROUP, body, self._settings.session_timeout)
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, LEAVE_GROUP)
+            return e.Left(action.ticket)
+
+        return await self._attempt(action.ticket, ask, self._settings.session_timeout / 3)
+
+    async def look(self, action: e.LookAtTopics) -> e.Event:
+        """How many partitions topics have. Brokers' own topics are only seen when they are named."""
+        wanted = action.topics
+        try:
+            metadata = await self._client.refresh(wanted if wanted is None or wanted else ())
+        except (BrokerError, WireError) as error:
+            self._note(str(error))
+            return e.Failed(action.ticket)
+        if not metadata.nodes:  # a broker that just started
+            return e.Failed(action.ticket)
+        counts = {
+            name: len(topic.partitions)
+            for name, topic in metadata.topics.items()
+            if topic.partitions
+            and (name in wanted if wanted is not None else not topic.internal and name not in INTERNAL)
+        }
+        return e.TopicsSeen(action.ticket, counts)
+
+    # -- the connection
+
+    def forget(self) -> None:
+        """Drop the connection: what is asked on it is not waited for any more."""
+        if self._channel is not None:
+            self._channel.abort()
+            self._channel = None
+
+    async def close(self) -> None:
+        """Close the connection."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _open(self) -> Channel:
+        async with self._opening:
+            if self._channel is None or self._channel.closed:
+                self._channel = await self._client.private_channel(await self._client.coordinator(self._group))
+            return self._channel
+
+    async def _call(
+        self, channel: Channel, api: Api, body: dict[str, Any], patience: float
+    ) -> tuple[int, dict[str, Any]]:
+        version = channel.versions.pick(api)
+        instance = self._settings.instance_id
+        if instance is not None:
+            version = channel.versions.pick(api, at_least=_INSTANCE_SINCE[api.key])
+            body["group_instance_id"] = instance
+        return version, await channel.call(api, body, version=version, timeout=patience)
+
+    async def _attempt(
+        self, ticket: int, ask: Callable[[Channel], Awaitable[e.Event]], limit: float | None = None
+    ) -> e.Event:
+        try:
+            async with asyncio.timeout(limit):
+                event = await ask(await self._open())
+        except BrokerRefusedError as error:  # of GROUP_COORDINATOR
+            self.refusal = error
+            return self._refused(ticket, error.code, None)
+        except UnsupportedApiError as error:
+            self.refusal = error
+            return e.Refused(ticket, ErrorCode.UNSUPPORTED_VERSION)
+        except AuthenticationError as error:
+            self.refusal = error
+            return e.Refused(ticket, ErrorCode.SASL_AUTHENTICATION_FAILED)
+        except TimeoutError:
+            return self._lost(ticket, f"no answer within {limit:g} s")
+        except (BrokerError, WireError) as error:
+            return self._lost(ticket, str(error))
+        if not isinstance(event, e.Failed):
+            self._troubled = False
+        return event
+
+    def _lost(self, ticket: int, reason: str) -> e.Failed:
+        self.forget()
+        self._client.forget_coordinator(self._group)
+        self._note(reason)
+        return e.Failed(ticket)
+
+    def _refused(self, ticket: int, code: int, api: Api | None, member_id: str = "") -> e.Event:
+        info = error_info(code)
+        if info.retriable or code == _UNKNOWN:
+            if code in _MOVED:
+                self.forget()
+                self._client.forget_coordinator(self._group)
+            self._note(str(info))
+            return e.Failed(ticket)
+        if api is not None:
+            what = f"cannot be a member of group {self._group!r} ({api.name})"
+            self.refusal = BrokerRefusedError(what, info, _REMEDIES.get(code))
+        return e.Refused(ticket, code, member_id)
+
+    def _note(self, reason: str) -> None:
+        """Told once: a coordinator may be away for long."""
+        if not self._troubled:
+            self._troubled = True
+            log.warning("coordinator_trouble", group=self._group, reason=reason)
