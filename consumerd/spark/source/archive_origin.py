@@ -28,12 +28,11 @@ from consumerd.storage.archive_names import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from consumerd.archive.sources import Source
+    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import PathPlace, SourceOptions
-    from consumerd.spark.source.segment_reading import Place
 
 
 class OverlapError(PlaceError):
@@ -140,9 +139,10 @@ class ArchiveOrigin:
         return self._times[path]
 
 
-def _open(log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
-    with _present(segment.place):
-        return open_place(segment.place, log.topic, log.partition)
+@contextlib.contextmanager
+def _open(log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
+    with _present(segment.place), open_place(segment.place, log.topic, log.partition) as place:
+        yield place.fetch
 
 
 @contextlib.contextmanager

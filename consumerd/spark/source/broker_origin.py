@@ -8,30 +8,31 @@ cannot be asked is an error: what it has would be missing without a word.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.choice import Choice
-from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
 from consumerd.spark.source.logs import Segment, SegmentLog
 from consumerd.spark.source.options import OptionError, ZooKeeperPlace
-from consumerd.spark.source.places import open_place
 from consumerd.spark.source.split import BrokerRange
 from consumerd.wire.v07 import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.ports import ZooKeeper
+    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BrokerPlace, SourceOptions
-    from consumerd.spark.source.segment_reading import Place
+
+_T = TypeVar("_T")
 
 #: Seconds after which ZooKeeper is asked again.
 REGISTRY_AGE: Final = 5.0
@@ -56,7 +57,7 @@ class BrokerOrigin:
         self._choice = Choice(options.topics)
         self._registered: Registered | None = None
         self._asked = 0.0
-        self._clients: dict[tuple[str, int], BrokerClient] = {}
+        self._clients: dict[BrokerRange, BrokerClient] = {}
         weakref.finalize(self, _close, self._clients)
 
     def look(self) -> Mapping[Key, SegmentLog]:
@@ -99,10 +100,10 @@ class BrokerOrigin:
         )
 
     def _log(self, partition: TopicPartition, host: str, port: int) -> SegmentLog:
-        bounds = sorted(set(self._offsets(partition, host, port, LATEST, MAX_SEGMENTS)))
+        place = BrokerRange(host, port)
+        bounds = sorted(set(self._offsets(partition, place, LATEST, MAX_SEGMENTS)))
         if not bounds:
             raise BrokerReadError(f"broker {host}:{port} names no offsets of {partition}; is it a broker of Kafka 0.7?")
-        place = BrokerRange(host, port)
         segments = tuple(
             Segment(start, end, place) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
         )
@@ -116,39 +117,50 @@ class BrokerOrigin:
         place = log.segments[0].place
         assert isinstance(place, BrokerRange)
         assert log.broker is not None
-        partition = TopicPartition(log.topic, log.broker, log.partition)
-        found = self._offsets(partition, place.host, place.port, time_ms, 1)
+        found = self._offsets(TopicPartition(log.topic, log.broker, log.partition), place, time_ms, 1)
         return min(max(found[0], log.start), log.end) if found else log.start
 
-    def _offsets(self, partition: TopicPartition, host: str, port: int, when: int, count: int) -> tuple[int, ...]:
-        """Ask the broker; once more on a new connection where the kept one has ended meanwhile."""
-        address = host, port
-        kept = self._clients.pop(address, None)
+    def _offsets(self, partition: TopicPartition, place: BrokerRange, when: int, count: int) -> tuple[int, ...]:
+        return self._ask(place, lambda client: client.offsets(partition.topic, partition.partition, when, count))
+
+    def _ask(self, place: BrokerRange, question: Callable[[BrokerClient], _T]) -> _T:
+        """Ask a broker; once more on a new connection where the kept one has ended. Raises BrokerReadError."""
+        kept = self._clients.pop(place, None)
         if kept is not None:
             try:
-                found = kept.offsets(partition.topic, partition.partition, when, count)
+                found = question(kept)
+            except OffsetGoneError:
+                self._clients[place] = kept
+                raise
             except BrokerReadError:
                 kept.close()
             else:
-                self._clients[address] = kept
+                self._clients[place] = kept
                 return found
-        client = BrokerClient(host, port, self._options.timeout)
+        client = BrokerClient(place.host, place.port, self._options.timeout)
         try:
-            found = client.offsets(partition.topic, partition.partition, when, count)
+            found = question(client)
         except BaseException:
             client.close()
             raise
-        self._clients[address] = client
+        self._clients[place] = client
         return found
 
-    def _open(self, log: SegmentLog, segment: Segment) -> AbstractContextManager[Place]:
-        options = self._options
-        return open_place(
-            segment.place, log.topic, log.partition, fetch_size=options.fetch_size, timeout=options.timeout
-        )
+    @contextlib.contextmanager
+    def _open(self, log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
+        place, most = segment.place, self._options.fetch_size
+        assert isinstance(place, BrokerRange)
+
+        def fetch(offset: int, size: int) -> bytes:
+            try:
+                return self._ask(place, lambda client: client.fetch(log.topic, log.partition, offset, min(size, most)))
+            except OffsetGoneError:
+                return b""
+
+        yield fetch
 
 
-def _close(clients: Mapping[tuple[str, int], BrokerClient]) -> None:
+def _close(clients: Mapping[BrokerRange, BrokerClient]) -> None:
     for client in clients.values():
         client.close()
 

@@ -44,6 +44,8 @@ class Follower:
         self._target: dict[Key, int] | None = None
         self._logs: Mapping[Key, PartitionLog] = {}
         self._looked = -_STILL_GOOD
+        #: What was not there in the last look for it, so that one look is enough as long as that lasts.
+        self._lacking: frozenset[Key] = frozenset()
         self._group_checked = False
 
     def initial(self) -> dict[str, dict[str, int]]:
@@ -133,8 +135,9 @@ class Follower:
     def _look_for(self, offsets: Offsets, age: float) -> Mapping[Key, PartitionLog]:
         """As `_look`, and anew where `offsets` were not there then: before anything counts as lost."""
         logs = self._look(age)
-        if any(key not in logs or reached > logs[key].end for key, reached in entries(offsets)):
+        if not _lacking(logs, offsets) <= self._lacking:
             logs = self._look(0)
+            self._lacking = _lacking(logs, offsets)
         return logs
 
     def _begin(self, each: PartitionLog, reached: int | None) -> int:
@@ -149,6 +152,10 @@ class Follower:
             self._losses.tell(f"{name} was read up to {reached} and ends at {each.end} now, so it is another log")
             return each.end
         return reached
+
+
+def _lacking(logs: Mapping[Key, PartitionLog], offsets: Offsets) -> frozenset[Key]:
+    return frozenset(key for key, reached in entries(offsets) if key not in logs or reached > logs[key].end)
 
 
 def _shares(ranges: Mapping[Key, tuple[int, int]], most: int | None) -> dict[Key, int]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
+    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.segment_reading import Place
 
 #: No message is looked for that is larger, whatever limit is set: the memory of the planner.
 _MOST_REACH = 32 << 20
@@ -104,14 +104,14 @@ class Segment(NamedTuple):
 class SegmentLog:
     """A partition of 0.7: `segments` by start, without overlaps, at least one.
 
-    `open_segment` opens one for `Place.fetch`; `by_time` answers `before`.
+    `open_segment` opens one for reading its bytes; `by_time` answers `before`.
     """
 
     topic: str
     broker: int | None
     partition: int
     segments: tuple[Segment, ...]
-    open_segment: Callable[[SegmentLog, Segment], AbstractContextManager[Place]] = field(repr=False)
+    open_segment: Callable[[SegmentLog, Segment], AbstractContextManager[Fetch]] = field(repr=False)
     by_time: Callable[[SegmentLog, int], int] = field(repr=False)
     limits: Limits = DEFAULT_LIMITS
 
@@ -139,8 +139,8 @@ class SegmentLog:
         segment = self._holding(offset)
         if segment is None or offset in (segment.start, segment.end):
             return offset if segment is not None else None
-        with self.open_segment(self, segment) as place:
-            found = self._boundaries(place, segment).around(segment.start, offset, thorough=True)
+        with self.open_segment(self, segment) as fetch:
+            found = self._boundaries(fetch, segment).around(segment.start, offset, thorough=True)
         return None if found is None else found.start
 
     def limited(self, start: int, most: int) -> int:
@@ -156,8 +156,8 @@ class SegmentLog:
             return wanted
         found = None
         if not segment.whole:
-            with self.open_segment(self, segment) as place:
-                found = self._boundaries(place, segment).around(known, wanted)
+            with self.open_segment(self, segment) as fetch:
+                found = self._boundaries(fetch, segment).around(known, wanted)
         if found is not None and found.start is not None and found.start > start:
             return found.start
         if segment.start > start:
@@ -184,8 +184,8 @@ class SegmentLog:
         cuts: list[int] = []
         if segment.whole or not max_bytes or high - low <= max_bytes:
             return cuts
-        with self.open_segment(self, segment) as place:
-            boundaries = self._boundaries(place, segment)
+        with self.open_segment(self, segment) as fetch:
+            boundaries = self._boundaries(fetch, segment)
             wanted = low
             while high - wanted > max_bytes:
                 pieces = -(-(high - wanted) // max_bytes)
@@ -207,7 +207,7 @@ class SegmentLog:
                 return segment
         return next((segment for segment in self.segments if segment.end == offset), None)
 
-    def _boundaries(self, place: Place, segment: Segment) -> Boundaries:
+    def _boundaries(self, fetch: Fetch, segment: Segment) -> Boundaries:
         most = self.limits.max_message_bytes
         reach = min(most, _MOST_REACH) if most != DEFAULT_LIMITS.max_message_bytes else REACH
-        return Boundaries(place.fetch, segment.end, max_payload=most, reach=max(reach, REACH))
+        return Boundaries(fetch, segment.end, max_payload=most, reach=max(reach, REACH))
