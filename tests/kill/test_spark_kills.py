@@ -1,0 +1,249 @@
+"""The driver of a pipeline killed, JVM, workers and all, at random moments: every message once, wherever it ends up.
+
+What is in the tables is read with pyarrow, from the folders that their layout names; the corpus is known by identity
+from how it was made. Moments are drawn from a seed, as waits for the next change of the tables or checkpoints and for
+a while after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from consumerd.spark.tables.layout import parse_folders, resolve
+from consumerd.wire.compression import Codec
+from consumerd.wire.v07 import encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.kill, pytest.mark.spark]
+
+TOPIC = "events"
+STEPS = ("land", "refine", "compact")
+DEADLINE = 400.0
+DRIVER = Path(__file__).with_name("spark_driver.py")
+Identity = tuple[int, int, int]
+
+
+class Corpus(NamedTuple):
+    """Identities (partition, offset, index) of all messages; and of those that have to end up in silver."""
+
+    everything: Counter[Identity]
+    good: set[Identity]
+
+
+def make_corpus(root: Path, rng: random.Random, segments: int, size: int) -> Corpus:
+    """Logs of two partitions with plain and compressed messages, some of them no JSON, some with a wrong CRC."""
+    everything: Counter[Identity] = Counter()
+    good: set[Identity] = set()
+    for partition in range(2):
+        folder = root / f"{TOPIC}-{partition}"
+        folder.mkdir(parents=True)
+        start = 0
+        for _ in range(segments):
+            data = bytearray()
+            while len(data) < size:
+                codec = rng.choice([Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY])
+                fits = [rng.random() < 0.9 for _ in range(1 if codec is Codec.NONE else rng.randrange(1, 60))]
+                lines = [
+                    json.dumps({"id": rng.randrange(1 << 40), "text": "x" * rng.randrange(60)}).encode() if fit
+                    else rng.randbytes(rng.randrange(30))
+                    for fit in fits
+                ]  # fmt: skip
+                message = bytearray(encode_message_set(lines, codec=codec))
+                if codec is Codec.NONE and lines[0] and rng.random() < 0.02:
+                    message[-1] ^= 1  # of the payload, which the CRC is over
+                    fits = [False]
+                for index, fit in enumerate(fits):
+                    identity = (partition, start + len(data), index)
+                    everything[identity] += 1
+                    if fit:
+                        good.add(identity)
+                data += message
+            (folder / f"{start:020d}.kafka").write_bytes(data)
+            start += len(data)
+    return Corpus(everything, good)
+
+
+def configure(root: Path, per_trigger: int) -> Path:
+    """A configuration whose runs take many small batches."""
+    path = root / "pipeline.toml"
+    path.write_text(
+        f"""
+[spark]
+root = "{root}/lake"
+[spark.config]
+"spark.sql.shuffle.partitions" = "2"
+"spark.log.level" = "ERROR"
+[spark.pipelines.p]
+batches_per_trigger = 2
+[spark.pipelines.p.source]
+path = "{root}/log"
+broker = 0
+subscribe = "{TOPIC}"
+maxBytesPerTrigger = {per_trigger}
+[spark.pipelines.p.refine]
+fields = {{ id = "bigint not null", text = "string" }}
+[spark.pipelines.p.compact]
+target = "40k"
+keep = "1 second"
+"""
+    )
+    return path
+
+
+class Driver:
+    """One process of the driver, in a session of its own, with all that it starts."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        self.log = log
+        self._output = log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, DRIVER, config, *STEPS],
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            start_new_session=True,
+        )
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return when it holds, or the process has ended. Nobody tells, so one has to look."""
+        end = time.monotonic() + DEADLINE
+        while self.process.poll() is None and not condition():
+            assert time.monotonic() < end, self.log.read_text()[-3000:]
+            time.sleep(0.002)
+
+    def kill(self) -> bool:
+        """Kill everything at once; whether the process was still at work."""
+        tree = []
+        if self.process.poll() is None:
+            tree = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            for each in tree:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        self.process.communicate(timeout=30)
+        self._output.close()
+        _, alive = psutil.wait_procs(tree, timeout=30)
+        assert not alive
+        return self.process.returncode == -signal.SIGKILL
+
+    def result(self) -> dict[str, dict[str, object]]:
+        """What a driver says that nobody killed."""
+        output, _ = self.process.communicate(timeout=DEADLINE)
+        self._output.close()
+        assert self.process.returncode == 0, self.log.read_text()[-3000:]
+        return json.loads(output.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def traces(root: Path) -> set[str]:
+    """Names by which one sees how far a run is."""
+    base = root / "lake/p"
+    patterns = ["*/batch=*", "*/_staging/*", "_checkpoints/*/offsets/[0-9]*", "_checkpoints/*/commits/[0-9]*"]
+    return {str(path) for pattern in patterns for path in base.glob(pattern)}
+
+
+def moments(root: Path, rng: random.Random) -> Iterator[Callable[[], bool]]:
+    """Conditions that hold at a random moment each: some changes from now, and a while."""
+    while True:
+        known = traces(root)
+        changes = rng.randrange(1, 12)
+        pause = rng.choice([0.0, rng.random() * 0.2, rng.random() * 2])
+        seen: list[float] = []
+
+        def reached(
+            known: set[str] = known, changes: int = changes, pause: float = pause, seen: list[float] = seen
+        ) -> bool:
+            if not seen and len(traces(root) - known) >= changes:
+                seen.append(time.monotonic())
+            return bool(seen) and time.monotonic() - seen[0] >= pause
+
+        yield reached
+
+
+def between_silver_and_quarantine(root: Path) -> Callable[[], bool]:
+    """The moment when a batch is in silver and not in quarantine."""
+    base = root / "lake/p"
+
+    def count(table: str) -> int:
+        return sum(1 for _ in (base / table).glob("batch=*"))
+
+    return lambda: count("silver") > count("quarantine")
+
+
+def while_compacting(root: Path) -> Callable[[], bool]:
+    """The moment when a folder of merged batches is being written."""
+    return lambda: next(iter((root / "lake/p").glob("*/_staging/compact-*")), None) is not None
+
+
+def identities(table: Path) -> Counter[Identity]:
+    """How often each identity is in a table, by the folders that are to be read."""
+    found: Counter[Identity] = Counter()
+    for each in resolve(parse_folders(path.name for path in table.iterdir())):
+        for file in sorted((table / each.folder.name).glob("*.parquet")):
+            rows = pq.ParquetFile(file).read(columns=["partition", "offset", "index", "batch"])
+            rows = rows.filter(
+                pc.and_(pc.greater_equal(rows["batch"], each.first), pc.less_equal(rows["batch"], each.last))
+            )
+            columns = [rows[name].to_pylist() for name in ("partition", "offset", "index")]
+            found.update(zip(*columns, strict=True))
+    return found
+
+
+def check(root: Path, corpus: Corpus) -> None:
+    """Everything once in bronze, and once in silver or quarantine, each where it belongs."""
+    base = root / "lake/p"
+    assert identities(base / "bronze") == corpus.everything
+    silver, quarantine = identities(base / "silver"), identities(base / "quarantine")
+    assert silver + quarantine == corpus.everything
+    assert set(silver) == corpus.good
+
+
+@pytest.mark.timeout(900)
+def test_killed_between_two_tables_and_amid_compaction(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    corpus = make_corpus(tmp_path / "log", rng, segments=4, size=12_000)
+    config = configure(tmp_path, per_trigger=24_000)
+    kills = 0
+    for number, condition in enumerate((between_silver_and_quarantine(tmp_path), while_compacting(tmp_path))):
+        driver = Driver(config, tmp_path / f"driver-{number}.log")
+        driver.wait_for(condition)
+        kills += driver.kill()
+    assert kills == 2
+    result = Driver(config, tmp_path / "driver.log").result()
+    check(tmp_path, corpus)
+    # Also once what was merged is away, and after a run that finds nothing to do.
+    assert result["compact"]["tables"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1])
+def test_killed_at_ten_random_moments(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    corpus = make_corpus(tmp_path / "log", rng, segments=24, size=20_000)
+    config = configure(tmp_path, per_trigger=40_000)
+    kills = 0
+    for number, condition in enumerate(moments(tmp_path, rng)):
+        driver = Driver(config, tmp_path / f"driver-{number}.log")
+        driver.wait_for(condition)
+        killed = driver.kill()
+        kills += killed
+        if kills == 10 or not killed:
+            break
+    assert kills == 10, "the corpus is too small: a run ended before its kill"
+    Driver(config, tmp_path / "driver.log").result()
+    check(tmp_path, corpus)
