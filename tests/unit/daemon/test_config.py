@@ -15,6 +15,8 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+#: Keys that exclude, or need, one another.
+EXCLUSIVE = {"whitelist", "blacklist", "on_failure", "dead_letter", "partitions", "instance_id"}
 MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 
 
@@ -34,8 +36,8 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
     tried = 0
     for i in keys:
         key = lines[i].split()[1]
-        if not key.isidentifier() or key in {"whitelist", "blacklist", "on_failure", "dead_letter"}:
-            continue  # they exclude, or need, one another
+        if not key.isidentifier() or key in EXCLUSIVE:
+            continue
         changed = list(lines)
         changed[i] = lines[i][2:]
         if "[zookeeper.tls]" in lines[i - 40 : i] or "# [zookeeper.tls]" in lines[max(0, i - 12) : i]:
@@ -58,6 +60,14 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         (MINIMAL + 'whitelist = "x"\n', "give exactly one of"),
         ('[group]\nid = "a/b"\ntopics = { t = 1 }\n', "cannot be the name of a znode"),
         (MINIMAL + '[handler]\non_failure = "dead_letter"\n', "go together"),
+        (MINIMAL + 'coordination = "kafak"\n', "'group.coordination' is wrong"),
+        (MINIMAL + "partitions = { t = [0] }\n", 'partitions need coordination = "fixed"'),
+        (MINIMAL + 'coordination = "fixed"\npartitions = { t = [0] }\n', "and no topics, whitelist or blacklist"),
+        ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [] }\n', "needs partitions"),
+        ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [-1] }\n', "greater than or equal to 0"),
+        (MINIMAL + 'instance_id = "x"\n', 'instance_id needs coordination = "kafka"'),
+        (MINIMAL + "session_timeout = 5.0\n", "twice heartbeat_interval"),
+        (MINIMAL + "[kafka]\nbootstrap = []\n", "'kafka.bootstrap' is wrong"),
         ("[group\n", "is not TOML"),
     ],
 )
