@@ -138,9 +138,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, sdist_names: 
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     info = f"consumerd-{__version__}.dist-info"
-    assert {name.split("/")[0] for name in names} == {"consumerd", info}
-    assert {name for name in names if name.startswith("consumerd/")} == {
-        name for name in sdist_names if name.startswith("consumerd/") and not name.endswith("/")
+    packages = ("consumerd/", "pyspark_consumerd/")
+    assert {f"{name.split('/')[0]}/" for name in names} == {*packages, f"{info}/"}
+    assert {name for name in names if name.startswith(packages)} == {
+        name for name in sdist_names if name.startswith(packages) and not name.endswith("/")
     }
     assert {"consumerd/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
 
