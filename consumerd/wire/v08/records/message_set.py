@@ -11,7 +11,7 @@ all in it. Wrappers in wrappers are not written by anybody and refused.
 from __future__ import annotations
 
 import struct
-from itertools import count
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.crc import crc32
@@ -64,7 +64,7 @@ _LAYOUTS = _Layouts()
 class Row(NamedTuple):
     """Messages that were read onto the columns: offsets and timestamps, and where the first other thing stands."""
 
-    offsets: range
+    offsets: Sequence[int]
     timestamps: list[int]
     position: int
 
@@ -90,25 +90,24 @@ def timestamp_type(magic: int, attributes: int) -> TimestampType:
 
 
 def walk(data: bytes, position: int, magic: int, attributes: int, columns: Columns) -> Row:
-    """Read the row of plain messages of one magic, with these attributes and without gaps, that starts at `position`.
+    """Read the row of plain messages of one magic, with these attributes and growing offsets, at `position`.
 
     The last message of the data always counts as another thing, for lack of a header after it.
     """
-    first = len(columns)
+    first, start = len(columns), position
     timestamps: list[int] = []
-    append, add_key, stamp = columns.payloads.append, columns.keys.append, timestamps.append
+    offsets: list[int] = []
+    append, add_key, stamp, note = columns.payloads.append, columns.keys.append, timestamps.append, offsets.append
     fields, crc_of, layouts = _KEYLESS[magic].unpack_from, crc32, _LAYOUTS
     value_start = _KEYLESS[magic].size
     key_start = value_start - _SIZE.size
     kind = magic << 8 | attributes
-    start = offset = 0
     try:
         offset, size, crc = HEAD.unpack_from(data, position)
-        start = offset
-        for wanted in count(start):
+        while True:
             unpack, step = layouts[size]
             body, next_offset, size, next_crc = unpack(data, position + _CRC_END)
-            if crc_of(body) != crc or offset != wanted:
+            if crc_of(body) != crc:
                 break
             if magic:
                 found, timestamp, key_size, length = fields(body)
@@ -131,14 +130,35 @@ def walk(data: bytes, position: int, magic: int, attributes: int, columns: Colum
                 break
             append(value)
             add_key(key)
+            note(offset)
             position += step
             offset, crc = next_offset, next_crc
     except struct.error:
         pass
-    taken = len(columns) - first
-    columns.count_keyless(first)
+    taken = _growing(offsets)
+    if taken < len(offsets):
+        columns.cut(first + taken)
+        position = _skip(data, start, taken)
+        del offsets[taken:]
     del timestamps[taken:]
-    return Row(range(start, start + taken), timestamps or [NO_TIMESTAMP] * taken, position)
+    columns.count_keyless(first)
+    # They only grow, so there is no gap if there is no room for one.
+    whole = taken and offsets[-1] - offsets[0] == taken - 1
+    return Row(range(offsets[0], offsets[-1] + 1) if whole else offsets, timestamps or [NO_TIMESTAMP] * taken, position)
+
+
+def _growing(offsets: list[int]) -> int:
+    """How many of them, from the first on, grow."""
+    if not offsets or offsets == list(range(offsets[0], offsets[0] + len(offsets))):
+        return len(offsets)
+    return next((n for n, pair in enumerate(pairwise(offsets), 1) if pair[0] >= pair[1]), len(offsets))
+
+
+def _skip(data: bytes, position: int, count: int) -> int:
+    """The position after `count` whole messages."""
+    for _ in range(count):
+        position += 12 + _SIZE.unpack_from(data, position + 8)[0]
+    return position
 
 
 def read_message(data: bytes, position: int) -> Message:

@@ -25,7 +25,7 @@ from consumerd.wire.v08.records.walk import PADDING, shape_at, time_deltas, walk
 from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from consumerd.wire.v08.records.columns import Columns
     from consumerd.wire.v08.records.walk import Shape, Time
@@ -150,14 +150,14 @@ class _Reader:
             return range(first, last + 1), self.times
         return list(chain.from_iterable(self.deltas)), self.times
 
-    def _row(self, left: int, walk: Callable[[Shape, Iterator[int], list[Time]], None]) -> int:
+    def _row(self, left: int, walk: Callable[[Shape, int, list[Time]], Sequence[int]]) -> int:
         """Read a row of at most `left` records of one shape by `walk`; returns how many there were."""
         shape = shape_at(self.data, self.position)
         if shape is None:
             return 0
-        start, first, delta = self.position, len(self.columns), self.next_delta
+        start, first = self.position, len(self.columns)
         noted: list[Time] = []
-        walk(shape, islice(shape.expected(delta), left), noted)
+        deltas = walk(shape, left, noted)
         try:
             self.times += time_deltas(noted, shape.time_size)
         except (LookupError, ValueError, CorruptMessageError):
@@ -165,26 +165,30 @@ class _Reader:
             self.columns.cut(first)
             self.position = start
             return 0
-        if noted:
-            self.next_delta += len(noted)
-            self.deltas.append(range(delta, self.next_delta))
-        return len(noted)
+        if deltas:
+            self.next_delta = deltas[-1] + 1
+            self.deltas.append(deltas)
+        return len(deltas)
 
-    def _walk_same(self, shape: Shape, expected: Iterator[int], noted: list[Time]) -> None:
-        """Read a row of records that have values and no headers, all with keys or all without."""
-        columns, append = self.columns, self.columns.payloads.append
+    def _walk_same(self, shape: Shape, left: int, noted: list[Time]) -> Sequence[int]:
+        """Read a row of records without gaps that have values and no headers, all with keys or all without."""
+        columns, append, delta = self.columns, self.columns.payloads.append, self.next_delta
+        expected = islice(shape.expected(delta), left)
         if shape.keyed:
-            keys, add_key = shape.keys(self.next_delta), columns.keys.append
+            keys, add_key = shape.keys(delta), columns.keys.append
             self.position = walk_keyed(self.data, self.position, expected, keys, shape, append, add_key, noted.append)
         else:
-            null = shape.null_key(self.next_delta)
+            null = shape.null_key(delta)
             self.position = walk_plain(self.data, self.position, expected, null, shape, append, noted.append)
             columns.add_keyless(len(noted))
+        return range(delta, delta + len(noted))
 
-    def _walk_mixed(self, shape: Shape, expected: Iterator[int], noted: list[Time]) -> None:
+    def _walk_mixed(self, shape: Shape, left: int, noted: list[Time]) -> Sequence[int]:
         """Read a row of records of any content."""
-        sizes = shape.key_sizes(self.next_delta)
-        self.position = walk_mixed(self.data, self.position, expected, sizes, shape, self.columns, noted.append)
+        deltas, self.position = walk_mixed(
+            self.data, self.position, self.next_delta, left, shape, self.columns, noted.append
+        )
+        return deltas
 
     def _single(self) -> None:
         """Read one record, number by number. Raises CorruptMessageError, IndexError."""

@@ -35,7 +35,8 @@ _NULL = 1
 _NOT_A_SIZE = 0x81
 #: Offsets up to here differ in the first two bytes of three only.
 _THIRD_BYTE = 13
-_KEY_SIZES: dict[int, int | None] = {_NULL: None, **{size << 1: size for size in range(64)}}
+#: The sizes of keys, None for null, by their length fields of one byte.
+KEY_SIZES: dict[int, int | None] = {_NULL: None, **{size << 1: size for size in range(64)}}
 _NUMBERS = {1: "B", 2: "H"}
 
 
@@ -125,6 +126,30 @@ class _Keys(dict[int, _Entries]):
         return entries
 
 
+class _Deltas(dict[int, int]):
+    """Offset deltas by how they are read. Raises struct.error for one of another size."""
+
+    ROOM = 8192
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def __missing__(self, field: int) -> int:
+        if self._size == 1:
+            if field > 0x7F:
+                raise struct.error
+            raw = field
+        else:
+            if field & 0x808080 != (0x8080 if self._size == _MAX_OFFSET else 0x8000):
+                raise struct.error
+            raw = field >> 8 & 0x7F | (field & 0x7F) << 7 | field >> 16 << 14
+        if len(self) >= self.ROOM:
+            self.clear()
+        delta = self[field] = raw >> 1 ^ -(raw & 1)
+        return delta
+
+
 class Shape:
     """How many bytes length, timestamp delta and offset delta take, and whether there is a key (of up to 63 bytes)."""
 
@@ -146,6 +171,8 @@ class Shape:
         self._sizes = [_Entries(self.lengths, self.values, size) for size in range(64)] if keyed else []
         self._keys = _Keys(0, self._sizes)
         self._offset_size = offset_size
+        #: Offset deltas by how they are read, the third byte of them, as it is read, in front.
+        self.deltas = _Deltas(offset_size)
 
     def null_key(self, offset: int) -> int:
         """How the length of a null key is read, after offset delta `offset`."""
@@ -155,11 +182,6 @@ class Shape:
         """By how a key's length is read after offset delta `offset`, and by the record's length: how to go on."""
         third = self._third_byte(offset)
         return _Keys(third, self._sizes) if third else self._keys
-
-    def key_sizes(self, offset: int) -> Mapping[int, int | None]:
-        """The sizes of keys, None for a null key, by how their lengths are read after offset delta `offset`."""
-        third = self._third_byte(offset)
-        return {third | field: size for field, size in _KEY_SIZES.items()} if third else _KEY_SIZES
 
     def _third_byte(self, offset: int) -> int:
         return offset >> _THIRD_BYTE << 8 if self._offset_size == _MAX_OFFSET else 0

@@ -1,8 +1,8 @@
-"""Rows of records of one shape that have headers, or null values, or now and then a key.
+"""Rows of records of one shape that have headers, or null values, or now and then a key, or gaps in their offsets.
 
-Strategy: as in `walk` the numbers in front of the key are read by one `struct`, and the next offset delta must be what
-it has to be. Length and place of the value are not known from the record's length, so they are read as they stand; that
-the fields end where the record does is the proof. What does not fit ends the row, and is read number by number.
+Strategy: as in `walk` the numbers in front of the key are read by one `struct`, but nothing is known beforehand:
+offsets only have to grow, and length and place of the value are read as they stand. That the fields end where the
+record does is the proof. What does not fit ends the row, and is read number by number.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest, read_varint
+from consumerd.wire.v08.records.walk import KEY_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from consumerd.wire.v08.records.columns import Columns
     from consumerd.wire.v08.records.record_set import Headers
@@ -22,27 +23,23 @@ if TYPE_CHECKING:
 
 
 def walk_mixed(
-    data: bytes,
-    position: int,
-    expected: Iterator[int],
-    sizes: Mapping[int, int | None],
-    shape: Shape,
-    columns: Columns,
-    note: Callable[[Time], None],
-) -> int:
-    """Read the row of records at `position` onto `columns`; returns where the first other record stands.
+    data: bytes, position: int, least: int, limit: int, shape: Shape, columns: Columns, note: Callable[[Time], None]
+) -> tuple[list[int], int]:
+    """Read the row of at most `limit` records at `position` onto `columns`; the first may have offset delta `least`.
 
-    `sizes`: of keys, None for null, by how their lengths are read (`Shape.key_sizes`). The rest is as in `walk_plain`.
+    Returns their offset deltas, and where the first other record stands. `note` is that of `walk_plain`.
     """
     head, head_size, lengths, add = shape.head, shape.head_size, shape.totals, columns.add
+    deltas_of, deltas = shape.deltas, list[int]()
     try:
-        for wanted in expected:
+        for _ in range(limit):
             length, time, offset, key_field = head(data, position)
-            if offset != wanted:
+            delta = deltas_of[key_field >> 8 << 16 | offset]
+            if delta < least:
                 break
             end = position + lengths[length]
             place = position + head_size
-            size = sizes[key_field]
+            size = KEY_SIZES[key_field & 0xFF]
             key = payload = None
             if size is not None:
                 key = data[place : place + size]
@@ -62,10 +59,12 @@ def walk_mixed(
                 break
             add(key, payload, headers)
             note(time)
+            deltas.append(delta)
+            least = delta + 1
             position = end
     except (struct.error, LookupError, CorruptMessageError):
         pass
-    return position
+    return deltas, position
 
 
 def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:

@@ -121,6 +121,15 @@ def test_nested_wrappers_are_refused(magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
+def test_a_row_ends_where_its_offsets_go_back(magic: int) -> None:
+    data = b"".join(encode([b"%d" % offset], magic, base_offset=offset) for offset in (5, 6, 9, 9, 10, 11))
+    found = decode_records(data, 0)
+    assert (found.end, found.offsets, found.payloads) == (BatchEnd.CORRUPT, [5, 6, 9], [b"5", b"6", b"9"])
+    assert found.problem == "the message at offset 9 has offset 9 where offset 10 is the least that may follow"
+    assert (len(found.keys), len(found.timestamps), found.next_offset) == (3, 3, 10)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
 def test_wrappers_that_hold_no_set(magic: int) -> None:
     whole = encode([b"a"], magic)
     for inside, problem in (
