@@ -30,11 +30,15 @@ class Columns:
     def __len__(self) -> int:
         return len(self.payloads)
 
+    def add_headers(self, headers: Headers) -> None:
+        """Of the record that is added next."""
+        self.headers[len(self.payloads)] = headers
+        self._new_headers += len(headers)
+
     def add(self, key: bytes | None, payload: bytes | None, headers: Headers) -> None:
         """One record."""
         if headers:
-            self.headers[len(self.payloads)] = headers
-            self._new_headers += len(headers)
+            self.add_headers(headers)
         self.keys.append(key)
         self.payloads.append(payload)
 

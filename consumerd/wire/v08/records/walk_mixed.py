@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest, read_varint
+from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest
 from consumerd.wire.v08.records.walk import KEY_SIZES
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def walk_mixed(
 
     Returns their offset deltas, and where the first other record stands. `note` is that of `walk_plain`.
     """
-    head, head_size, lengths, add = shape.head, shape.head_size, shape.totals, columns.add
+    head, head_size, lengths = shape.head, shape.head_size, shape.totals
+    append, add_key = columns.payloads.append, columns.keys.append
     deltas_of, deltas = shape.deltas, list[int]()
     try:
         for _ in range(limit):
@@ -46,18 +47,23 @@ def walk_mixed(
                 place += size
             raw, place = data[place], place + 1
             if raw > 0x7F:
-                raw, place = read_rest(data, place, raw, INT32_BYTES)
+                # Two bytes, as a rule.
+                more, place = data[place], place + 1
+                raw = raw & 0x7F | more << 7
+                if more > 0x7F:
+                    raw, place = read_rest(data, place - 1, raw, INT32_BYTES)
             if not raw & 1:
                 after = place + (raw >> 1)
                 payload, place = data[place:after], after
-            headers: Headers = ()
             if data[place]:
                 headers, place = read_headers(data, place, end)
-            else:
-                place += 1
-            if place != end:
+                if place != end:
+                    break
+                columns.add_headers(headers)
+            elif place + 1 != end:
                 break
-            add(key, payload, headers)
+            append(payload)
+            add_key(key)
             note(time)
             deltas.append(delta)
             least = delta + 1
@@ -69,12 +75,14 @@ def walk_mixed(
 
 def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     """The headers at `position`, of a record that ends at `end`. Raises CorruptMessageError, IndexError."""
-    count, position = read_varint(data, position)
+    raw, position = data[position], position + 1
+    if raw > 0x7F:
+        raw, position = read_rest(data, position, raw, INT32_BYTES)
     # Each takes two bytes at least.
-    if not 0 <= count <= (end - position) // 2:
-        raise CorruptMessageError(f"{count} headers in {end - position} bytes")
+    if raw & 1 or raw > end - position:
+        raise CorruptMessageError(f"{raw >> 1 ^ -(raw & 1)} headers in {end - position} bytes")
     found = []
-    for _ in range(count):
+    for _ in range(raw >> 1):
         raw, position = data[position], position + 1
         if raw > 0x7F:
             raw, position = read_rest(data, position, raw, INT32_BYTES)
