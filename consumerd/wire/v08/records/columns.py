@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.records.record_set import OVERHEAD_PER_HEADER, OVERHEAD_PER_KEY
+from consumerd.wire.v08.records.record_set import (
+    OVERHEAD_PER_HEADER,
+    OVERHEAD_PER_KEY,
+    OVERHEAD_PER_RECORD,
+    OVERHEAD_PER_RUN,
+)
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.records.record_set import Headers
@@ -67,7 +72,9 @@ class Columns:
         self.headers = moved
 
     def account(self, first: int, stored: int) -> None:
-        """Count the records from number `first` on, which take `stored` bytes in the data."""
-        keyed = max(0, len(self.payloads) - first - self._new_keyless)
+        """Count a run: the records from number `first` on, which take `stored` bytes in the data."""
+        count = len(self.payloads) - first
+        keyed = max(0, count - self._new_keyless)
         self.record_bytes += stored + OVERHEAD_PER_KEY * keyed + OVERHEAD_PER_HEADER * self._new_headers
+        self.record_bytes += OVERHEAD_PER_RUN + OVERHEAD_PER_RECORD * count
         self._new_headers = self._new_keyless = 0

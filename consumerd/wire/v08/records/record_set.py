@@ -26,6 +26,10 @@ Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
 #: The timestamp of what has none.
 NO_TIMESTAMP = -1
+#: What a record costs beside its payload: its places in the other lists, and a timestamp.
+OVERHEAD_PER_RECORD = 24
+#: What a run costs: a tuple, a range and a list.
+OVERHEAD_PER_RUN = 300
 #: What a header costs beside its bytes: a tuple, a `str` and a `bytes`.
 OVERHEAD_PER_HEADER = 200
 #: What a key costs beside its bytes.

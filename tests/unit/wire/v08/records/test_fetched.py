@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google_crc32c import value as crc32c
@@ -19,6 +20,9 @@ from consumerd.wire.v08.records import (
     encode_message_set,
     encode_record_batch,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VALUES = [b"a", b"bb", None, b"dddd"]
 FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
@@ -279,7 +283,34 @@ def test_the_set_says_what_it_is() -> None:
     assert list(found) == [b"a", b"b"]
     with pytest.raises(ValueError, match="a prefix of 3 records of a set of 2"):
         found.prefix(3)
-    plain = decode_records(encode([b"a" * 100] * 100, 2), 0)
-    keyed = decode_records(encode([b"a" * 100] * 100, 2, keys=[b"k" * 8] * 100), 0)
-    assert 14_800 <= plain.memory_bytes < 17_000
-    assert keyed.memory_bytes >= plain.memory_bytes + 100 * (8 + 33)
+
+
+SHAPES: dict[str, Callable[[list[bytes]], bytes]] = {
+    "batch": lambda values: encode_record_batch(values, timestamps=list(range(len(values)))),
+    "keyed batch": lambda values: encode_record_batch(values, keys=[b"key %d" % n for n in range(len(values))]),
+    "headers": lambda values: encode_record_batch(
+        values, headers={n: (("name", b"value %d" % n),) for n in range(len(values))}
+    ),
+    "set": lambda values: encode_message_set(values, timestamps=list(range(10**12, 10**12 + len(values)))),
+    "one batch each": lambda values: b"".join(
+        encode_record_batch([value], base_offset=n) for n, value in enumerate(values)
+    ),
+    "set with gaps": lambda values: b"".join(
+        encode_message_set([value], base_offset=2 * n, timestamps=10**12 + n) for n, value in enumerate(values)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_memory_is_what_a_budget_should_count(shape: str) -> None:
+    data = SHAPES[shape]([b"some value %d" % number * 6 for number in range(2000)])
+    decode_records(data, 0)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        found = decode_records(data, 0)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 2000
+    assert 0.75 * taken < found.memory_bytes < 1.5 * taken
