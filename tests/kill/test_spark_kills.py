@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.kill, pytest.mark.spark]
 
 TOPIC = "events"
 STEPS = ("land", "refine", "compact")
-DEADLINE = 400.0
+DEADLINE = 600.0
 DRIVER = Path(__file__).with_name("spark_driver.py")
 Identity = tuple[int, int, int]
 

@@ -59,7 +59,7 @@ def streamed(table: Table, into: Path, limit: int | None = None) -> list[list[in
     return seen
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 def test_batches_are_written_once_and_read_once(spark: SparkSession, tmp_path: Path) -> None:
     table = open_table(spark, str(tmp_path / "t"))
     assert not table.exists
@@ -117,7 +117,7 @@ class CrashingFiles:
         return changed
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 def test_a_compaction_may_die_anywhere_and_a_stream_goes_on_across_it(spark: SparkSession, tmp_path: Path) -> None:
     table = open_table(spark, str(tmp_path / "t"))
     assert isinstance(table, ParquetTable)

@@ -1,0 +1,89 @@
+"""What `test_delta.py` runs in a process of its own, as jars have to be named before a session starts.
+
+Arguments: a folder, and the jars by commas. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from consumerd.errors import ConsumerdError
+from consumerd.spark.compact import compact
+from consumerd.spark.land import land_stream
+from consumerd.spark.packages import needs_of
+from consumerd.spark.refine import refine
+from consumerd.spark.session import build_session
+from consumerd.spark.spec import parse_spark
+from consumerd.spark.tables import open_table
+
+SCHEMA = {
+    "type": "record",
+    "name": "visit",
+    "fields": [{"name": "id", "type": "long"}, {"name": "page", "type": ["null", "string"]}],
+}
+#: (offset, bytes): two records, one cut short, one with more behind it, nothing, and a record again.
+MESSAGES = [
+    (0, b"\x0a\x02\x04hi"),
+    (10, b"\x0a\x00"),
+    (20, b"\x0a\x02\x08hi"),
+    (30, b"\x0a\x02\x04hi!"),
+    (40, b""),
+    (0, b"\x0a\x02\x04hi"),
+]
+COLUMNS = (
+    "value binary, topic string, partition int, offset bigint, broker int, broker_partition string, index int, "
+    "next_offset bigint, crc_ok boolean, _corrupt string"
+)
+
+
+def main(root: Path, jars: str) -> dict[str, Any]:
+    (root / "visit.avsc").write_text(json.dumps(SCHEMA))
+    refined = {
+        "parse": "avro",
+        "avro_schema": str(root / "visit.avsc"),
+        "fields": {"id": "bigint not null", "address": {"type": "string", "from": "page"}},
+    }
+    pipelines = {"p": {"source": {"path": "/none", "subscribe": "t"}, "refine": refined}}
+    document = {"spark": {"root": str(root / "lake"), "format": "delta", "pipelines": pipelines}}
+    pipeline = parse_spark(document, "test").pipeline()
+    config = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
+    config["spark.databricks.delta.snapshotPartitions"] = "1"
+    needs = needs_of([pipeline], config)
+    assert not needs.packages, needs.packages  # the jars are there
+    spark = build_session("local[2]", config=config | dict(needs.config))
+    said: dict[str, Any] = {}
+
+    def land(messages: list[tuple[int, bytes]]) -> Any:
+        rows = [(bytearray(v), "t", 0, at, None, "0", 0, at + 10, True, None) for at, v in messages]
+        spark.createDataFrame(rows, COLUMNS).coalesce(1).write.mode("append").parquet(str(root / "inbox"))
+        return land_stream(spark, pipeline, spark.readStream.schema(COLUMNS).parquet(str(root / "inbox")))
+
+    said["landed"] = [land(MESSAGES).rows, land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]).rows, land([]).rows]
+    result = refine(spark, pipeline)
+    said["refined"] = [result.rows_silver, result.rows_quarantined, result.duplicates, dict(result.reasons)]
+    silver = open_table(spark, pipeline.silver, "delta")
+    said["silver"] = sorted((row.offset, row.id, row.address or "") for row in silver.read().collect())
+    bronze = open_table(spark, pipeline.bronze, "delta")
+    # A batch that comes again is left out, by number and whatever it holds; another writer is refused.
+    writer = json.loads((root / "lake/p/_checkpoints/land/metadata").read_text())["id"]
+    last = bronze.last_batch
+    assert last is not None
+    said["again"] = bronze.append(bronze.read(), writer=writer, batch=last)
+    try:
+        bronze.append(bronze.read(), writer="other", batch=last + 1)
+    except ConsumerdError as error:
+        said["other"] = type(error).__name__
+    before = bronze.read().count()
+    done = {Path(each.table).name: each for each in compact(spark, pipeline).tables}
+    said["compacted"] = [done["bronze"].files_before > done["bronze"].files_after, done["bronze"].merged]
+    said["kept"] = bronze.read().count() == before
+    said["after"] = [refine(spark, pipeline).rows_silver, [[each.start, each.stop] for each in bronze.batches()]]
+    spark.stop()
+    return said
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), sys.argv[2])) + "\n")
