@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from consumerd.embedded import Direction
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(300)  # it starts a JVM of its own
 def test_a_task_is_tried_again_and_a_dead_broker_is_named(
     consumerd_broker_factory: BrokerFactory, consumerd_proxy_factory: ProxyFactory
 ) -> None:
