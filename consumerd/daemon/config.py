@@ -117,6 +117,8 @@ class GroupSection(Section):
             raise ValueError('instance_id needs coordination = "kafka"')
         if 2 * self.heartbeat_interval > self.session_timeout:
             raise ValueError("session_timeout must be twice heartbeat_interval at least")
+        if self.rebalance_timeout < self.session_timeout:
+            raise ValueError("rebalance_timeout must be as long as session_timeout at least")
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} cannot be the name of a znode: it holds a slash or a NUL")

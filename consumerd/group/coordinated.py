@@ -131,7 +131,7 @@ class CoordinatedMember(Steps):
         self._sessions += 1
         self.session_id = self._sessions
         self._confirmed_at = self._quiet_at = self._sent_at
-        self._beat_at = min(self._now, self._sent_at + self._settings.heartbeat_interval)
+        self._beat_at = self._now  # the wait for the share has used up a part of the lease
         self._look_at = self._now + self._settings.look_interval
         self._flowing = False
 

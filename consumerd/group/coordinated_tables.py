@@ -127,6 +127,8 @@ class CoordinationSettings:
     def __post_init__(self) -> None:
         if self.heartbeat_interval * 2 > self.session_timeout:
             raise ValueError("a session timeout is twice the heartbeat interval at least")
+        if self.rebalance_timeout < self.session_timeout:  # rule 3: the lease would hardly last between two heartbeats
+            raise ValueError("a rebalance timeout is as long as the session timeout at least")
         unknown = set(self.assignors) - ASSIGNORS
         if unknown or not self.assignors:
             raise ValueError(f"assignors are some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")

@@ -67,6 +67,7 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [-1] }\n', "greater than or equal to 0"),
         (MINIMAL + 'instance_id = "x"\n', 'instance_id needs coordination = "kafka"'),
         (MINIMAL + "session_timeout = 5.0\n", "twice heartbeat_interval"),
+        (MINIMAL + "rebalance_timeout = 9.0\n", "as long as session_timeout"),
         (MINIMAL + "[kafka]\nbootstrap = []\n", "'kafka.bootstrap' is wrong"),
         ("[group\n", "is not TOML"),
     ],

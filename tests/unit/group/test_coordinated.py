@@ -1,0 +1,343 @@
+"""The machine of a membership that a broker coordinates, event by event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from consumerd.group import coordinated_events as e
+from consumerd.group.coordinated import CoordinatedMember
+from consumerd.group.coordinated_tables import CoordinationSettings, Phase
+from consumerd.partition import TopicPartition
+from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata, decode_assignment, decode_metadata
+
+SETTINGS = CoordinationSettings(session_timeout=10.0, heartbeat_interval=3.0, rebalance_timeout=20.0)
+PLACES = (TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1))
+
+Kind = TypeVar("Kind", bound=e.Action)
+
+
+class Driver:
+    """A machine, and what it did last."""
+
+    def __init__(self, subscription: Any = None, **changes: Any) -> None:
+        wanted = subscription or StaticSubscription({"t": 1})
+        self.machine = CoordinatedMember(wanted, replace(SETTINGS, **changes))
+        self.now = 100.0
+        self.actions: list[e.Action] = []
+
+    def tell(self, event: e.Event, after: float = 0.0) -> list[e.Action]:
+        self.now += after
+        self.actions = self.machine.handle(event, self.now)
+        return self.actions
+
+    def did(self, kind: type[Kind]) -> Kind:
+        found = [action for action in self.actions if isinstance(action, kind)]
+        assert len(found) == 1, self.actions
+        return found[0]
+
+    def joined(self, *, leads: bool = False, members: tuple[e.GroupMember, ...] = (), **fields: Any) -> e.Joined:
+        told: dict[str, Any] = {
+            "generation": 5,
+            "member_id": "me",
+            "protocol": "range",
+            "rebalance_timeout": 20.0,
+        } | fields
+        return e.Joined(self.did(e.Join).ticket, leads=leads, members=members, **told)
+
+    def stable(self, **fields: Any) -> Driver:
+        """Join as a follower and get both partitions."""
+        self.tell(e.Started())
+        self.tell(self.joined(**fields), 1.0)
+        self.tell(self.synced(), 1.0)
+        return self
+
+    def synced(self) -> e.Synced:
+        return e.Synced(self.did(e.Sync).ticket, MemberAssignment((("t", (0, 1)),)).encode())
+
+    def beat(self) -> e.Heartbeat:
+        if not any(isinstance(action, e.Heartbeat) for action in self.actions):
+            self.tell(e.TimerFired(), 3.0)
+        return self.did(e.Heartbeat)
+
+
+def metadata(*topics: str) -> bytes:
+    return MemberMetadata(topics).encode()
+
+
+def test_a_follower_gets_its_share_and_beats() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    join = driver.did(e.Join)
+    assert [name for name, _ in join.protocols] == ["range", "roundrobin"]
+    assert decode_metadata(join.protocols[0][1]).topics == ("t",)
+    assert join.member_id == ""
+    driver.tell(driver.joined())
+    sync = driver.did(e.Sync)
+    assert (sync.generation, sync.member_id, sync.assignments) == (5, "me", ())
+    driver.tell(driver.synced(), 1.0)
+    start = driver.did(e.StartConsuming)
+    assert start.partitions == PLACES
+    assert driver.machine.session_id == start.session_id != 0
+    assert driver.machine.settled
+    beat = driver.did(e.Heartbeat)
+    assert (beat.generation, beat.member_id) == (5, "me")
+    driver.tell(e.Confirmed(beat.ticket), 0.5)
+    assert driver.did(e.SetTimer).at == 104.0  # from when the last one was sent
+    driver.tell(e.TimerFired(), 2.5)
+    driver.did(e.Heartbeat)
+
+
+def test_the_lease_counts_from_the_sending_of_what_was_confirmed() -> None:
+    driver = Driver().stable()
+    assert driver.machine.lease_until == 111.0  # the sync was sent at 101
+    ticket = driver.beat().ticket
+    sent = driver.now
+    assert sent == 102.0
+    driver.tell(e.Confirmed(ticket), 2.5)
+    assert driver.machine.lease_until == sent + 10.0
+
+
+def test_a_heartbeat_that_tells_of_a_rebalance_keeps_the_session_but_not_the_coordinators_patience() -> None:
+    driver = Driver(rebalance_timeout=10.0, drain_timeout=9.0).stable(rebalance_timeout=10.0)
+    driver.tell(e.Refused(driver.beat().ticket, 27), 0.5)
+    drain = driver.did(e.Drain)
+    assert driver.machine.lease_until == 111.0
+    assert drain.deadline == 109.0  # 2 s before: there is a commit to be made, and the join to be sent
+    assert driver.machine.phase is Phase.DRAINING
+
+
+def test_a_drain_does_not_use_up_all_patience() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Refused(driver.beat().ticket, 27))
+    assert driver.did(e.Drain).deadline == driver.now + 4.0
+    ticket = driver.did(e.Drain).ticket
+    session = driver.machine.session_id
+    assert session  # the commit at the end of the drain is made in this generation
+    driver.tell(e.TimerFired(), 3.0)
+    driver.did(e.Heartbeat)  # it is a member still
+    driver.tell(e.Drained(ticket))
+    assert driver.did(e.Join).member_id == "me"
+    assert driver.machine.session_id == 0
+    driver.tell(driver.joined(generation=6))
+    driver.tell(driver.synced())
+    assert driver.did(e.StartConsuming).session_id not in (0, session)
+
+
+def test_a_leader_deals() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("t", "u")), e.GroupMember("x", b"\0"))
+    driver.tell(driver.joined(leads=True, members=members))
+    look = driver.did(e.LookAtTopics)
+    assert look.topics == ("t", "u")
+    assert "x gets nothing" in driver.did(e.Warn).reason
+    driver.tell(e.Failed(look.ticket))
+    driver.tell(e.TimerFired(), 1.0)
+    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 3, "u": 1, "v": 9}))
+    dealt = {name: decode_assignment(data).partitions for name, data in driver.did(e.Sync).assignments}
+    assert dealt == {"me": (("t", (0, 1)),), "you": (("t", (2,)), ("u", (0,))), "x": ()}
+
+
+def test_a_leader_joins_again_when_topics_of_others_change() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
+    driver.tell(driver.joined(leads=True, members=members))
+    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2}))
+    driver.tell(driver.synced())
+    driver.machine._look_at = driver.now
+    driver.tell(e.TimerFired())
+    look = driver.did(e.LookAtTopics)
+    assert look.topics == ("t", "u")
+    driver.tell(e.TopicsSeen(look.ticket, {"t": 2, "u": 1}))
+    driver.did(e.Drain)
+
+
+def test_a_filter_looks_before_it_joins_and_joins_again_for_a_new_topic() -> None:
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u.*"), 1))
+    driver.tell(e.Started())
+    look = driver.did(e.LookAtTopics)
+    assert look.topics is None
+    driver.tell(e.TopicsSeen(look.ticket, {"t": 2, "v": 1}))
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t",)
+    driver.tell(driver.joined())
+    driver.tell(driver.synced())
+    driver.machine._look_at = driver.now
+    driver.tell(e.TimerFired())
+    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2, "u1": 1}))
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u1")
+
+
+def test_who_is_not_known_abandons_and_joins_without_an_id() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Refused(driver.beat().ticket, 25))
+    ticket = driver.did(e.Abandon).ticket
+    assert driver.machine.session_id == 0
+    assert not driver.machine.assigned
+    driver.tell(e.Abandoned(ticket), 0.5)
+    assert driver.did(e.Join).member_id == ""
+
+
+def test_another_generation_keeps_the_id() -> None:
+    driver = Driver().stable()
+    driver.tell(e.Refused(driver.beat().ticket, 22))
+    driver.tell(e.Abandoned(driver.did(e.Abandon).ticket))
+    assert driver.did(e.Join).member_id == "me"
+
+
+@pytest.mark.parametrize("event", [e.LeaseExpired(), e.OwnershipLost(PLACES[1])])
+def test_what_may_be_somebody_elses_is_abandoned(event: e.Event) -> None:
+    driver = Driver().stable()
+    driver.tell(event)
+    driver.did(e.Abandon)
+    driver.tell(event)
+    assert not driver.actions  # once is enough
+
+
+def test_news_of_partitions_that_are_not_held_change_nothing() -> None:
+    driver = Driver().stable()
+    driver.tell(e.OwnershipLost(TopicPartition.numbered("t", 7)))
+    assert driver.machine.settled
+
+
+def test_silence_until_the_lease_is_over_abandons_by_itself() -> None:
+    driver = Driver().stable()
+    ticket = driver.beat().ticket
+    driver.tell(e.TimerFired(), 20.0)
+    driver.did(e.Abandon)
+    driver.tell(e.Confirmed(ticket))
+    assert driver.machine.phase is Phase.ABANDONING
+
+
+def test_a_new_member_joins_again_with_the_id_that_it_is_told() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(e.Refused(driver.did(e.Join).ticket, 79, "new"))
+    assert driver.did(e.Join).member_id == "new"
+
+
+def test_a_share_that_comes_late_waits_for_a_heartbeat() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    driver.tell(driver.synced(), 8.0)
+    assert not any(isinstance(action, e.StartConsuming) for action in driver.actions)
+    driver.tell(e.Confirmed(driver.did(e.Heartbeat).ticket), 0.1)
+    assert driver.did(e.StartConsuming).partitions == PLACES
+
+
+def test_a_sync_that_another_rebalance_overtakes_leads_to_a_join_at_once() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    driver.tell(e.Refused(driver.did(e.Sync).ticket, 27))
+    assert driver.did(e.Join).member_id == "me"
+
+
+def test_a_lost_answer_is_asked_for_again_later_and_later() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    pauses = []
+    for _ in range(6):
+        driver.tell(e.Failed(driver.did(e.Join).ticket))
+        pauses.append(driver.did(e.SetTimer).at - driver.now)
+        driver.tell(e.TimerFired(), pauses[-1])
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+
+
+def test_stopping_drains_and_leaves() -> None:
+    driver = Driver().stable()
+    driver.tell(e.StopRequested())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    leave = driver.did(e.Leave)
+    assert leave.member_id == "me"
+    driver.tell(e.Left(leave.ticket))
+    driver.did(e.Finished)
+    assert driver.tell(e.StopRequested()) == []
+
+
+def test_stopping_while_joining_does_not_wait_for_the_others() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    ticket = driver.did(e.Join).ticket
+    driver.tell(e.StopRequested())
+    assert driver.did(e.Forget).ticket == ticket
+    driver.did(e.Finished)  # it has no id to leave with
+
+
+def test_leaving_is_tried_a_few_times() -> None:
+    driver = Driver().stable()
+    driver.tell(e.StopRequested())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    for _ in range(2):
+        driver.tell(e.Failed(driver.did(e.Leave).ticket))
+        driver.tell(e.TimerFired(), 2.0)
+    driver.tell(e.Failed(driver.did(e.Leave).ticket))
+    driver.did(e.Finished)
+
+
+def test_a_static_member_keeps_its_place_when_it_stops() -> None:
+    driver = Driver(instance_id="i").stable()
+    assert driver.machine.instance_id == "i"
+    driver.tell(e.StopRequested())
+    driver.tell(e.Drained(driver.did(e.Drain).ticket))
+    driver.did(e.Finished)
+
+
+def test_a_fenced_member_refuses_and_ends() -> None:
+    driver = Driver(instance_id="i").stable()
+    driver.tell(e.Refused(driver.beat().ticket, 82))
+    assert driver.did(e.Refuse).code == 82
+    driver.tell(e.Abandoned(driver.did(e.Abandon).ticket))
+    driver.did(e.Finished)
+
+
+@pytest.mark.parametrize("code", [23, 24, 26, 30, 81, 82])
+def test_a_group_that_does_not_take_us_ends_the_member(code: int) -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(e.Refused(driver.did(e.Join).ticket, code))
+    assert driver.did(e.Refuse).code == code
+    driver.did(e.Finished)
+
+
+def test_a_protocol_that_was_not_offered_ends_the_member() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined(protocol="sticky"))
+    assert driver.did(e.Refuse).code == 23
+
+
+def test_an_assignment_that_cannot_be_read_or_was_not_asked_for_is_told() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    driver.tell(e.Synced(driver.did(e.Sync).ticket, b"\0"))
+    assert "cannot be read" in driver.did(e.Warn).reason
+    driver.tell(e.TimerFired(), 1.0)
+    driver.tell(driver.joined())
+    driver.tell(e.Synced(driver.did(e.Sync).ticket, MemberAssignment((("t", (1,)), ("u", (0,)))).encode()))
+    assert "['u']" in driver.did(e.Warn).reason
+    assert driver.did(e.StartConsuming).partitions == (PLACES[1],)
+
+
+def test_a_leader_that_came_back_leaves_the_assignment_as_it_was() -> None:
+    driver = Driver(instance_id="i")
+    driver.tell(e.Started())
+    member = e.GroupMember("me", metadata("t"), "i")
+    driver.tell(driver.joined(leads=True, members=(member,), keep_assignment=True))
+    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2}))
+    assert driver.did(e.Sync).assignments == ()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"heartbeat_interval": 6.0}, {"rebalance_timeout": 9.0}, {"assignors": ()}, {"assignors": ("sticky",)}]
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"at least|assignors"):
+        replace(SETTINGS, **wrong)
