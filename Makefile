@@ -7,7 +7,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
 
-.PHONY: setup demo test test-long check format bench clean lock
+.PHONY: setup demo test test-long check format bench spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -19,7 +19,7 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 setup: $(VENV)/.installed  ## create .venv from the pinned, hashed constraints
 
-demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, and a count of every message
+demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of every message, and tables of them
 	@$(BIN)/consumerd demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup  ## all tests
@@ -42,6 +42,9 @@ bench: setup  ## speed, as ratios against peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+spark-package: setup  ## dist/spark: the source, and an environment that Spark unpacks beside executors
+	$(BIN)/python deploy/spark/package.py -o dist/spark
+
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
 
@@ -49,5 +52,6 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/core.txt
+	$(COMPILE) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
