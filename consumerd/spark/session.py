@@ -32,10 +32,12 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 #: Spark's launcher asks for a progress bar on standard error of every session that it takes for a shell's, as ours.
 _LAUNCH_DEFAULTS: Final[Mapping[str, str]] = {"spark.ui.showConsoleProgress": "false"}
-#: Besides, where driver and executors are on this machine: nothing listens on other interfaces.
+#: Besides, where driver and executors are on this machine: nothing listens on other interfaces, and a streaming query's
+#: state is not in 200 parts, each of which costs a task and some files per batch.
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
 }
 #: Any of these may bring a master from outside: spark-submit, or a folder with Spark's configuration files.
 _CONFIGURED_BY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
