@@ -20,15 +20,16 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v08.records.shapes import PADDING, shape_at
 from consumerd.wire.v08.records.varint import read_varint, read_varlong
-from consumerd.wire.v08.records.walk import PADDING, shape_at, time_deltas, walk_keyed, walk_plain
+from consumerd.wire.v08.records.walk import time_deltas, walk_keyed, walk_plain
 from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consumerd.wire.v08.records.columns import Columns
-    from consumerd.wire.v08.records.walk import Shape, Time
+    from consumerd.wire.v08.records.shapes import Shape, Time
 
 #: Of record batches.
 MAGIC = 2

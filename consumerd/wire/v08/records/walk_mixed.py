@@ -11,15 +11,15 @@ import struct
 from typing import TYPE_CHECKING
 
 from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v08.records.shapes import KEY_SIZES
 from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest
-from consumerd.wire.v08.records.walk import KEY_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.wire.v08.records.columns import Columns
     from consumerd.wire.v08.records.record_set import Headers
-    from consumerd.wire.v08.records.walk import Shape, Time
+    from consumerd.wire.v08.records.shapes import Shape, Time
 
 
 def walk_mixed(
