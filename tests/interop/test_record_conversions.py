@@ -122,9 +122,22 @@ class Topic:
         return found
 
 
+async def times_are_the_brokers(client: ClusterClient, *, modern: bool) -> None:
+    for codec in list(Codec)[: 5 if modern else 4]:
+        topic = Topic(client, f"stamped-{codec.name.lower()}")
+        await topic.create(message_timestamp_type="LogAppendTime")
+        await topic.produce(2 if modern else 1, codec)
+        (found,) = await topic.whole(4 if modern else 3, COUNT, lambda data: None)
+        assert set(found.timestamp_types) == {TimestampType.LOG_APPEND_TIME}
+        assert len(set(found.timestamps)) == 1
+        assert found.timestamps[0] > max(TIMES)
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("release", ["0.10.1.1", "3.9.1"])
-async def test_older_readers_get_older_formats(release: str, kafka: Any, cluster_client: Any) -> None:
+async def test_older_readers_get_older_formats_and_brokers_set_their_time(
+    release: str, kafka: Any, cluster_client: Any
+) -> None:
     """Among them lz4 with the broken header of 0.8 and 0.9, where it was right when it was sent."""
     modern = release.startswith("3")
     sent = [(magic, codec) for magic in (0, 1) for codec in list(Codec)[:4]]
@@ -161,21 +174,7 @@ async def test_older_readers_get_older_formats(release: str, kafka: Any, cluster
                 headers = [found.headers.get(n, ()) for found in sets for n in range(len(found))]
                 assert headers[-COUNT:] == [HEADERS.get(n, ()) for n in range(COUNT)]
             assert all(broken) if max(magics) == 0 else not any(broken)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("release", ["0.10.1.1", "3.9.1"])
-async def test_brokers_set_their_time(release: str, kafka: Any, cluster_client: Any) -> None:
-    modern = release.startswith("3")
-    async with cluster_client(await kafka(release)) as client:
-        for codec in list(Codec)[: 5 if modern else 4]:
-            topic = Topic(client, f"stamped-{codec.name.lower()}")
-            await topic.create(message_timestamp_type="LogAppendTime")
-            await topic.produce(2 if modern else 1, codec)
-            (found,) = await topic.whole(4 if modern else 3, COUNT, lambda data: None)
-            assert set(found.timestamp_types) == {TimestampType.LOG_APPEND_TIME}
-            assert len(set(found.timestamps)) == 1
-            assert found.timestamps[0] > max(TIMES)
+        await times_are_the_brokers(client, modern=modern)
 
 
 @pytest.mark.asyncio
