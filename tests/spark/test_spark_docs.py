@@ -1,4 +1,4 @@
-"""What docs/spark.md shows runs as it stands, but for its paths and addresses; what it lists is what there is."""
+"""What docs/spark.md and the README show of Spark runs as it stands, but for paths and addresses; lists are complete."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from consumerd.testing.plugin import BrokerFactory
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
-BLOCKS = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", README + PAGE, re.DOTALL))
 START_MS = 1_300_000_000_000
 #: Five messages a minute for an hour, then one that is no click.
 CLICKS = [
@@ -67,6 +69,9 @@ def test_reading_and_streaming_an_archive(
     printed = capsys.readouterr().out
     assert re.search(r"clicks\| +0-0\| +301\|", printed)
     assert f"0-0 0 0 {CLICKS[0]!r}" in printed
+
+    run("clicks_spark.py", **{"/archive": archive})
+    assert "only showing top 3 rows" in capsys.readouterr().out
 
     run("stream.py", **{'"/archive"': repr(str(archive)), "lake/clicks": tmp_path / "lake" / "clicks"})
     landed = spark.read.parquet(str(tmp_path / "lake" / "clicks"))
