@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show of Spark runs as it stands, but for paths and addresses; lists are complete."""
+"""What docs/spark.md and the README show of Spark runs, but for paths and addresses, and what they list is there."""
 
 from __future__ import annotations
 
