@@ -13,6 +13,7 @@ import click
 import pytest
 
 from consumerd.cli.main import cli
+from consumerd.spark.packages import AVRO_PACKAGE, DELTA_PACKAGE
 from consumerd.spark.run import run_pipeline
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.options import OPTIONS
@@ -130,3 +131,8 @@ def test_all_columns_and_options_are_listed() -> None:
     options = [name for row in rows("Options") for name in re.findall(r"`(\w+)`", row[0])]
     assert set(options) == set(OPTIONS) - {"paths"}
     assert len(options) == len(set(options))
+
+
+def test_the_jars_that_are_named_are_those_that_the_session_asks_for() -> None:
+    deploying = (ROOT / "deploy" / "spark" / "README.md").read_text("utf-8")
+    assert re.findall(r"--packages (\S+?)`", deploying) == [AVRO_PACKAGE, DELTA_PACKAGE]
