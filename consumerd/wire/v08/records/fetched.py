@@ -167,30 +167,32 @@ class _Decoder:
         if header.last_offset_delta < 0:
             raise CorruptMessageError(f"a last offset delta of {header.last_offset_delta}")
         self._check(header.base_offset, header.last_offset)
-        body = self.data[start + record_batch.HEADER.size : end]
+        start += record_batch.HEADER.size
         if header.control:
-            self._control(header, body)
+            self._control(header, start, end)
         elif header.last_offset >= self.offset and not (header.transactional and self.aborted.covers(header)):
             if header.attributes & CODEC_MASK:
                 if self._is_full():
                     return False
                 limit = self.limits.max_decompressed_bytes
-                body = decompress(header.attributes, body, record_batch.MAGIC, limit=limit)
+                body = decompress(header.attributes, self.data[start:end], record_batch.MAGIC, limit=limit)
                 self.expanded += len(body)
-            self._records(header, body)
+                self._records(header, body, 0, len(body))
+            else:
+                self._records(header, self.data, start, end)
         self._advance(header.last_offset)
         self.position = end
         return True
 
-    def _control(self, header: BatchHeader, body: bytes) -> None:
+    def _control(self, header: BatchHeader, start: int, end: int) -> None:
         if self.aborted:
             marker = Columns()
-            record_batch.read_records(body, header, marker)
+            record_batch.read_records(self.data, start, end, header, marker)
             self.aborted.end(header, marker.keys[0] if marker.keys else None)
 
-    def _records(self, header: BatchHeader, body: bytes) -> None:
+    def _records(self, header: BatchHeader, data: bytes, start: int, end: int) -> None:
         first = len(self.columns)
-        deltas, times = record_batch.read_records(body, header, self.columns)
+        deltas, times = record_batch.read_records(data, start, end, header, self.columns)
         base = header.base_offset
         offsets: Sequence[int]
         if isinstance(deltas, range):
@@ -200,7 +202,7 @@ class _Decoder:
         kind, base_time = TimestampType.CREATE_TIME, header.base_timestamp
         if header.log_append_time:
             kind, base_time, times = TimestampType.LOG_APPEND_TIME, header.max_timestamp, [0] * len(times)
-        self._add(Run(first, offsets, kind, base_time, times), len(body))
+        self._add(Run(first, offsets, kind, base_time, times), end - start)
 
     def _is_full(self) -> bool:
         memory = memory_of(len(self.columns), self.columns.record_bytes)

@@ -20,7 +20,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v08.records.shapes import PADDING, shape_at
+from consumerd.wire.v08.records.shapes import shape_at
 from consumerd.wire.v08.records.varint import read_varint, read_varlong
 from consumerd.wire.v08.records.walk import time_deltas, walk_keyed, walk_plain
 from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
@@ -93,29 +93,32 @@ def read_header(data: bytes, position: int) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
-def read_records(data: bytes, header: BatchHeader, columns: Columns) -> tuple[Sequence[int], list[int]]:
-    """Read the records of a batch, decompressed as `data`, onto `columns`; returns their offset and timestamp deltas.
+def read_records(
+    data: bytes, start: int, end: int, header: BatchHeader, columns: Columns
+) -> tuple[Sequence[int], list[int]]:
+    """Read the records of a batch, which are `data[start:end]`, onto `columns`; returns offset and timestamp deltas.
 
-    Raises CorruptMessageError; then what is on `columns` of this batch has to go.
+    `data` is looked at as a whole, so that nothing has to be cut out of it. Raises CorruptMessageError; then what is on
+    `columns` of this batch has to go.
     """
-    if not 0 <= header.count * _MIN_RECORD <= len(data):
-        raise CorruptMessageError(f"{header.count} records in {len(data)} bytes")
-    return _Reader(data, header, columns).read()
+    if not 0 <= header.count * _MIN_RECORD <= end - start:
+        raise CorruptMessageError(f"{header.count} records in {end - start} bytes")
+    return _Reader(data, start, end, header, columns).read()
 
 
 class _Reader:
     """One batch being read: the state that rows and single records share."""
 
-    __slots__ = ("columns", "data", "deltas", "end", "header", "next_delta", "position", "times")
+    __slots__ = ("columns", "data", "deltas", "end", "header", "next_delta", "position", "start", "times")
 
-    def __init__(self, data: bytes, header: BatchHeader, columns: Columns) -> None:
-        self.end = len(data)
-        self.data = data + PADDING
+    def __init__(self, data: bytes, start: int, end: int, header: BatchHeader, columns: Columns) -> None:
+        self.data = data
+        self.start = self.position = start
+        self.end = end
         self.header = header
         self.columns = columns
         self.deltas: list[Sequence[int]] = []
         self.times: list[int] = []
-        self.position = 0
         #: The least offset delta that may follow.
         self.next_delta = 0
 
@@ -139,7 +142,9 @@ class _Reader:
         except IndexError:
             raise CorruptMessageError(f"less than {self.header.count} records") from None
         if self.position != self.end:
-            raise CorruptMessageError(f"records that end at byte {self.position} of {self.end}")
+            raise CorruptMessageError(
+                f"records that end at byte {self.position - self.start} of {self.end - self.start}"
+            )
         last = self.next_delta - 1
         if last > self.header.last_offset_delta:
             raise CorruptMessageError(f"offset delta {last} where the last is {self.header.last_offset_delta}")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Bytes of the largest timestamp and offset deltas in rows.
 _MAX_TIME, _MAX_OFFSET = 10, 3
-#: Zeros that a row needs after its last record, where it looks for the numbers of the next one.
-PADDING = bytes(2 + 1 + _MAX_TIME + _MAX_OFFSET + 1)
 #: The length of a null key.
 _NULL = 1
 #: The sign and the continuation bit of a number of one byte.
