@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -96,6 +98,11 @@ def _place(zookeeper: str | None, config: Path | None, timeout: float) -> Place 
     from consumerd.daemon.config import load  # noqa: PLC0415
 
     loaded = load(config)
+    if zookeeper is None and loaded.group.coordination != "zookeeper":
+        raise ConfigError(
+            f"{config}: group.coordination is {loaded.group.coordination!r}, and this command works on groups in "
+            "ZooKeeper; give --zookeeper if that is what is meant."
+        )
     return Place(zookeeper or loaded.zookeeper.connect, timeout, loaded.zookeeper, loaded.group.id)
 
 

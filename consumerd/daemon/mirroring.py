@@ -74,6 +74,10 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
     Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
     as `consumerd.daemon.service.serve`.
     """
+    if config.group.coordination != "zookeeper":
+        raise ConfigError(
+            f"a mirror reads from a group in ZooKeeper, and group.coordination is {config.group.coordination!r}."
+        )
     if target.zookeeper is not None:
         refuse_same_place(config.zookeeper.connect, target.zookeeper)
     clock, rng = SystemClock(), SystemRandom()
