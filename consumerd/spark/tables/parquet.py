@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: Half the size of snappy at the same speed of reading.
-COMPRESSION: Final = "zstd"
+_WRITING: Final = {
+    "compression": "zstd",  # half the size of snappy at the same speed of reading
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Payloads seldom repeat, and where large ones do, a file would not tell how much memory its rows take.
+    "parquet.enable.dictionary#value": "false",
+}
 _APPEND: Final = "append-"
 
 
@@ -80,8 +84,7 @@ class ParquetTable(Table):
     def commit(self, rows: DataFrame, fresh: str, name: str) -> bool:
         """Write `rows` to the folder `fresh`, then call it `name`; False where another folder of that name is first."""
         self.files.make_folder(fresh.rpartition("/")[0])
-        writer = rows.write.option("compression", COMPRESSION)
-        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(self.url(fresh))
+        rows.write.options(**_WRITING).parquet(self.url(fresh))
         if self.files.rename_folder(fresh, f"{self.path}/{name}"):
             return True
         self.files.remove(fresh)
