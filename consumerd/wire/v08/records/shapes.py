@@ -31,7 +31,7 @@ _THIRD_BYTE = 13
 #: The sizes of keys, None for null, by their length fields of one byte.
 KEY_SIZES: dict[int, int | None] = {_NULL: None, **{size << 1: size for size in range(64)}}
 #: Entries that a table keeps, and shapes. Hostile data could fill all of them: together they stay below 100 MB.
-_ROOM, _ROOM_PER_KEY_SIZE, _MOST_SHAPES = 2048, 128, 24
+_ROOM, _ROOM_OF_FAMILY, _MOST_SHAPES = 2048, 4096, 24
 _NUMBERS = {1: "B", 2: "H"}
 
 
@@ -88,20 +88,36 @@ class _Lengths(dict[int, int]):
         return left
 
 
+class _Family:
+    """Tables that share their room."""
+
+    def __init__(self) -> None:
+        self.members: list[_Entries] = []
+        self._count = 0
+
+    def grow(self) -> None:
+        """Before one of them takes an entry: all forget theirs where there is no room left."""
+        self._count += 1
+        if self._count > _ROOM_OF_FAMILY:
+            self._count = 1
+            for member in self.members:
+                member.clear()
+
+
 class _Entries(dict[int, "Keyed"]):
     """By the length field of a record with a key of a certain size: `_Values`' entry, and that size."""
 
-    def __init__(self, lengths: _Lengths, values: _Values, size: int, room: int) -> None:
+    def __init__(self, lengths: _Lengths, values: _Values, size: int, family: _Family) -> None:
         super().__init__()
         self._lengths = lengths
         self._values = values
         self._size = size
-        self._room = room
+        self._family = family
+        family.members.append(self)
 
     def __missing__(self, field: int) -> Keyed:
         entry = (*self._values[self._lengths[field] - self._size], self._size)
-        if len(self) >= self._room:
-            self.clear()
+        self._family.grow()
         self[field] = entry
         return entry
 
@@ -160,10 +176,11 @@ class Shape:
         #: From the start of a record to the next one's, by its length field.
         self.totals = _Lengths(length_size, -length_size)
         self.values = _Values(head, self.head_size)
+        family = _Family()
         #: Of records without a key.
-        self.entries = _Entries(self.lengths, self.values, 0, _ROOM)
+        self.entries = _Entries(self.lengths, self.values, 0, family)
         sizes = range(64) if keyed else ()
-        self._sizes = [_Entries(self.lengths, self.values, size, _ROOM_PER_KEY_SIZE) for size in sizes]
+        self._sizes = [_Entries(self.lengths, self.values, size, family) for size in sizes]
         self._keys = _Keys(0, self._sizes)
         self._offset_size = offset_size
         #: Offset deltas by how they are read, the third byte of them, as it is read, in front.
