@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import hypothesis
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -21,6 +22,11 @@ from consumerd.embedded.zookeeper_launch import zookeeper_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by itself
+    # How long an example takes says more of the machine's other work than of ours.
+    hypothesis.settings.register_profile("patient", deadline=None)
+    hypothesis.settings.load_profile("patient")
 
 #: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
 _MARKED_FIXTURES = {

@@ -232,11 +232,13 @@ class Export:
 
     def _save(self) -> None:
         began = self._monotonic()
+        for name in self._replaced:
+            self._folder.note(name)
         self._folder.write_manifest(self._manifest.dump())
-        self._folder.forget()
         for name in self._replaced:
             self._folder.remove(name)
         self._replaced.clear()
+        self._folder.forget()
         ended = self._monotonic()
         self._next_save = ended + max(_SAVE_SECONDS, _SAVE_SHARE * (ended - began))
 

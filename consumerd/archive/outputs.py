@@ -6,9 +6,10 @@
 
 Strategy: workers write into `.partial`; only the parent gives names, so that there is one place where two segments of
 the same name meet. Before a file gets its name, a note of it is put into `.partial`, and stays until the manifest tells
-of the file: so the next run knows which files a kill has left over, and never touches one that is not ours. The two
-names of our own begin with characters that engines skip which read whole folders. The folder belongs to one export at
-a time, held by a lock that dies with its process.
+of the file; before the manifest stops to tell of one, likewise, until it is removed. So the next run knows which files
+a kill has left over, and never touches one that is not ours. The two names of our own begin with characters that
+engines skip which read whole folders. The folder belongs to one export at a time, held by a lock that dies with its
+process.
 """
 
 from __future__ import annotations
@@ -196,11 +197,8 @@ class OutputFolder:
     def commit(self, partial: Path, name: str) -> None:
         """Give a sealed file its name, durably."""
         target = self.path / name
+        self.note(name)
         with refusals(target):
-            note = partial.with_name(partial.name + _NOTE)
-            self._write(note, name.encode() + b"\n")
-            self._disk.sync_directory(note.parent)
-            self._notes.append(note)
             if not target.parent.is_dir():
                 self._disk.make_directory(target.parent)
                 for parent in (self.path, target.parent.parent):
@@ -208,8 +206,16 @@ class OutputFolder:
             self._disk.rename(partial, target)
             self._disk.sync_directory(target.parent)
 
+    def note(self, name: str) -> None:
+        """Durably: unless the manifest tells of the file of this name, it is to be removed."""
+        note = self.path / PARTIAL / (secrets.token_hex(8) + _NOTE)
+        with refusals(note):
+            self._write(note, name.encode() + b"\n")
+            self._disk.sync_directory(note.parent)
+        self._notes.append(note)
+
     def forget(self) -> None:
-        """The manifest tells of all files that have names."""
+        """The manifest tells of all files that have names, and of no others."""
         with refusals(self.path / PARTIAL):
             for note in self._notes:
                 self._disk.remove(note)

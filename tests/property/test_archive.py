@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumerd.archive import Disk, Export, ExportOptions, Format, Quiet, Stop, find_sources
@@ -213,6 +213,16 @@ def test_an_export_killed_at_any_step_goes_on_to_the_same_files(tmp_path: Path, 
 
 
 @settings(max_examples=25)
+@example(  # killed when the manifest told of the new file already, and the old one was still there
+    [
+        (17, False, False),
+        (17, True, True),
+        (27, True, True),
+        (54, True, False),
+        (17, True, True),
+        (17, False, False),
+    ]
+)
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.booleans()), max_size=6))
 def test_an_export_killed_again_and_again(deaths: list[tuple[int, bool, bool]]) -> None:
     with tempfile.TemporaryDirectory() as name:
