@@ -82,6 +82,8 @@ class Work:
         self._shown = shown
         self._signals = signals
         self._signal: signal.Signals | None = None
+        #: Queries that ran when it came.
+        self._running: set[str] = set()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="consumerd-spark-watch", daemon=True)
 
@@ -121,17 +123,22 @@ class Work:
             if number in _SIGNALS:
                 if self._signal is not None:
                     os._exit(ExitCode.FORCED)
+                self._running = {query.runId for query in self.spark.streams.active}
                 self._signal = signal.Signals(number)
 
     def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
-        """Stop queries between two batches, or within one that takes too long: it will be done again."""
+        """End what goes on: jobs at once, queries between two batches, or within one that takes too long.
+
+        A query that ran when the signal came stops by itself, since its step has a handler of its own; the step then
+        counts what was done.
+        """
         now = time.monotonic()
+        if not queries and not self._running:
+            self.spark.sparkContext.cancelAllJobs()
         for query in queries:
             began = stopping.setdefault(query.runId, now)
-            if not query.status["isTriggerActive"] or now - began > _GRACE:
+            if query.runId not in self._running and (not query.status["isTriggerActive"] or now - began > _GRACE):
                 query.stop()
-        if not queries:
-            self.spark.sparkContext.cancelAllJobs()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -146,16 +153,20 @@ class Work:
 def working(
     *, master: str | None, config: Mapping[str, str], packages: Iterable[str] = (), log: Path | None, app_name: str
 ) -> Iterator[Work]:
-    """A session for some steps; stopped at the end, and whatever Spark raises meanwhile is a declared error."""
-    from consumerd.spark.failures import declared_errors  # noqa: PLC0415 - heavy imports for the command that runs
+    """A session for some steps, and whatever Spark raises meanwhile is a declared error. A new session ends with it."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy imports for the command that runs
+
+    from consumerd.spark.failures import declared_errors  # noqa: PLC0415
     from consumerd.spark.session import build_session  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(_log_file(log))
         shown = stack.enter_context(display(sys.stderr))
         shown.step("starting Spark")
+        running = SparkSession.getActiveSession()
         spark = build_session(master, app_name=app_name, config=config, packages=packages, log=sink)
-        stack.callback(spark.stop)
+        if running is None:
+            stack.callback(spark.stop)
         work = stack.enter_context(Work(spark, shown, stack.enter_context(_caught_signals())))
         try:
             with declared_errors():

@@ -81,7 +81,7 @@ def installed_files(names: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
         for file in each.files or ():
             name = file.as_posix()
             path = Path(str(each.locate_file(file)))
-            if not name.startswith(("../", *_LEFT_OUT)) and "__pycache__" not in file.parts and path.is_file():
+            if not name.startswith(("../", *_LEFT_OUT)) and path.is_file():
                 yield name, path
 
 
@@ -100,7 +100,13 @@ def write_environment(target: Path, names: tuple[str, ...] = EVERYTHING) -> None
     with _compressed(target) as packed, tarfile.open(fileobj=packed, mode="w|") as archive:
         _add(archive, "bin/python", _LAUNCHER.format(version=version).encode(), executable=True)
         for name, path in (*source_files(), *installed_files(names)):
-            _add(archive, f"lib/{name}", path.read_bytes(), executable=bool(path.stat().st_mode & 0o100))
+            status = path.stat()
+            # Byte code that was installed along is good for a source of the same time, and spares every first start
+            # some seconds of compiling.
+            _add(
+                archive, f"lib/{name}", path.read_bytes(), executable=bool(status.st_mode & 0o100),
+                changed=int(status.st_mtime),
+            )  # fmt: skip
 
 
 def _compressed(target: Path) -> IO[bytes]:
@@ -108,8 +114,9 @@ def _compressed(target: Path) -> IO[bytes]:
     return opened
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes, *, executable: bool) -> None:
+def _add(archive: tarfile.TarFile, name: str, data: bytes, *, executable: bool, changed: int = 0) -> None:
     entry = tarfile.TarInfo(name)
+    entry.mtime = changed
     entry.size, entry.mode = len(data), 0o755 if executable else 0o644
     archive.addfile(entry, io.BytesIO(data))
 

@@ -1,0 +1,126 @@
+"""`consumerd spark` on the tests' session: results, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.embedded.processes import format_toml
+from consumerd.errors import ExitCode
+from consumerd.wire.v07 import encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+LINES = 60
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    log = tmp_path / "archive" / "t-0"
+    log.mkdir(parents=True)
+    lines = [b"\xff%d" % n if n % 10 == 0 else b'{"id": %d}' % n for n in range(LINES)]
+    (log / f"{0:020}.kafka").write_bytes(encode_message_set(lines))
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def declared(tmp_path: Path, archive: Path) -> Callable[..., str]:
+    """Write a pipeline's configuration; the name of the file."""
+
+    def write(**pipeline: Any) -> str:
+        tables: dict[str, dict[str, Any]] = {
+            "spark": {"root": str(tmp_path / "lake")},
+            "spark.pipelines.p": {
+                "source": {"path": str(archive), "subscribe": "t"},
+                "refine": {"fields": {"id": "bigint not null"}},
+                **pipeline,
+            },
+        }
+        (tmp_path / "p.toml").write_text(format_toml(tables))
+        return str(tmp_path / "p.toml")
+
+    return write
+
+
+def test_a_whole_run_and_what_it_says_of_missing_rows(
+    spark: SparkSession, declared: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = declared()
+    assert run(["spark", "run", "-c", config, "--json"]) == ExitCode.OK
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert list(found) == ["land", "refine", "reconcile", "report"]
+    assert (found["land"]["rows"], found["refine"]["rows_quarantined"]) == (LINES, LINES // 10)
+    assert (found["reconcile"]["clean"], found["reconcile"]["gaps"]) == (True, 0)
+    assert Path(found["report"]["page"]).is_file()
+    steps = ("land", "refine", "reconcile", "report")
+    assert all(f"consumerd: {step}\n" in told.err for step in steps)
+    assert spark.range(3).count() == 3  # a session that was there before goes on
+
+    assert run(["spark", "aggregate", "-c", config]) == ExitCode.CONFIG
+    assert "aggregate" in capsys.readouterr().err
+    (batch,) = (tmp_path / "lake" / "p" / "bronze").glob("batch=*")
+    shutil.rmtree(batch)
+    assert run(["spark", "reconcile", "-c", config]) == ExitCode.CHECK_FAILED
+    assert "reconcile\tclean\tno\n" in capsys.readouterr().out
+
+
+def test_a_signal_ends_a_continuous_run_in_order(
+    spark: SparkSession, declared: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop_it() -> None:
+        while not (queries := spark.streams.active) or queries[0].lastProgress is None:
+            threading.Event().wait(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop_it, daemon=True)
+    stopper.start()
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(["spark", "land", "-c", declared(trigger="1 second"), "--continuous", "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["stopped"]) == (LINES, True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert spark.streams.active == []
+
+
+def test_a_signal_ends_a_step_that_would_have_ended_by_itself(
+    spark: SparkSession, declared: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop_it() -> None:
+        while not spark.streams.active:
+            threading.Event().wait(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop_it, daemon=True).start()
+    config = declared()
+    assert run(["spark", "run", "-c", config]) == ExitCode.INTERRUPTED
+    assert "stopped by SIGINT; the same command goes on where this one ended" in capsys.readouterr().err
+    assert run(["spark", "land", "-c", config, "--json"]) == ExitCode.OK
+
+
+def test_a_quick_look(spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    look = ["spark", "read", "--path", str(archive), "--subscribe", "t"]
+    assert run([*look, "--count", "--json"]) == ExitCode.OK
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["topic"], row["broker_partition"], row["messages"], row["first_offset"]) == ("t", "0", LINES, 0)
+    assert run([*look, "--show", "2"]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[1].endswith('\tnone\t{"id": 1}')
+    assert run([*look, "--show", "1", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["rows"][0]["value_base64"] == "/zA="
+    assert run([*look, "--to", f"parquet:{tmp_path}/out"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"parquet\t{tmp_path}/out\t{LINES}\n"
+    assert spark.read.parquet(f"{tmp_path}/out").count() == LINES
+    assert run([*look, "--to", f"parquet:{tmp_path}/out"]) == ExitCode.SPARK
+    assert run([*look, "--option", "startingOfsets=earliest"]) == ExitCode.CONFIG
+    assert "did you mean startingOffsets" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""`consumerd spark` without Spark: what is refused before anything starts, and how results are shown."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, Lines, display
+from consumerd.cli.spark_show import show_json, show_result
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PIPELINE = '[spark]\nroot = "lake"\n[spark.pipelines.p.source]\npath = "/archive"\nsubscribe = "t"\n'
+
+
+@pytest.mark.parametrize("step", ["run", "land", "refine", "aggregate", "compact", "reconcile", "report", "read"])
+def test_every_step_shows_how_it_is_called(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["spark", step, "--help"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert f"  consumerd spark {step} " in said
+    assert "--json" in said
+    assert "--master" in said
+
+
+def test_without_the_extra_one_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else found(name))
+    for arguments in (["land", "-c", "x.toml"], ["read", "--path", "x", "--subscribe", "t"]):
+        assert run(["spark", *arguments]) == ExitCode.CONFIG
+        assert capsys.readouterr().err == (
+            "consumerd: this needs the package pyarrow; install the spark extra: pip install 'consumerd[spark]'\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["land"], ExitCode.USAGE, "Missing option '-c'"),
+        (["land", "-c", "no.toml"], ExitCode.CONFIG, "cannot read the configuration no.toml"),
+        (["land", "-c", "p.toml", "--pipeline", "q"], ExitCode.NOT_FOUND, "no pipeline 'q'; there are: p"),
+        (["land", "-c", "p.toml", "--continuous"], ExitCode.CONFIG, "trigger of pipeline p is available-now"),
+        (["read", "--count", "--show", "3"], ExitCode.USAGE, "at most one of --show, --count and --to"),
+        (["read", "--to", "csv:x"], ExitCode.USAGE, "'csv:x' is not FORMAT:DIR with one of parquet, json, orc"),
+        (["read", "--to", "parquet"], ExitCode.USAGE, "is not FORMAT:DIR"),
+        (["read", "--option", "x"], ExitCode.USAGE, "'x' is not NAME=VALUE"),
+        (["read", "--path", "x", "--log", "no/such/file"], ExitCode.CONFIG, "--log no/such/file cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_told_before_spark_starts(
+    arguments: list[str],
+    code: ExitCode,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    assert run(["spark", *arguments]) == code
+    assert sentence in capsys.readouterr().err
+
+
+RESULT: dict[str, Any] = {
+    "pipeline": "p",
+    "rows": 1234567,
+    "seconds": 1.50,
+    "clean": True,
+    "last": None,
+    "reasons": {"no JSON": 3, "x\x1b[m": 1},
+    "none": [],
+    "partitions": [{"topic": "t", "rows": 5, "gaps": ["[0, 9)"]}, {"topic": "u", "rows": 0, "late": 1}],
+}
+
+
+def test_a_pipe_gets_a_line_for_each_value_and_row(capsys: pytest.CaptureFixture[str]) -> None:
+    show_result("land", RESULT)
+    assert capsys.readouterr().out.splitlines() == [
+        "land\tpipeline\tp",
+        "land\trows\t1234567",
+        "land\tseconds\t1.5",
+        "land\tclean\tyes",
+        "land\tlast\t",
+        "land\treasons\tno JSON=3, x\\x1b[m=1",
+        "land\tpartitions\tt\t5\t[0, 9)\t",
+        "land\tpartitions\tu\t0\t\t1",
+    ]
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json(RESULT)
+    assert json.loads(capsys.readouterr().out) == RESULT
+
+
+class Time:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_batch_counts_once_however_often_it_is_told() -> None:
+    time = Time()
+    counter = Counter(time)
+    counter.step("land")
+    time.now += 3
+    assert counter.text() == "land: 3 s"
+    counter.batch("q", 0, 1000, 500.0)
+    counter.batch("q", 0, 1000, 500.0)
+    assert counter.text() == "land: 3 s, 1 batch, 1,000 rows, 500 rows/s"
+    counter.batch("q", 1, 500, 2500.0)
+    assert counter.text() == "land: 3 s, 2 batches, 1,500 rows, 2,500 rows/s"
+    counter.step("refine")
+    assert counter.text() == "refine: 0 s"
+
+
+def test_a_log_gets_a_line_now_and_then() -> None:
+    time, stream = Time(), StringIO()
+    lines = Lines(stream, time)
+    lines.step("land")
+    lines.batch("q", 0, 7, 1.0)
+    lines.tick()
+    time.now += SECONDS_PER_LINE
+    lines.tick()
+    lines.tick()
+    assert stream.getvalue() == "consumerd: land\nconsumerd: land: 10 s, 1 batch, 7 rows, 1 rows/s\n"
+
+
+def test_a_terminal_keeps_what_each_step_came_to() -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with display(stream) as shown:
+        shown.step("land")
+        shown.batch("q", 0, 7, 1.0)
+        shown.tick()
+        shown.step("refine")
+    assert "land: 0 s, 1 batch, 7 rows, 1 rows/s" in stream.getvalue()
