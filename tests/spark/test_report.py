@@ -157,7 +157,7 @@ def test_a_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     assert "<script" not in text
     assert text.count("<svg") == 3
     batches = open_log(spark, pipeline, "land").read().batches
-    assert len(batches) > 2
+    assert len(batches) > 1
     assert batches[-1].behind == 0
     assert batches[0].behind == batches[0].furthest[0].behind > 0
     assert (batches[0].furthest[0].topic, batches[0].furthest[0].partition) == ("clicks", "7-0")
