@@ -21,6 +21,7 @@ from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.reconcile_expected import Span, available, planned, source_rows, spans_frame
 from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretches
 from consumerd.spark.reconcile_sweep import found_stretches, kinds, sweep
+from consumerd.spark.runs import PLACE
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
@@ -45,12 +46,12 @@ def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = Fa
     `shallow`: do not read the source again but where bronze has gaps; then nothing is counted there, and altered values
     are not noticed. Raises NotFoundError where nothing was landed yet, and what reading the source raises.
     """
-    work = _Reconciliation(spark, pipeline)
-    try:
-        with declared_errors():
+    with declared_errors():
+        work = _Reconciliation(spark, pipeline)
+        try:
             return work.result(shallow=shallow)
-    finally:
-        work.close()
+        finally:
+            work.close()
 
 
 class _Reconciliation:
@@ -61,12 +62,10 @@ class _Reconciliation:
         self._pipeline = pipeline
         self._kept: list[DataFrame] = []
         self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
-        #: Silver and quarantine, where there is anything.
-        self._refined = {
-            name: table
-            for name, path in (("silver", pipeline.silver), ("quarantine", pipeline.quarantine))
-            if pipeline.refine is not None and (table := open_table(spark, path, pipeline.format)).exists
-        }
+        # Queries may be at work meanwhile. What refine is done with is asked before what land is done with, and each
+        # table is read up to there, so that nothing is missing only because it came in between.
+        self._refined, self._refined_to = _refined(spark, pipeline)
+        self._last_batch: int | None = None
 
     def close(self) -> None:
         """Give back the memory of what was kept."""
@@ -81,7 +80,7 @@ class _Reconciliation:
             dedup=refine is not None and refine.dedup,
             refined=bool(self._refined),
         )
-        wanted = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
+        wanted, self._last_batch = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
         spans = {} if shallow else available(self._pipeline, wanted)
         bronze = self._bronze_runs(spans, hashed=not shallow)
         layers = {"planned": self._span_runs(wanted), "bronze": bronze} | self._refined_layers(bronze)
@@ -97,7 +96,10 @@ class _Reconciliation:
         duplicates = self._duplicates([key for key, by_kind in found.items() if "duplicated" in by_kind])
         landed = _by_partition(bronze)
         expected = {} if source is None else _by_partition(source)
-        refined = {name: _counts(table.read()) for name, table in self._refined.items()}
+        differing = {key for key in spans if expected.get(key, _Count()).digest != landed.get(key, _Count()).digest}
+        for key, by_kind in self._altered({key: spans[key] for key in differing}).items():
+            found[key] = found.get(key, {}) | by_kind
+        refined = {name: _counts(frame) for name, frame in self._refined.items()}
         checks = []
         for key in sorted({*wanted, *landed, *found}):
             counts = landed.get(key, _Count())
@@ -131,7 +133,9 @@ class _Reconciliation:
 
     def _rows(self) -> DataFrame:
         """Bronze."""
-        return self._bronze.read() if self._bronze.exists else self._spark.createDataFrame([], _BRONZE_DDL)
+        if not self._bronze.exists:
+            return self._spark.createDataFrame([], _BRONZE_DDL)
+        return self._bronze.read(to=self._last_batch)
 
     def _first_landed(self) -> dict[Key, int]:
         rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()
@@ -140,25 +144,17 @@ class _Reconciliation:
     def _bronze_runs(self, spans: Mapping[Key, Span], *, hashed: bool) -> DataFrame:
         """Runs of bronze; `seen` where the source is read again, `due` where `refine` should have been."""
         rows = self._rows()
-        last = self._refined_batch()
-        due = F.lit(True) if last is None else F.col("batch") <= last
+        due = F.lit(True) if self._refined_to is None else F.col("batch") <= self._refined_to
         if not spans:
             return self._keep(runs(rows, seen=F.lit(False), due=due))
         rows = rows.join(F.broadcast(spans_frame(self._spark, spans)), list(PARTITION), "left")
         within = (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
         return self._keep(runs(rows, hashed=hashed, seen=F.coalesce(within, F.lit(False)), due=due))
 
-    def _refined_batch(self) -> int | None:
-        """The last batch of bronze that `refine` is done with; None where its checkpoint does not count by batches."""
-        checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint("refine"))
-        last = checkpoint.last_committed()
-        end: Any = None if last is None else OffsetLog(self._spark, checkpoint.path).end(last)
-        return end["batch"] if isinstance(end, dict) and isinstance(end.get("batch"), int) else None
-
     def _refined_layers(self, bronze: DataFrame) -> dict[str, DataFrame]:
         if not self._refined:
             return {}
-        rows = [runs(table.read()) for table in self._refined.values()]
+        rows = [runs(frame) for frame in self._refined.values()]
         return {"due": bronze.where("due"), "refined": rows[0] if len(rows) == 1 else rows[0].unionByName(rows[1])}
 
     def _span_runs(self, spans: Mapping[Key, Span]) -> DataFrame:
@@ -167,6 +163,24 @@ class _Reconciliation:
         return frame.selectExpr(
             *PARTITION, "start AS start_offset", "0L AS start_index", "end AS end_offset", "0L AS end_index"
         )
+
+    def _altered(self, spans: Mapping[Key, Span]) -> dict[Key, dict[str, Stretches]]:
+        """Where bronze has another value than the source: all of `spans` is read once more, so only where it has."""
+        if not spans:
+            return {}
+        one, other = source_rows(self._spark, self._pipeline, spans), self._rows()
+        place = [*PARTITION, "offset", "index"]
+        one = one.select(*PLACE, F.xxhash64("value").alias("expected"))
+        both = one.join(other.select(*place, F.xxhash64("value").alias("found")), place)
+        moves = F.col("next_offset") > F.col("offset")
+        places = both.where("expected <> found").select(
+            *PARTITION,
+            F.col("offset").alias("start_offset"),
+            F.col("index").alias("start_index"),
+            F.when(moves, F.col("next_offset")).otherwise(F.col("offset")).alias("end_offset"),
+            F.when(moves, 0).otherwise(F.col("index") + 1).alias("end_index"),
+        )
+        return found_stretches(places, {"altered": F.lit(True)})
 
     def _duplicates(self, keys: list[Key]) -> dict[Key, int]:
         """Rows of bronze beyond the first of their identity, in the partitions that have any."""
@@ -177,6 +191,27 @@ class _Reconciliation:
         often = rows.groupBy(*PARTITION, *(name for name in IDENTITY if name not in PARTITION)).count()
         sums = often.groupBy(*PARTITION).agg(F.sum(F.col("count") - 1).alias("duplicates")).collect()
         return {_key(row): row["duplicates"] for row in sums}
+
+
+def _refined(spark: SparkSession, pipeline: PipelineSpec) -> tuple[dict[str, DataFrame], int | None]:
+    """Rows of silver and of quarantine, as far as `refine` is done, and up to which batch of bronze that is.
+
+    Nothing where it has done nothing; None where its checkpoint does not count by batches (Delta).
+    """
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
+    done = checkpoint.last_committed()
+    if pipeline.refine is None or done is None:
+        return {}, None
+    offsets = OffsetLog(spark, checkpoint.path)
+    found = {}
+    for name, path in (("silver", pipeline.silver), ("quarantine", pipeline.quarantine)):
+        table = open_table(spark, path, pipeline.format)
+        last = table.last_batch if table.exists else None
+        if last is not None:
+            # A batch that is on its way does not count yet; one that refine knows nothing of does, since it is wrong.
+            found[name] = table.read(to=done if last > done and offsets.end(last) is not None else None)
+    end: Any = offsets.end(done)
+    return found, end["batch"] if isinstance(end, dict) and isinstance(end.get("batch"), int) else None
 
 
 class _Count:

@@ -46,24 +46,32 @@ class Span(NamedTuple):
     end: int
 
 
+class Plan(NamedTuple):
+    """What was to be landed. Rows of bronze count up to `last_batch`: a query may be adding to it."""
+
+    spans: dict[Key, Span]
+    last_batch: int
+
+
 def planned(
     spark: SparkSession, pipeline: PipelineSpec, bronze: Table, first_landed: Callable[[], Mapping[Key, int]]
-) -> dict[Key, Span]:
+) -> Plan:
     """What was to be landed of every partition. Raises NotFoundError where nothing ever was, CheckpointError.
 
     `first_landed`: the first offset of each partition in bronze, for partitions that appeared after landing began: they
     begin where their log does, and nobody wrote down where that was.
     """
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
-    done = checkpoint.last_committed()
-    if done is None and bronze.last_batch is None:
-        raise NotFoundError(f"the pipeline {pipeline.name} has landed nothing yet: run land first.")
     offsets = OffsetLog(spark, checkpoint.path)
     # A batch may be in the table and not be committed yet; one that the checkpoint does not know is none of land's.
-    ends = next((end for batch in _newest(done, bronze.last_batch) if (end := offsets.end(batch)) is not None), None)
+    known = [batch for batch in (bronze.last_batch, checkpoint.last_committed()) if batch is not None]
+    if not known:
+        raise NotFoundError(f"the pipeline {pipeline.name} has landed nothing yet: run land first.")
+    found = (offsets.end(batch) for batch in sorted(known, reverse=True))
+    ends = next((end for end in found if end is not None), None)
     if not isinstance(ends, dict):
         raise CheckpointError(
-            f"{offsets.path} does not tell where batch {done} ended: restore the checkpoint of {bronze.path}."
+            f"{offsets.path} does not tell where batch {max(known)} ended: restore the checkpoint of {bronze.path}."
         )
     starts = dict(entries(began(spark, pipeline) or {}))
     unknown = [key for key, _ in entries(ends) if key not in starts]
@@ -71,13 +79,9 @@ def planned(
         logs = open_origin(read_options(pipeline.source)).look()
         landed = first_landed()
         for key in unknown:
-            known = [log.start for log in (logs.get(key),) if log is not None]
-            starts[key] = min([*known, landed.get(key, known[0] if known else 0)])
-    return {key: Span(min(starts[key], end), end) for key, end in entries(ends)}
-
-
-def _newest(*batches: int | None) -> list[int]:
-    return sorted((batch for batch in batches if batch is not None), reverse=True)
+            firsts = [log.start for log in (logs.get(key),) if log is not None]
+            starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
+    return Plan({key: Span(min(starts[key], end), end) for key, end in entries(ends)}, max(known))
 
 
 def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> dict[Key, Span]:

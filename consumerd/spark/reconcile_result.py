@@ -80,6 +80,8 @@ class PartitionCheck:
     unrefined: Stretches = Stretches()
     #: In silver and quarantine more often than once, or without being in bronze.
     surplus: Stretches = Stretches()
+    #: In both, with different values.
+    altered: Stretches = Stretches()
     #: Whether the hash over identities and values is the source's; None where it was not compared.
     same_hash: bool | None = None
     #: Sum of xxHash64 of identity and value over the rows that were compared, modulo 2**64.
@@ -101,7 +103,7 @@ class PartitionCheck:
     @property
     def is_clean(self) -> bool:
         """Whether every message is there once, unaltered as far as it was looked at."""
-        wrong = (self.gaps, self.unexpected, self.unrefined, self.surplus)
+        wrong = (self.gaps, self.unexpected, self.unrefined, self.surplus, self.altered)
         return not any(kind.count for kind in wrong) and not self.duplicates and self.same_hash is not False
 
     def as_json(self) -> dict[str, Any]:
@@ -125,6 +127,7 @@ class PartitionCheck:
             "unexpected": self.unexpected.as_json(),
             "unrefined": self.unrefined.as_json(),
             "surplus": self.surplus.as_json(),
+            "altered": self.altered.as_json(),
             "same_hash": self.same_hash,
             "digest": None if self.digest is None else f"{self.digest % (1 << 64):016x}",
         }

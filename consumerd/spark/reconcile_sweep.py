@@ -50,7 +50,7 @@ def kinds(*, lossless: bool, dedup: bool, refined: bool) -> dict[str, Column]:
         "empty": absent & readable & ~there,
         "trimmed": F.lit(False) if lossless else gone,
         "unexpected": (depth["bronze"] > 0) & ((depth["planned"] == 0) | (readable & ~there)),
-        "duplicated": depth["bronze"] > 1,
+        "duplicated": depth["bronze"] > F.greatest(depth["source"], F.lit(1)),
     }
     if refined:
         found |= {"unrefined": (depth["due"] > 0) & (depth["refined"] == 0), "surplus": depth["refined"] > most}

@@ -129,6 +129,9 @@ def test_an_intact_table_is_clean_and_everything_wrong_with_one_is_named(
     assert (check(wrong, 1).gaps.count, check(wrong, 1).duplicates) == (0, copied)
     assert (check(wrong, 2).gaps.count, check(wrong, 2).duplicates, check(wrong, 2).missing) == (0, 0, 0)
     assert [check(wrong, partition).same_hash for partition in logs] == [False, False, False]
+    assert [check(wrong, partition).altered.count for partition in logs] == [0, 0, 1]
+    (other,) = check(wrong, 2).altered.first
+    assert (other.start, other.end) == (0, logs[2][0][2])
     shallow = reconcile(spark, pipeline, shallow=True)
     assert check(shallow).gaps == check(wrong).gaps
     assert check(shallow).empty == check(clean).empty
