@@ -137,12 +137,14 @@ def test_the_sdist_holds_all_that_a_packager_needs(sdist_names: set[str]) -> Non
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, sdist_names: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        launcher = archive.getinfo("consumerd/spark/java_home/bin/java")
     info = f"consumerd-{__version__}.dist-info"
     packages = ("consumerd/", "pyspark_consumerd/")
     assert {f"{name.split('/')[0]}/" for name in names} == {*packages, f"{info}/"}
     assert {name for name in names if name.startswith(packages)} == {
         name for name in sdist_names if name.startswith(packages) and not name.endswith("/")
     }
+    assert launcher.external_attr >> 16 & 0o111 == 0o111  # Spark's Java is started by it
     assert {"consumerd/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
 
 
