@@ -33,11 +33,20 @@ class SparkFailedError(ConsumerdError):
     exit_code = ExitCode.SPARK
 
 
+class FileFailedError(SparkFailedError):
+    """A file of a table, a checkpoint or a report cannot be read or written."""
+
+
 @contextmanager
 def declared_errors() -> Iterator[None]:
-    """Raise what Spark raises meanwhile as a ConsumerdError."""
+    """Raise what Spark and the file system raise meanwhile as a ConsumerdError."""
     try:
         yield
+    except OSError as error:
+        if error.filename is None:  # no file's: standard output's, say
+            raise
+        reason = f"{error.filename} cannot be read or written ({error.strerror})"
+        raise FileFailedError(f"{reason}: look at who may, and at the room that is left.") from error
     except (Py4JError, PySparkException) as error:
         raise declared(error) from error
 

@@ -10,7 +10,7 @@ from consumerd.errors import ConfigError, ConsumerdError, CorruptDataError, Exit
 class TableError(ConsumerdError):
     """A table's folder cannot be read or written."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
+    exit_code: ClassVar[ExitCode] = ExitCode.SPARK
 
 
 class TablePathError(ConfigError):

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from pyspark.errors import PySparkException
 
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
 from consumerd.fetch.errors import BrokerUnknownError
-from consumerd.spark.failures import SparkFailedError, declared, declared_errors
+from consumerd.spark.failures import FileFailedError, SparkFailedError, declared, declared_errors
+from consumerd.spark.tables.files import LocalFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "x.py", line 1, in <module>
@@ -69,3 +75,13 @@ def test_only_what_spark_raises_is_changed() -> None:
     with pytest.raises(ConsumerdError) as caught, declared_errors():
         raise cause
     assert caught.value.__cause__ is cause
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    sentence = "/lake/bronze cannot be read or written .Not a directory.: look"
+    with pytest.raises(FileFailedError, match=sentence) as caught, declared_errors():
+        LocalFiles().make_folder(f"{tmp_path}/lake/bronze")
+    assert caught.value.exit_code is ExitCode.SPARK
+    with pytest.raises(BrokenPipeError), declared_errors():
+        raise BrokenPipeError(32, "Broken pipe")
