@@ -208,11 +208,14 @@ class GroupRequests:
         self, ticket: int, ask: Callable[[Channel], Awaitable[e.Event]], limit: float | None = None
     ) -> e.Event:
         try:
+            channel = await self._open()
             async with asyncio.timeout(limit):
-                event = await ask(await self._open())
+                event = await ask(channel)
         except BrokerRefusedError as error:  # of GROUP_COORDINATOR
-            self.refusal = error
-            return self._refused(ticket, error.code, None)
+            refused = self._refused(ticket, error.code, None)
+            if isinstance(refused, e.Refused):
+                self.refusal = error
+            return refused
         except UnsupportedApiError as error:
             self.refusal = error
             return e.Refused(ticket, ErrorCode.UNSUPPORTED_VERSION)

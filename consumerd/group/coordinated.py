@@ -76,7 +76,7 @@ class CoordinatedMember(Steps):
         self._stop()
 
     def _on_lease_expired(self, _: e.LeaseExpired) -> None:
-        if self._holds:
+        if self._flowing:  # else nothing is held, and a heartbeat tells whether we are a member (rule 5)
             self._lose()
 
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:

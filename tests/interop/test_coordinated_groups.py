@@ -7,9 +7,12 @@ by anybody but the partition's latest owner.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import importlib.util
 import sys
 import time
 from collections import defaultdict
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +20,11 @@ import pytest
 import pytest_asyncio
 
 from consumerd.client import error_of
-from consumerd.embedded.audit import merge_records
+from consumerd.embedded.audit import Record, merge_records
 from consumerd.embedded.children import Child
+from consumerd.embedded.jafka import java_command
+from consumerd.embedded.jafka_clients import compile_java
+from consumerd.embedded.kafka import kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
@@ -28,10 +34,11 @@ from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from consumerd.client import ClusterClient
     from consumerd.embedded.kafka import KafkaBroker
+    from consumerd.java import JavaRuntime
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
 EVERYDAY = ("0.10.1.1", "3.9.1")
@@ -41,10 +48,22 @@ TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0
 
 
+def said_by_java(child: Child) -> Iterator[Record]:
+    """The lines of `KafkaMember` as records; nothing of a member of another kind, which writes a file."""
+    for line in child.output().splitlines():
+        kind, *fields = line.split(" ")
+        if kind not in ("CLAIM", "MSG"):
+            continue
+        place = TopicPartition.numbered(TOPIC, int(fields[1]))
+        messages = [(int(fields[2]), 0, digest(fields[3].encode("latin-1")))] if kind == "MSG" else []
+        yield Record(int(fields[0]) / 1e9, child.name, 0, place, kind == "CLAIM", messages)
+
+
 class Group:
     """A broker, a client of it, a topic; members that record what they are handed."""
 
-    def __init__(self, broker: KafkaBroker, client: ClusterClient, directory: Path) -> None:
+    def __init__(self, broker: KafkaBroker, client: ClusterClient, directory: Path, java: JavaRuntime) -> None:
+        self.java = java
         self.broker = broker
         self.client = client
         self.directory = directory
@@ -81,12 +100,19 @@ class Group:
             await asyncio.sleep(0.005)
 
     async def produce(self, partition: int, payloads: list[bytes]) -> None:
+        while not await self._taken(partition, payloads):
+            await asyncio.sleep(0.1)
+        self.sent[partition] += payloads
+
+    async def _taken(self, partition: int, payloads: list[bytes]) -> bool:
+        """Whether the broker took it; False where it does not lead yet, and has written nothing."""
         channel = await self.client.node_channel(self.broker.broker_id)
         version = channel.versions.pick(PRODUCE, at_most=9)
+        now = int(time.time() * 1000)  # what is old is deleted: retention goes by it
         data = (
-            encode_record_batch(payloads)
+            encode_record_batch(payloads, timestamps=now)
             if version >= 3
-            else encode_message_set(payloads, magic=int(version >= 2), timestamps=1 if version >= 2 else -1)
+            else encode_message_set(payloads, magic=int(version >= 2), timestamps=now if version >= 2 else -1)
         )
         body: dict[str, Any] = {
             "acks": -1,
@@ -94,9 +120,10 @@ class Group:
             "topic_data": [{"topic": TOPIC, "data": [{"partition": partition, "record_set": data}]}],
         }
         answer = await channel.call(PRODUCE, body, version=version)
-        if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
+        error = error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce")
+        if error is not None and not error.retriable:
             raise error
-        self.sent[partition] += payloads
+        return error is None
 
     # -- members
 
@@ -126,6 +153,8 @@ class Group:
         return daemon
 
     async def stranger(self, kind: str) -> Child:
+        if kind == "java":
+            return await self.java_member()
         number = len(self.foreign)
         script = Path(__file__).with_name("clients") / "group_member.py"
         child = Child(
@@ -139,7 +168,44 @@ class Group:
         await child.wait_for_line(lambda line: line.startswith("assigned"), 60.0)
         return child
 
+    async def java_member(self) -> Child:
+        """Kafka's own client, of the broker's version."""
+        jars = kafka_jars(self.broker.release)
+        classes = self.directory / "classes"
+        classes.mkdir(exist_ok=True)
+        source = Path(__file__).with_name("java") / "KafkaMember.java"
+        await asyncio.to_thread(compile_java, self.java, [source], jars, classes)
+        number = len(self.foreign)
+        settings = [
+            f"session.timeout.ms={int(SESSION_TIMEOUT * 1000)}",
+            "heartbeat.interval.ms=500",
+            "max.poll.records=50",
+            "partition.assignment.strategy=org.apache.kafka.clients.consumer.RangeAssignor",
+        ]
+        command = java_command(
+            self.java, [classes, *jars], self.directory, "KafkaMember", self.address, GROUP, TOPIC, *settings
+        )
+        child = Child(command, log=self.directory / f"foreign-{number}.log", name=f"java-{number}", pipe=True)
+        self.foreign.append(child)
+        child.start()
+        await child.wait_for_line(lambda line: line.startswith("ASSIGNED"), 60.0)
+        return child
+
+    async def leave(self, child: Child) -> None:
+        """A member of another project leaves in order."""
+        if child.name.startswith("java"):
+            child.close_stdin()
+            await child.wait_for_line("DONE".__eq__, 30.0)
+            await child.wait(10.0)
+        else:
+            await child.stop(15.0)
+
     # -- what happened
+
+    def all_records(self) -> Iterator[Record]:
+        """What everybody was given and handed, in the order of time."""
+        ours = merge_records(sorted(self.records.glob("*.ndjson")))
+        return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))
 
     def share(self, daemon: DaemonProcess) -> list[str]:
         """What a daemon was last given."""
@@ -166,7 +232,7 @@ class Group:
     def handed(self) -> dict[int, int]:
         """For each partition, how many different messages were handed over."""
         found: defaultdict[int, set[int]] = defaultdict(set)
-        for record in merge_records(sorted(self.records.glob("*.ndjson"))):
+        for record in self.all_records():
             found[record.partition.partition].update(offset for offset, _, _ in record.messages)
         return {number: len(offsets) for number, offsets in found.items() if offsets}
 
@@ -178,7 +244,7 @@ class Group:
         last: dict[int, int] = {}
         seen: defaultdict[int, set[int]] = defaultdict(set)
         again = 0
-        for record in merge_records(sorted(self.records.glob("*.ndjson"))):
+        for record in self.all_records():
             number = record.partition.partition
             if record.claim:
                 owner[number] = record.member
@@ -200,12 +266,12 @@ class Group:
 
 @pytest_asyncio.fixture
 async def group(
-    request: pytest.FixtureRequest, kafka: Any, cluster_client: Any, tmp_path: Path
+    request: pytest.FixtureRequest, kafka: Any, cluster_client: Any, java: JavaRuntime, tmp_path: Path
 ) -> AsyncIterator[Group]:
     """A group without members on a broker of the version that the test is parametrised with."""
     broker = await kafka(request.param, partitions=PARTITIONS)
     async with cluster_client(broker) as client:
-        made = Group(broker, client, tmp_path)
+        made = Group(broker, client, tmp_path, java)
         await made.create()
         try:
             yield made
@@ -261,22 +327,27 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
         ("0.10.1.1", "kafka-python"),
         ("3.9.1", "kafka-python"),
         ("3.9.1", "aiokafka"),
+        ("0.10.1.1", "java"),
+        ("3.9.1", "java"),
         pytest.param("2.8.2", "kafka-python", marks=pytest.mark.long),
         pytest.param("2.8.2", "aiokafka", marks=pytest.mark.long),
+        pytest.param("2.8.2", "java", marks=pytest.mark.long),
     ],
     indirect=["group"],
 )
 async def test_a_group_is_shared_with_members_of_other_projects(
     group: Group, kind: str, missing: Callable[[str], Any]
 ) -> None:
-    pytest.importorskip({"kafka-python": "kafka", "aiokafka": "aiokafka"}[kind])
+    module = {"kafka-python": "kafka", "aiokafka": "aiokafka"}.get(kind)
+    if module is not None and importlib.util.find_spec(module) is None:
+        missing(f"{kind} is not installed: see the dependency groups `dev` and `bench`")
     producer = asyncio.create_task(group.produce_on())
     theirs = await group.stranger(kind)  # which leads, so its leader deals to ours
     ours = await group.daemon()
     await group.until(lambda: len(group.share(ours)) == 3)
     other = await group.daemon()
     await group.until(lambda: group.fair(ours, other, others=2))
-    await theirs.stop(15.0)
+    await group.leave(theirs)
     await group.until(lambda: group.fair(ours, other))
     theirs = await group.stranger(kind)  # now one of ours leads, and deals to it
     await group.until(lambda: group.fair(ours, other, others=2))

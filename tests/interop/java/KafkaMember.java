@@ -1,0 +1,77 @@
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.Properties;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+
+/**
+ * A member of a consumer group that a broker coordinates, by Kafka's own client (0.10 to 3.x).
+ *
+ * Arguments: bootstrap, group, topic, then key=value settings. Says "CLAIM nanoseconds partition" for what it is given,
+ * "MSG nanoseconds partition offset text" for what it is handed, and "DONE" when it left at the end of its input.
+ */
+public final class KafkaMember {
+    private static void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    @SuppressWarnings("deprecation") // poll(Duration) is not in the oldest
+    public static void main(String[] arguments) throws Exception {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", arguments[0]);
+        settings.put("group.id", arguments[1]);
+        settings.put("enable.auto.commit", "false");
+        settings.put("auto.offset.reset", "earliest");
+        settings.put("key.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
+        settings.put("value.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
+        for (int i = 3; i < arguments.length; i++) {
+            String[] pair = arguments[i].split("=", 2);
+            settings.put(pair[0], pair[1]);
+        }
+        AtomicBoolean stopping = new AtomicBoolean();
+        Thread input = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) { }
+            } catch (java.io.IOException error) {
+                error.printStackTrace();
+            }
+            stopping.set(true);
+        });
+        input.setDaemon(true);
+        input.start();
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings)) {
+            consumer.subscribe(Collections.singletonList(arguments[2]), new ConsumerRebalanceListener() {
+                @Override
+                public void onPartitionsRevoked(Collection<TopicPartition> partitions) { }
+
+                @Override
+                public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+                    for (TopicPartition partition : partitions) {
+                        say("CLAIM " + System.nanoTime() + " " + partition.partition());
+                    }
+                    say("ASSIGNED " + partitions.size());
+                }
+            });
+            while (!stopping.get()) {
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(200);
+                for (ConsumerRecord<byte[], byte[]> record : records) {
+                    String text = new String(record.value(), StandardCharsets.ISO_8859_1);
+                    say("MSG " + System.nanoTime() + " " + record.partition() + " " + record.offset() + " " + text);
+                }
+                try {
+                    consumer.commitSync();
+                } catch (CommitFailedException error) {
+                    say("AGAIN"); // a rebalance was faster: its messages come again, to the next owner
+                }
+            }
+        }
+        say("DONE");
+    }
+}

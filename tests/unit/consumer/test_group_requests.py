@@ -1,0 +1,243 @@
+"""What the answers of a coordinator become: events for the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consumerd.client import AuthenticationError, UnsupportedApiError, error_of
+from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.consumer.group_requests import GroupRequests
+from consumerd.errors import BrokerError
+from consumerd.group import coordinated_events as e
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.net import ConnectionClosedError
+from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+    from consumerd.wire.v08.schema import Api
+
+pytestmark = pytest.mark.asyncio
+BEAT = e.Heartbeat(7, 3, "me")
+
+
+class Versions:
+    def __init__(self, at_most: int) -> None:
+        self.at_most = at_most
+
+    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+        last = min(self.at_most, api.versions[1])
+        if last < at_least:
+            raise UnsupportedApiError("too old")
+        return last
+
+
+class Channel:
+    """Answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, answers: list[Any], at_most: int) -> None:
+        self.answers = answers
+        self.versions = Versions(at_most)
+        self.asked: list[tuple[Api, int, dict[str, Any]]] = []
+        self.closed = False
+
+    async def call(self, api: Api, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+        self.asked.append((api, version, body))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        return cast("dict[str, Any]", answer)
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class Client:
+    """Knows who coordinates, and opens channels."""
+
+    def __init__(self, *answers: Any, at_most: int = 9) -> None:
+        self.answers = list(answers)
+        self.at_most = at_most
+        self.channels: list[Channel] = []
+        self.forgotten = 0
+        self.failure: Exception | None = None
+        self.metadata = ClusterMetadata()
+
+    async def coordinator(self, group: str) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return 1
+
+    async def private_channel(self, node_id: int) -> Channel:
+        self.channels.append(Channel(self.answers, self.at_most))
+        return self.channels[-1]
+
+    def forget_coordinator(self, group: str) -> None:
+        self.forgotten += 1
+
+    async def refresh(self, topics: Any) -> ClusterMetadata:
+        if self.failure is not None:
+            raise self.failure
+        return self.metadata
+
+
+def requests(client: Client, **settings: Any) -> GroupRequests:
+    return GroupRequests(cast("ClusterClient", client), "g", CoordinationSettings(**settings))
+
+
+JOINED = {
+    "error_code": 0,
+    "generation_id": 4,
+    "group_protocol": "range",
+    "leader_id": "me",
+    "member_id": "me",
+    "members": [{"member_id": "me", "member_metadata": b"m", "group_instance_id": "i"}],
+    "skip_assignment": True,
+}
+
+
+async def test_a_join_tells_what_the_machine_has_to_know() -> None:
+    client = Client(JOINED)
+    event = await requests(client).join(e.Join(1, "", (("range", b"m"),)))
+    members = (e.GroupMember("me", b"m", "i"),)
+    assert event == e.Joined(1, 4, "me", "range", True, members, 60.0, keep_assignment=True)
+    api, version, body = client.channels[0].asked[0]
+    assert (api, version) == (JOIN_GROUP, 9)
+    assert (body["session_timeout"], body["rebalance_timeout"], body["protocol_type"]) == (10000, 60000, "consumer")
+    assert body["group_protocols"] == [{"protocol_name": "range", "protocol_metadata": b"m"}]
+
+
+async def test_the_oldest_brokers_take_the_session_timeout_for_a_rebalance() -> None:
+    event = await requests(Client(JOINED, at_most=0)).join(e.Join(1, "", ()))
+    assert isinstance(event, e.Joined)
+    assert event.rebalance_timeout == 10.0
+
+
+async def test_static_members_need_brokers_that_know_them() -> None:
+    client = Client(JOINED)
+    await requests(client, instance_id="i").join(e.Join(1, "", ()))
+    assert client.channels[0].asked[0][2]["group_instance_id"] == "i"
+    old = requests(Client(at_most=4), instance_id="i")
+    assert await old.join(e.Join(1, "", ())) == e.Refused(1, 35)
+    assert isinstance(old.refusal, UnsupportedApiError)
+
+
+async def test_a_new_member_is_told_its_id() -> None:
+    answer = JOINED | {"error_code": 79, "member_id": "new"}
+    assert await requests(Client(answer)).join(e.Join(1, "", ())) == e.Refused(1, 79, "new")
+
+
+async def test_a_sync_gives_and_gets() -> None:
+    client = Client({"error_code": 0, "member_assignment": b"mine"})
+    event = await requests(client).sync(e.Sync(2, 4, "me", "range", (("me", b"a"),)))
+    assert event == e.Synced(2, b"mine")
+    api, _, body = client.channels[0].asked[0]
+    assert api is SYNC_GROUP
+    assert body["group_assignment"] == [{"member_id": "me", "member_assignment": b"a"}]
+
+
+@pytest.mark.parametrize(("at_most", "field"), [(2, "member_id"), (5, "members")])
+async def test_leaving_is_spelled_as_the_broker_knows_it(at_most: int, field: str) -> None:
+    client = Client({"error_code": 0}, at_most=at_most)
+    assert await requests(client).leave(e.Leave(3, "me")) == e.Left(3)
+    api, _, body = client.channels[0].asked[0]
+    assert api is LEAVE_GROUP
+    assert body.keys() == {"group_id", field}
+
+
+@pytest.mark.parametrize(
+    ("code", "event"),
+    [
+        (0, e.Confirmed(7)),
+        (27, e.Refused(7, 27)),
+        (22, e.Refused(7, 22)),
+        (25, e.Refused(7, 25)),
+        (82, e.Refused(7, 82)),
+        (14, e.Failed(7)),
+        (15, e.Failed(7)),
+        (16, e.Failed(7)),
+        (-1, e.Failed(7)),
+    ],
+)
+async def test_codes_of_heartbeats(code: int, event: e.Event) -> None:
+    client = Client({"error_code": code})
+    assert await requests(client).beat(BEAT) == event
+    assert client.channels[0].asked[0][0] is HEARTBEAT
+    assert client.forgotten == client.channels[0].closed == (code in (15, 16))  # somebody else may coordinate
+
+
+async def test_a_lost_connection_is_made_anew_and_the_coordinator_looked_for() -> None:
+    client = Client(ConnectionClosedError("gone"), {"error_code": 0})
+    asked = requests(client)
+    assert await asked.beat(BEAT) == e.Failed(7)
+    assert client.forgotten == 1
+    assert await asked.beat(BEAT) == e.Confirmed(7)
+    assert len(client.channels) == 2
+
+
+async def test_a_heartbeat_without_an_answer_leaves_time_for_the_next() -> None:
+    client = Client(None, {"error_code": 0})
+    asked = requests(client, session_timeout=0.3, heartbeat_interval=0.1)
+    assert await asked.beat(BEAT) == e.Failed(7)
+    assert client.channels[0].closed
+    assert await asked.beat(BEAT) == e.Confirmed(7)
+
+
+@pytest.mark.parametrize(
+    ("failure", "event"),
+    [
+        (error_of(30, "no"), e.Refused(7, 30)),
+        (error_of(15, "no"), e.Failed(7)),
+        (AuthenticationError("no"), e.Refused(7, 58)),
+        (BrokerError("away"), e.Failed(7)),
+    ],
+)
+async def test_a_coordinator_that_cannot_be_found(failure: Exception, event: e.Event) -> None:
+    client = Client()
+    client.failure = failure
+    asked = requests(client)
+    assert await asked.beat(BEAT) == event
+    assert asked.refusal is (failure if isinstance(event, e.Refused) else None)
+
+
+async def test_what_a_group_refuses_comes_with_a_remedy() -> None:
+    asked = requests(Client({"error_code": 26}))
+    await asked.beat(BEAT)
+    assert "group.session_timeout" in str(asked.refusal)
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, {"t": 2}), (("t", "u", "__consumer_offsets"), None)])
+async def test_topics_are_seen_without_those_of_the_brokers(
+    asked: tuple[str, ...] | None, found: dict[str, int] | None
+) -> None:
+    def topic(count: int, internal: bool = False) -> TopicMetadata:
+        partitions: dict[int, PartitionMetadata] = {n: PartitionMetadata(1, 0, (1,), (1,), 0) for n in range(count)}
+        return TopicMetadata(0, partitions, internal)
+
+    client = Client()
+    topics = {"t": topic(2), "u": topic(0), "__consumer_offsets": topic(3), "inner": topic(1, internal=True)}
+    client.metadata = ClusterMetadata({1: Node(1, "h", 1)}, topics)
+    event = await requests(client).look(e.LookAtTopics(5, asked))
+    assert event == e.TopicsSeen(5, {"t": 2, "__consumer_offsets": 3} if found is None else found)
+
+
+@pytest.mark.parametrize("failure", [None, BrokerError("away")])
+async def test_a_look_that_shows_nothing_is_none(failure: Exception | None) -> None:
+    client = Client()
+    client.failure = failure
+    assert await requests(client).look(e.LookAtTopics(5, ("t",))) == e.Failed(5)
+
+
+async def test_what_is_dropped_is_opened_anew() -> None:
+    client = Client({"error_code": 0}, {"error_code": 0})
+    asked = requests(client)
+    await asked.beat(BEAT)
+    asked.forget()
+    asked.forget()
+    await asked.beat(BEAT)
+    assert [channel.closed for channel in client.channels] == [True, False]
