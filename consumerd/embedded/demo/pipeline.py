@@ -30,7 +30,7 @@ REPORT: Final = Path("consumerd-demo-report.html")
 _PACKAGES: Final = ("pyspark", "pyarrow", "jinja2", "matplotlib")
 _PATTERN: Final = r"(?s)\s*(?<word>[A-Za-z]+).*"
 #: Landing takes so many batches, so that there is something to see in the report.
-_BATCHES: Final = 4
+_BATCHES: Final = 3
 _LOOK_EVERY: Final = 0.3
 
 
@@ -58,7 +58,12 @@ def configuration(directory: Path, files: Path, topic: str, log_bytes: int) -> d
         "spark": {
             "root": str(directory / "lake"),
             "master": "local[2]",
-            "config": {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"},
+            "config": {
+                "spark.driver.memory": "1g",
+                # Over before the second compiler of the JVM would pay off.
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.sql.shuffle.partitions": "2",
+            },
         },
         f"spark.pipelines.{topic}": {
             "source": {"files": str(files), "subscribe": topic, "maxBytesPerTrigger": log_bytes // _BATCHES + 1},
