@@ -31,6 +31,8 @@ def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         app_name="tests",
         java=java,
         config={
+            # The second compiler costs more than it saves in a minute of small jobs.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.memory": "1g",
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": "2",
