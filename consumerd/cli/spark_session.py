@@ -164,7 +164,10 @@ def working(
         shown = stack.enter_context(display(sys.stderr))
         shown.step("starting Spark")
         running = SparkSession.getActiveSession()
-        spark = build_session(master, app_name=app_name, config=config, packages=packages, log=sink)
+        spark = build_session(
+            master, app_name=app_name, config=config, packages=packages, log=sink,
+            log_level="error" if log is None else "warn",  # a file that nobody sees must not grow for weeks
+        )  # fmt: skip
         if running is None:
             stack.callback(spark.stop)
         work = stack.enter_context(Work(spark, shown, stack.enter_context(_caught_signals())))

@@ -91,15 +91,15 @@ def prepare_python(*, executors_here: bool) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def start_jvm(conf: SparkConf, log: IO[bytes] | None) -> Any:
+def start_jvm(conf: SparkConf, log: IO[bytes] | None, level: str = "error") -> Any:
     """Start the JVM with these properties; the gateway to it. Blocks for some seconds.
 
-    `log`: a file, open for reading and writing, that takes everything that the JVM and its children print. Raises
-    SparkStartError with the end of it.
+    `log`: a file, open for reading and writing, that takes everything that the JVM and its children print. `level`: the
+    least severe that Spark logs, in log4j's words. Raises SparkStartError with the end of the log.
     """
     streams = {} if log is None else {"stdout": log, "stderr": log}
     try:
-        with _java_options(_log_options(os.environ, level="error" if log is None else "warn")):
+        with _java_options(_log_options(os.environ, level)):
             return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         said = "it says why above" if log is None else last_reason(log) or "without a word"

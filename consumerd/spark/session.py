@@ -52,13 +52,15 @@ def build_session(
     packages: Iterable[str] = (),
     java: JavaRuntime | None = None,
     log: IO[bytes] | None = None,
+    log_level: str = "error",
 ) -> SparkSession:
     """The running session, or a new one. Blocks for some seconds while the JVM starts.
 
     `master`: such as `local[2]` or `spark://host:7077`; None leaves it to spark-submit or Spark's own configuration.
     `config`: Spark properties. `packages`: Maven coordinates of jars that Spark fetches and caches, beside those that
     `config` names. `log`: a file, open for reading and writing, for what the JVM and the workers print; None leaves it
-    on standard error. Where a session runs already, all of these but `config`'s SQL settings are too late.
+    on standard error. `log_level`: the least severe that Spark logs. Where a session runs already, all of these but
+    `config`'s SQL settings are too late.
 
     Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start.
     """
@@ -73,7 +75,7 @@ def build_session(
         wanted[_PACKAGES] = ",".join(dict.fromkeys(jars))
     if not any(name in os.environ for name in _CONFIGURED_BY):
         wanted.setdefault("spark.master", "local[*]")
-    _ensure_jvm(wanted, java, log)
+    _ensure_jvm(wanted, java, log, log_level)
     conf = SparkConf()  # what spark-submit and Spark's configuration files say
     for key, value in wanted.items():
         conf.set(key, value)
@@ -105,7 +107,7 @@ def is_here(master: str | None) -> bool:
         return False
 
 
-def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None) -> None:
+def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None, log_level: str) -> None:
     # pyspark has no public question for "is there a JVM", and a second one beside it would never be used.
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
@@ -115,7 +117,7 @@ def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[byt
     conf = SparkConf(loadDefaults=False)
     for key, value in {**_LAUNCH_DEFAULTS, **wanted}.items():
         conf.set(key, value)
-    SparkContext._ensure_initialized(gateway=start_jvm(conf, log))  # noqa: SLF001
+    SparkContext._ensure_initialized(gateway=start_jvm(conf, log, log_level))  # noqa: SLF001
 
 
 def _reason(error: Py4JError | PySparkException) -> str:
