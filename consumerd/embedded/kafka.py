@@ -238,7 +238,7 @@ class KafkaBroker(LoopbackServer):
         """A KRaft server wants its folder prepared once."""
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = self._command(
-            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), *self._format_options
+            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties), *self._format_options
         )
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
