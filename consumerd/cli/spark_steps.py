@@ -5,7 +5,6 @@ Strategy: every command names its steps; one function starts the session, runs t
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,8 @@ from consumerd.cli.spark_show import show_json, show_result
 from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import SparkSession
-
-    from consumerd.spark.spec import PipelineSpec
 
 LAND_EXAMPLES = """\b
 Examples:
@@ -164,6 +160,7 @@ def _run(
     """Run these steps, or all that the pipeline declares, and show their results as they come."""
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import needs_of  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
     spec = load_spark(path)
@@ -178,9 +175,9 @@ def _run(
         master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
         app_name=f"consumerd spark {chosen.name}",
     ) as work:  # fmt: skip
-        for step in steps or _declared(chosen):
+        for step in steps or declared_steps(chosen):
             work.begin(step)
-            results[step] = _perform(step, work.spark, chosen, results, continuous=continuous, shallow=shallow)
+            results[step] = perform(step, work.spark, chosen, results, available_now=not continuous, shallow=shallow)
             if not continuous:
                 work.check()
     told = {step: result.as_json() for step, result in results.items()}
@@ -191,31 +188,3 @@ def _run(
             show_result(step, result)
     clean = "reconcile" not in results or results["reconcile"].is_clean
     return ExitCode.OK if clean else ExitCode.CHECK_FAILED
-
-
-def _declared(pipeline: PipelineSpec) -> list[str]:
-    """The steps of `run`."""
-    steps = {"land": True, "refine": pipeline.refine, "aggregate": pipeline.aggregate_spec}
-    return [*(name for name, declared in steps.items() if declared), "reconcile", "report"]
-
-
-def _perform(
-    step: str,
-    spark: SparkSession,
-    pipeline: PipelineSpec,
-    results: Mapping[str, Any],
-    *,
-    continuous: bool,
-    shallow: bool,
-) -> Any:
-    """Do one step; what it returns."""
-    module = importlib.import_module(f"consumerd.spark.{step}")
-    match step:
-        case "land":
-            return module.land(spark, pipeline, available_now=not continuous)
-        case "reconcile":
-            return module.reconcile(spark, pipeline, shallow=shallow)
-        case "report":
-            return module.write_report(spark, pipeline, results)
-        case _:
-            return getattr(module, step)(spark, pipeline)

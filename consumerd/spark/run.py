@@ -18,7 +18,7 @@ from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -52,34 +52,56 @@ class RunResult:
         return {"pipeline": self.pipeline, **found, "stopped": self.stopped}
 
 
+def declared_steps(pipeline: PipelineSpec) -> tuple[str, ...]:
+    """What a run does unless it is told otherwise: all that the pipeline declares."""
+    left_out = set()
+    if pipeline.refine is None:
+        left_out |= {"refine", "aggregate"}
+    if pipeline.aggregate_spec is None:
+        left_out.add("aggregate")
+    return tuple(step for step in DEFAULT_STEPS if step not in left_out)
+
+
+def perform(
+    step: str,
+    spark: SparkSession,
+    pipeline: PipelineSpec,
+    results: Mapping[str, StepResult],
+    *,
+    available_now: bool = True,
+    shallow: bool = False,
+) -> StepResult:
+    """Do one step of `STEPS`. `results`: those of the steps before it, for the report. Raises ConsumerdError."""
+    match step:
+        case "land":
+            return land(spark, pipeline, available_now=available_now)
+        case "refine":
+            return refine(spark, pipeline)
+        case "aggregate":
+            return aggregate(spark, pipeline)
+        case "compact":
+            return compact(spark, pipeline)
+        case "reconcile":
+            return reconcile(spark, pipeline, shallow=shallow)
+        case "report":
+            from consumerd.spark.report import write_report  # noqa: PLC0415 - matplotlib takes a while to load
+
+            return write_report(spark, pipeline, results)
+        case _:
+            raise ConfigError(f"{step!r} is not a step of a pipeline: {', '.join(STEPS)}.")
+
+
 def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[str] = DEFAULT_STEPS) -> RunResult:
-    """Run these steps, in the order of `STEPS` whatever order they are given in. Raises ConsumerdError."""
+    """Run those of these steps that the pipeline declares, in the order of `STEPS`. Raises ConsumerdError."""
     wanted = set(steps)
     unknown = sorted(wanted - set(STEPS))
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is not a step of a pipeline: {', '.join(STEPS)}.")
-    if pipeline.refine is None:
-        wanted -= {"refine", "aggregate"}
-    if pipeline.aggregate_spec is None:
-        wanted.discard("aggregate")
-    functions: dict[str, Callable[[], StepResult]] = {
-        "land": lambda: land(spark, pipeline),
-        "refine": lambda: refine(spark, pipeline),
-        "aggregate": lambda: aggregate(spark, pipeline),
-        "compact": lambda: compact(spark, pipeline),
-        "reconcile": lambda: reconcile(spark, pipeline),
-        "report": lambda: _report(spark, pipeline, results),
-    }
+    declared = {*declared_steps(pipeline), "compact"}
     results: dict[str, StepResult] = {}
     for step in STEPS:
-        if step in wanted:
-            results[step] = functions[step]()
+        if step in wanted & declared:
+            results[step] = perform(step, spark, pipeline, results)
             if getattr(results[step], "stopped", False):
                 return RunResult(pipeline.name, results, stopped=True)
     return RunResult(pipeline.name, results, stopped=False)
-
-
-def _report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[str, StepResult]) -> StepResult:
-    from consumerd.spark.report import write_report  # noqa: PLC0415 - matplotlib takes a while to load
-
-    return write_report(spark, pipeline, results)
