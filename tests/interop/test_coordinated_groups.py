@@ -22,10 +22,12 @@ import pytest_asyncio
 from consumerd.client import error_of
 from consumerd.embedded.audit import Record, merge_records
 from consumerd.embedded.children import Child
+from consumerd.embedded.errors import ChildError
 from consumerd.embedded.jafka import java_command
 from consumerd.embedded.jafka_clients import compile_java
 from consumerd.embedded.kafka import kafka_jars
 from consumerd.embedded.ledger import digest
+from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore
@@ -324,11 +326,11 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
 @pytest.mark.parametrize(
     ("group", "kind"),
     [
-        ("0.10.1.1", "kafka-python"),
+        ("0.10.1.1", "java"),
         ("3.9.1", "kafka-python"),
         ("3.9.1", "aiokafka"),
-        ("0.10.1.1", "java"),
-        ("3.9.1", "java"),
+        pytest.param("0.10.1.1", "kafka-python", marks=pytest.mark.long),
+        pytest.param("3.9.1", "java", marks=pytest.mark.long),
         pytest.param("2.8.2", "kafka-python", marks=pytest.mark.long),
         pytest.param("2.8.2", "aiokafka", marks=pytest.mark.long),
         pytest.param("2.8.2", "java", marks=pytest.mark.long),
@@ -400,3 +402,34 @@ async def test_fixed_partitions_go_on_where_they_were(group: Group) -> None:
     assert await daemon.stop() == ExitCode.OK
     group.sent = defaultdict(list, {number: group.sent[number] for number in (1, 4)})
     assert await group.account() == 0
+
+
+@pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
+async def test_fixed_partitions_that_cannot_be_had_end_the_daemon_with_a_sentence(group: Group) -> None:
+    await group.daemon()
+    await group.produce(1, [b"x"])
+    fixed: dict[str, Any] = {"coordination": "fixed", "topics": None}
+    # The group has members, so the coordinator takes no offsets of others.
+    intruder = await group.daemon(**fixed, partitions={TOPIC: [1]})
+    await group.produce(1, [b"y"])
+    assert await intruder.wait(20.0) == ExitCode.REFUSED
+    assert "need a group of their own" in intruder.child.output()
+    # The same partitions without offsets are nobody's business.
+    reader = await group.daemon(**fixed, partitions={TOPIC: [1]}, offsets="none")
+    await group.until(lambda: any(event["event"] == "partition_started" for event in reader.events()))
+    assert await reader.stop() == ExitCode.OK
+    with pytest.raises(ChildError, match=f"has no partition {PARTITIONS}"):
+        await group.daemon(**fixed, partitions={TOPIC: [PARTITIONS]})
+    assert group.daemons[-1].returncode == ExitCode.NOT_FOUND
+
+
+async def test_a_cluster_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    config: dict[str, dict[str, Any]] = {
+        "group": {"id": GROUP, "coordination": "kafka", "topics": {TOPIC: 1}},
+        "kafka": {"bootstrap": [f"127.0.0.1:{free_port()}"], "connection_timeout": 1.0},
+        "handler": {"name": "null"},
+    }
+    daemon = DaemonProcess(tmp_path, config)
+    with pytest.raises(ChildError, match=r"check kafka\.bootstrap"):
+        await daemon.start()
+    assert daemon.returncode == ExitCode.BROKER
