@@ -117,5 +117,6 @@ def test_the_result_is_one_flat_object() -> None:
     result = DemoResult(AuditResult(produced=5, handled=6, distinct=5, duplicated=1), rebalances=7, seconds=1.26)
     assert result.as_json() == {
         "produced": 5, "handled": 6, "distinct": 5, "duplicated": 1, "lost": 0, "out_of_order": 0, "corrupted": 0,
-        "overlapping": 0, "rebalances": 7, "seconds": 1.3,
+        "overlapping": 0, "rebalances": 7, "rows_landed": None, "rows_quarantined": None, "gaps": None,
+        "duplicates": None, "report": None, "seconds": 1.3,
     }  # fmt: skip

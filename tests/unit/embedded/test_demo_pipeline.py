@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.audit import AuditResult
+from consumerd.embedded.children import Child
+from consumerd.embedded.demo import DemoResult
+from consumerd.embedded.demo import pipeline as module
+from consumerd.embedded.demo.pipeline import REPORT, Pipeline, PipelineResult, configuration, missing_package
+from consumerd.embedded.errors import ChildError, InputError
+from consumerd.spark.spec import parse_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOUND: dict[str, Any] = {
+    "land": {"batches": 3, "seconds": 1.5},
+    "refine": {"rows_silver": 70, "rows_quarantined": 30, "seconds": 2},
+    "aggregate": {"rows": 70, "seconds": 1},
+    "reconcile": {"rows_landed": 100, "rows_quarantined": 30, "gaps": 0, "duplicates": 0},
+}
+
+
+def test_what_is_declared_is_a_pipeline(tmp_path: Path) -> None:
+    tables = configuration(tmp_path, tmp_path / "files", "lines", 1000)
+    spec = parse_spark({"spark": {**tables["spark"], "pipelines": {"lines": tables["spark.pipelines.lines"]}}}, "demo")
+    pipeline = spec.pipeline("lines")
+    assert pipeline.source == {"files": str(tmp_path / "files"), "subscribe": "lines", "maxBytesPerTrigger": "334"}
+    assert pipeline.aggregate_spec is not None
+    pattern = re.compile(module._PATTERN.replace("(?<", "(?P<"))
+    words = {line: match["word"] for line in ("  if x:", "}", "", "42", "end\r") if (match := pattern.fullmatch(line))}
+    assert words == {"  if x:": "if", "end\r": "end"}
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
+    """A pipeline whose process said so much, and has ended."""
+
+    def make(found: Any, *, report: Path | None) -> tuple[Pipeline, Child]:
+        page = tmp_path / "page.html"
+        page.write_text("<html>")
+        pipeline = Pipeline(tmp_path / "p", tmp_path / "files", "lines", 1000, report)
+        pipeline.prepare()
+        said = {**found, "report": {"page": str(page)}} if found else {}
+        (tmp_path / "p" / "pipeline.json").write_text(json.dumps(said))
+        child = Child([sys.executable, "-c", "raise SystemExit('no luck')"], log=tmp_path / "log")
+        child.start()
+        return pipeline, child
+
+    return make
+
+
+@pytest.mark.asyncio
+async def test_the_report_stays_where_it_was_asked_for(
+    ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path
+) -> None:
+    pipeline, child = ended(FOUND, report=tmp_path / "kept.html")
+    await child.wait(30)
+    result = pipeline.result(child)
+    assert (result.rows_landed, result.rows_quarantined, result.gaps, result.duplicates) == (100, 30, 0, 0)
+    assert result.report.read_text() == "<html>"
+    assert result.report == tmp_path / "kept.html"
+    assert [step[:2] for step in result.steps] == [("land", 100), ("refine", 70), ("aggregate", 70)]
+    await child.stop()
+
+
+@pytest.mark.asyncio
+async def test_where_the_report_cannot_be_written(
+    ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, child = ended(FOUND, report=tmp_path / "no" / "kept.html")
+    await child.wait(30)
+    with pytest.raises(InputError, match=r"the report cannot be written to .*: No such file"):
+        pipeline.result(child)
+    (tmp_path / "here" / REPORT).mkdir(parents=True)  # in the way of the one that nobody asked for
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipeline, again = ended(FOUND, report=None)
+    await again.wait(30)
+    made = pipeline.result(again).report
+    assert (made.parent, made.read_text()) == (tmp_path, "<html>")
+    await child.stop()
+    await again.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_pipeline_that_fails_is_one_sentence(ended: Callable[..., tuple[Pipeline, Child]]) -> None:
+    pipeline, child = ended(None, report=None)
+    await child.wait(30)
+    with pytest.raises(ChildError, match="the pipeline ended with status 1: no luck"):
+        pipeline.result(child)
+    await child.stop()
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing_package() is None
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "jinja2" else find_spec(name))
+    assert missing_package() == "jinja2"
+
+
+def test_the_count_and_the_tables_have_to_agree() -> None:
+    audit = AuditResult(produced=100, handled=100, distinct=100)
+    assert DemoResult(audit, 1, 2.0).sound
+    assert DemoResult(audit, 1, 2.0).as_json()["rows_landed"] is None
+    good = PipelineResult(100, 30, 0, 0, Path("r.html"))
+    assert DemoResult(audit, 1, 2.0, good).sound
+    told = DemoResult(audit, 1, 2.0, good).as_json()
+    assert (told["rows_landed"], told["rows_quarantined"], told["duplicated"], told["duplicates"]) == (100, 30, 0, 0)
+    for bad in (PipelineResult(99, 0, 0, 0, Path("r")), PipelineResult(100, 0, 1, 0, Path("r"))):
+        assert not DemoResult(audit, 1, 2.0, bad).sound
+        assert DemoResult(audit, 1, 2.0, bad).findings
