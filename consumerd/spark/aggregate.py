@@ -129,7 +129,7 @@ def current_windows(spark: SparkSession, pipeline: PipelineSpec) -> DataFrame:
 
 def _must_be_as_before(spark: SparkSession, pipeline: PipelineSpec, windows: DeclaredWindows) -> None:
     """Raise ConfigError if what was declared when the table was begun is not what is declared now."""
-    path, files = locate(spark, f"{pipeline.checkpoint('aggregate')}-declared.json", renames=False)
+    path, files = locate(spark, f"{pipeline.checkpoint('aggregate')}/declared.json", renames=False)
     text = json.dumps(windows.declared(), sort_keys=True)
     data = files.read(path)
     if data is None:
@@ -141,5 +141,5 @@ def _must_be_as_before(spark: SparkSession, pipeline: PipelineSpec, windows: Dec
         raise ConfigError(
             f"the aggregate of the pipeline {pipeline.name} was declared otherwise when {pipeline.aggregate} was begun "
             f"({data.decode(errors='replace')[:400]}): declare it so again, or move that table and "
-            f"{pipeline.checkpoint('aggregate')}* away to aggregate everything anew."
+            f"{pipeline.checkpoint('aggregate')} away to aggregate everything anew."
         )

@@ -3,7 +3,7 @@
 Strategy: Spark writes down where a batch ends, and asks the source again where the first one begins, each time it is
 tried. By then `latest` is another place and `earliest` may be one, so what came in between would be skipped by nobody's
 decision, and afterwards nobody could tell what was to be landed. Therefore the options are resolved once, and the
-offsets kept in a file beside the checkpoint, made whole or not at all; `land` starts from them, `reconcile` expects
+offsets kept in a file of the checkpoint, made whole or not at all; `land` starts from them, `reconcile` expects
 everything from there on.
 """
 
@@ -77,4 +77,4 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
 
 
 def _path(pipeline: PipelineSpec) -> str:
-    return f"{pipeline.checkpoint('land')}-began.json"
+    return f"{pipeline.checkpoint('land')}/began.json"  # who moves the checkpoint away begins anew
