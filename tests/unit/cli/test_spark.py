@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -146,3 +148,33 @@ def test_a_terminal_keeps_what_each_step_came_to() -> None:
         shown.tick()
         shown.step("refine")
     assert "land: 0 s, 1 batch, 7 rows, 1 rows/s" in stream.getvalue()
+
+
+SIGNALLED = """
+import os, signal, sys, threading
+from types import SimpleNamespace
+from consumerd.cli.spark_progress import Lines
+from consumerd.cli.spark_session import StoppedBySignal, Work, _caught_signals
+
+cancelled = threading.Event()
+spark = SimpleNamespace(
+    streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set)
+)
+with _caught_signals() as signals, Work(spark, Lines(sys.stderr, lambda: 0.0), signals) as work:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert cancelled.wait(20)
+    try:
+        work.begin("refine")
+    except StoppedBySignal as error:
+        print(error, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(20)
+print("went on")
+"""
+
+
+def test_the_first_signal_ends_jobs_and_leaves_out_further_steps_and_the_second_one_ends_the_process() -> None:
+    command = [sys.executable, "-c", SIGNALLED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.FORCED, done.stderr
+    assert done.stdout == "stopped by SIGTERM; the same command goes on where this one ended.\n"
