@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Cause = TypeVar("Cause", bound=Enum)
 
 #: Schedules in every test run, and on top of them with `-m long`.
-SEEDS = 120
+SEEDS = 400
 LONG_SEEDS = int(os.environ.get("CONSUMERD_LONG_SEEDS", "5000"))
 BLOCK = 500
 SHOWN = 2
