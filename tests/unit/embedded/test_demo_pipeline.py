@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOUND: dict[str, Any] = {
     "land": {"batches": 3, "seconds": 1.5},
     "refine": {"rows_silver": 70, "rows_quarantined": 30, "seconds": 2},
-    "aggregate": {"rows": 70, "seconds": 1},
+    "aggregate": {"rows": 70, "windows": 9, "seconds": 1},
     "reconcile": {"rows_landed": 100, "rows_quarantined": 30, "gaps": 0, "duplicates": 0},
 }
 
@@ -33,7 +33,7 @@ def test_what_is_declared_is_a_pipeline(tmp_path: Path) -> None:
     tables = configuration(tmp_path, tmp_path / "files", "lines", 1000)
     spec = parse_spark({"spark": {**tables["spark"], "pipelines": {"lines": tables["spark.pipelines.lines"]}}}, "demo")
     pipeline = spec.pipeline("lines")
-    assert pipeline.source == {"files": str(tmp_path / "files"), "subscribe": "lines", "maxBytesPerTrigger": "334"}
+    assert pipeline.source == {"files": str(tmp_path / "files"), "subscribe": "lines", "maxBytesPerTrigger": "501"}
     assert pipeline.aggregate_spec is not None
     pattern = re.compile(module._PATTERN.replace("(?<", "(?P<"))
     words = {line: match["word"] for line in ("  if x:", "}", "", "42", "end\r") if (match := pattern.fullmatch(line))}
