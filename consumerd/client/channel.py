@@ -20,7 +20,7 @@ from consumerd.wire.v08.messages import decode_response, encode_request
 if TYPE_CHECKING:
     from consumerd.client.settings import ClientSettings
     from consumerd.client.versions import BrokerVersions
-    from consumerd.net import Connection
+    from consumerd.net import BrokerConnection
     from consumerd.ports import Clock
     from consumerd.wire.v08.schema import Api
 
@@ -33,7 +33,12 @@ class Channel:
     """An open, authenticated connection. `versions`: what the broker serves. Safe for concurrent callers."""
 
     def __init__(
-        self, connection: Connection, address: str, versions: BrokerVersions, settings: ClientSettings, clock: Clock
+        self,
+        connection: BrokerConnection,
+        address: str,
+        versions: BrokerVersions,
+        settings: ClientSettings,
+        clock: Clock,
     ) -> None:
         self.address = address
         self.versions = versions

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from consumerd.client.settings import ClientSettings
-    from consumerd.net import Connector
+    from consumerd.net import BrokerConnection
     from consumerd.ports import Clock
     from consumerd.wire.v08.schema import Api
 
+    #: Opens a connection to (host, port). Raises ConnectError.
+    Connect = Callable[[str, int], Awaitable[BrokerConnection]]
     #: Proves who we are on a fresh channel. Raises AuthenticationError, BrokerError.
     Authenticate = Callable[[Channel], Awaitable[None]]
 
@@ -41,7 +43,7 @@ class ChannelOpener:
     """Opens channels to brokers of one cluster. `authenticate` is run on each before it is given out."""
 
     def __init__(
-        self, connect: Connector, settings: ClientSettings, clock: Clock, *, authenticate: Authenticate | None = None
+        self, connect: Connect, settings: ClientSettings, clock: Clock, *, authenticate: Authenticate | None = None
     ) -> None:
         self._connect = connect
         self._settings = settings

@@ -202,7 +202,7 @@ async def drain(lane: Lane, count: int, pause: Iterator[bool]) -> list[bytes]:
         batch = await lane.get()
         assert batch.start_offset >= position
         position = batch.next_offset
-        got += batch.payloads
+        got += [payload for payload in batch.payloads if payload is not None]
         if next(pause):
             await asyncio.sleep(0)
         lane.finished(batch)
