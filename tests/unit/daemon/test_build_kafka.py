@@ -47,10 +47,12 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
 
 @pytest.mark.asyncio
 async def test_a_broker_coordinates() -> None:
-    found = config(topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=9.0)
+    found = config(
+        topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=12.0
+    )
     settings = build_coordination(found)
     assert settings.assignors == ("roundrobin", "range")
-    assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 9.0, 4.0)
+    assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 12.0, 4.0)
     assert isinstance(build(found), CoordinatedConsumer)
 
 
