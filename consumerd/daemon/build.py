@@ -58,15 +58,15 @@ def build_session(
     )
 
 
-def build_tls(section: TlsSection) -> ssl.SSLContext:
-    """A client context. Raises ConfigError for files that cannot be used."""
+def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLContext:
+    """A client context. Raises ConfigError for files that cannot be used; `table` is where they are named."""
     try:
         context = ssl.create_default_context(cafile=section.ca)
         context.check_hostname = section.check_hostname
         if section.certificate is not None:
             context.load_cert_chain(section.certificate, section.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"zookeeper.tls: {error}.") from error
+        raise ConfigError(f"{table}: {error}.") from error
     return context
 
 

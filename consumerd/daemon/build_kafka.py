@@ -5,19 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
 from consumerd.consumer import CoordinatedConsumer, FixedConsumer
-from consumerd.daemon.build import build_connection_settings
+from consumerd.daemon.build import build_connection_settings, build_tls
 from consumerd.errors import ConfigError
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
+    from consumerd.client import Mechanism
     from consumerd.consumer import ConsumerSettings
-    from consumerd.daemon.config import Config, GroupSection, KafkaSection
+    from consumerd.daemon.config import Config, GroupSection, KafkaSection, SaslSection
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
 
@@ -37,8 +39,29 @@ def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
     """A client that connects when it is asked something. Raises ConfigError."""
     connection = build_connection_settings(config)
     settings = ClientSettings(client_id=config.kafka.client_id, connection=connection)
-    opener = ChannelOpener(partial(connect, settings=connection), settings, clock)
+    tls = None if config.kafka.tls is None else build_tls(config.kafka.tls, "kafka.tls")
+    authenticate = None if config.kafka.sasl is None else SaslAuthenticator(build_mechanism(config.kafka.sasl))
+    opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
     return ClusterClient(build_bootstrap(config.kafka), opener, settings, clock=clock, rng=rng)
+
+
+def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
+    """What begins to prove who we are. Raises ConfigError, also where the extra `sasl` is missing."""
+    password = section.password
+    if section.password_file is not None:
+        try:
+            password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"kafka.sasl.password_file: {error}.") from error
+    if not password:
+        raise ConfigError(f"kafka.sasl.password_file: {section.password_file} holds no password in its first line.")
+    make: Callable[[], Mechanism] = (
+        partial(Plain, section.user, password)
+        if section.mechanism == "PLAIN"
+        else partial(Scram, section.mechanism, section.user, password)
+    )
+    make()  # a mechanism that cannot be had is known before the first connection
+    return make
 
 
 def build_coordination(config: Config) -> CoordinationSettings:

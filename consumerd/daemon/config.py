@@ -126,7 +126,7 @@ class GroupSection(Section):
 
 
 class TlsSection(Section):
-    """TLS to ZooKeeper."""
+    """TLS to the servers."""
 
     ca: Path | None = Field(
         None,
@@ -164,6 +164,27 @@ class ZooKeeperSection(Section):
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
 
 
+class SaslSection(Section):
+    """Who we are, for brokers that ask."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="How to prove it. PLAIN shows the password: use it over TLS only."
+    )
+    user: str = Field(min_length=1, description="Name of the user.", examples=["consumerd"])
+    password: str | None = Field(None, min_length=1, description="The password, or else `password_file`.")
+    password_file: Path | None = Field(
+        None,
+        description="File whose first line is the password, such as a mounted secret.",
+        examples=["/run/secrets/kafka-password"],
+    )
+
+    @model_validator(mode="after")
+    def _one_password(self) -> SaslSection:
+        if (self.password is None) == (self.password_file is None):
+            raise ValueError("give exactly one of password and password_file")
+        return self
+
+
 class KafkaSection(Section):
     """The brokers, where they coordinate the group or partitions are fixed (Kafka 0.8 and later)."""
 
@@ -177,6 +198,8 @@ class KafkaSection(Section):
     connection_timeout: Seconds = Field(
         30.0, description="Seconds to wait for a first broker that answers before giving up."
     )
+    tls: TlsSection | None = Field(None, description="Speak TLS (a listener of SSL or SASL_SSL).")
+    sasl: SaslSection | None = Field(None, description="Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")
 
 
 class RebalanceSection(Section):

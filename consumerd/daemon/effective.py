@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HIDDEN = "(not shown)"
 _PREFIX, _DELIMITER = "CONSUMERD_", "__"
 #: Keys whose values are nobody's business.
-_SECRETS = {("zookeeper", "auth"), ("spark", "config")}
+_SECRETS = {("zookeeper", "auth"), ("kafka", "sasl"), ("spark", "config")}
 
 
 class Effective(NamedTuple):

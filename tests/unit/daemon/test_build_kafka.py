@@ -14,6 +14,7 @@ from consumerd.daemon.build_kafka import (
     build_client,
     build_consumer,
     build_coordination,
+    build_mechanism,
     fixed_partitions,
 )
 from consumerd.daemon.config import Config, KafkaSection, parse
@@ -79,3 +80,39 @@ def test_check_reads_what_each_way_needs(tmp_path: Path) -> None:
     assert "coordinated by a broker" in CliRunner().invoke(command, ["-c", str(path)]).output
     path.write_text(path.read_text() + '[kafka]\nbootstrap = ["nowhere"]\n')
     assert isinstance(CliRunner().invoke(command, ["-c", str(path)]).exception, ConfigError)
+
+
+def secured(**kafka: Any) -> Config:
+    return parse({"group": {"id": "g", "topics": {"t": 1}, "coordination": "kafka"}, "kafka": kafka}, "a test")
+
+
+def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("wonder land\r\nsecond line\n")
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        for password in ({"password": "x"}, {"password_file": str(secret)}):
+            build_client(secured(sasl={"mechanism": mechanism, "user": "u", **password}), clock=CLOCK, rng=RNG)
+    sasl = secured(sasl={"mechanism": "PLAIN", "user": "u", "password_file": str(secret)}).kafka.sasl
+    assert sasl is not None
+    assert build_mechanism(sasl)().first() == b"\0u\0wonder land"
+
+
+@pytest.mark.parametrize(
+    ("sasl", "says"),
+    [
+        ({"user": "u"}, "exactly one of password and password_file"),
+        ({"user": "u", "password": "p", "password_file": "f"}, "exactly one of password and password_file"),
+        ({"user": "u", "password": "p", "mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism"),
+        ({"user": "u", "password_file": "/nowhere/at/all"}, r"kafka\.sasl\.password_file.*No such file"),
+        ({"user": "u", "password_file": "/dev/null"}, "holds no password in its first line"),
+        ({"user": "u\0v", "password": "p", "mechanism": "PLAIN"}, "NUL"),
+    ],
+)
+def test_what_cannot_authenticate_is_one_sentence(sasl: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build_client(secured(sasl=sasl), clock=CLOCK, rng=RNG)
+
+
+def test_tls_files_that_cannot_be_read_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.tls: .*No such file"):
+        build_client(secured(tls={"ca": "/nowhere/ca.pem"}), clock=CLOCK, rng=RNG)
