@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +39,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
 }
+
+#: Seconds after which a Ctrl-C that was dropped is sent again.
+_MOMENT = 0.01
 
 EXAMPLES = """\b
 Examples:
@@ -143,6 +148,19 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else ExitCode.OK
 
 
+def repeat_lost_interrupt(dropped: sys.UnraisableHookArgs) -> None:
+    """Send a Ctrl-C again that came at a moment at which the interpreter drops what is raised.
+
+    Such moments are frequent while modules are imported: a callback frees the lock of each. The signal comes from a
+    thread, a moment later, when that callback has ended.
+    """
+    if dropped.exc_type is KeyboardInterrupt:
+        threading.Timer(_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
+
+
 def main() -> None:
     """Entry point of the console script."""
+    sys.unraisablehook = repeat_lost_interrupt
     sys.exit(int(run(sys.argv[1:])))

@@ -60,3 +60,22 @@ def test_the_help_of_the_whole_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_ctrl_c_that_a_callback_dropped_comes_again() -> None:
+    """As when the lock of an imported module is freed: what a weak reference's callback raises goes nowhere."""
+    code = (
+        "import signal, sys, time, weakref\n"
+        "from consumerd.cli.main import repeat_lost_interrupt\n"
+        "sys.unraisablehook = repeat_lost_interrupt\n"
+        "class Lock: pass\n"
+        "lock = Lock()\n"
+        "freed = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))\n"
+        "try:\n"
+        "    del lock\n"
+        "    time.sleep(20)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=True)
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
