@@ -20,7 +20,7 @@ from consumerd.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.daemon.config import ZooKeeperSection
+    from consumerd.daemon.config_servers import ZooKeeperSection
     from consumerd.net import Connection, Connector
     from consumerd.zk import Session
 

@@ -29,7 +29,9 @@ from consumerd.zk import Session
 if TYPE_CHECKING:
     from random import Random
 
-    from consumerd.daemon.config import Config, GroupSection, TlsSection, ZooKeeperSection
+    from consumerd.daemon.config import Config
+    from consumerd.daemon.config_group import GroupSection
+    from consumerd.daemon.config_servers import TlsSection, ZooKeeperSection
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
 

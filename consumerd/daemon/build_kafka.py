@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from consumerd.client import Mechanism
     from consumerd.consumer import ConsumerSettings
-    from consumerd.daemon.config import Config, GroupSection, KafkaSection, SaslSection
+    from consumerd.daemon.config import Config
+    from consumerd.daemon.config_group import GroupSection
+    from consumerd.daemon.config_servers import KafkaSection, SaslSection
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
 

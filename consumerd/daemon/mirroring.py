@@ -21,7 +21,7 @@ from consumerd import __version__
 from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView
 from consumerd.daemon.build import build_connection_settings, build_session, build_settings
-from consumerd.daemon.config import ZooKeeperSection
+from consumerd.daemon.config_servers import ZooKeeperSection
 from consumerd.daemon.service import run_member
 from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
 from consumerd.handlers import RetryPolicy, retrying

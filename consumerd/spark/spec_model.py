@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from annotated_types import Gt
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from consumerd.daemon.config import Section
+from consumerd.daemon.config_base import Section
 from consumerd.spark.spec_types import FieldType, parse_type
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.

@@ -17,7 +17,8 @@ from consumerd.daemon.build_kafka import (
     build_mechanism,
     fixed_partitions,
 )
-from consumerd.daemon.config import Config, KafkaSection, parse
+from consumerd.daemon.config import Config, parse
+from consumerd.daemon.config_servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.partition import TopicPartition
 

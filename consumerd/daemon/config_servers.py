@@ -1,0 +1,87 @@
+"""The tables that say which servers there are, and who we are to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from consumerd.daemon.config_base import Seconds, Section
+
+
+class TlsSection(Section):
+    """TLS to the servers."""
+
+    ca: Path | None = Field(
+        None,
+        description="PEM file with the authorities to trust; the system's by default.",
+        examples=["/etc/consumerd/ca.pem"],
+    )
+    certificate: Path | None = Field(
+        None, description="PEM file with the client certificate.", examples=["/etc/consumerd/client.pem"]
+    )
+    key: Path | None = Field(
+        None, description="PEM file with the client's private key.", examples=["/etc/consumerd/client.key"]
+    )
+    check_hostname: bool = Field(True, description="Whether the certificate has to name the host.")
+
+
+class ZooKeeperSection(Section):
+    """The one ZooKeeper session."""
+
+    connect: str = Field(
+        "127.0.0.1:2181",
+        description="Hosts and, after them, the chroot (made when missing).",
+        examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
+    )
+    session_timeout: Seconds = Field(6.0, description="Seconds without contact after which the session is over.")
+    connection_timeout: Seconds = Field(
+        30.0, description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout)."
+    )
+    auth: tuple[str, ...] = Field(
+        (), description="Credentials, `digest:user:password` each; sent again after every reconnect."
+    )
+    acl: str = Field(
+        "open",
+        description="Access of nodes that we create: `open`, `creator-all`, or `scheme:id:rwcda` entries with commas.",
+    )
+    tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
+
+
+class SaslSection(Section):
+    """Who we are, for brokers that ask."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="How to prove it. PLAIN shows the password: use it over TLS only."
+    )
+    user: str = Field(min_length=1, description="Name of the user.", examples=["consumerd"])
+    password: str | None = Field(None, min_length=1, description="The password, or else `password_file`.")
+    password_file: Path | None = Field(
+        None,
+        description="File whose first line is the password, such as a mounted secret.",
+        examples=["/run/secrets/kafka-password"],
+    )
+
+    @model_validator(mode="after")
+    def _one_password(self) -> SaslSection:
+        if (self.password is None) == (self.password_file is None):
+            raise ValueError("give exactly one of password and password_file")
+        return self
+
+
+class KafkaSection(Section):
+    """The brokers, where they coordinate the group or partitions are fixed (Kafka 0.8 and later)."""
+
+    bootstrap: tuple[str, ...] = Field(
+        ("127.0.0.1:9092",),
+        min_length=1,
+        description="Brokers to begin with, `host:port` each; they tell of the others.",
+        examples=[["kafka1:9092", "kafka2:9092"]],
+    )
+    client_id: str = Field("consumerd", description="Who we say that we are: brokers write it to their logs.")
+    connection_timeout: Seconds = Field(
+        30.0, description="Seconds to wait for a first broker that answers before giving up."
+    )
+    tls: TlsSection | None = Field(None, description="Speak TLS (a listener of SSL or SASL_SSL).")
+    sasl: SaslSection | None = Field(None, description="Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")
