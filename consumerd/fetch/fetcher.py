@@ -14,17 +14,14 @@ until it got an answer: the others have the common connection to themselves.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from consumerd.errors import BrokerError
-from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.judge import Finding, Verdict, judge
 from consumerd.fetch.poller import Answer, IdlePoller, Idler
-from consumerd.fetch.remedies import FetchingOverError, Remedies
+from consumerd.fetch.remedies import FetchingOverError
+from consumerd.fetch.steady import SteadyFetcher
 from consumerd.net import ConnectionClosedError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import ErrorCode, FetchRequest, MessageBatch, decode_batch, decode_fetch_response
@@ -37,13 +34,11 @@ if TYPE_CHECKING:
     from consumerd.net import Connection
     from consumerd.partition import TopicPartition
 
-log = structlog.get_logger(__name__)
-
 #: A FETCH answer's error code.
 ANSWER_HEADER = 2
 
 
-class PartitionFetcher:
+class PartitionFetcher(SteadyFetcher):
     """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(
@@ -55,37 +50,21 @@ class PartitionFetcher:
         poller: IdlePoller,
         services: Services,
     ) -> None:
-        self.partition = partition
-        self.offset = offset
-        self._lane = lane
+        super().__init__(partition, offset, lane, services)
         self._link = link
         self._poller = poller
-        self._services = services
-        self._settings = settings = services.settings
-        self._size = settings.fetch_bytes
-        self._idle = False
         #: Our last fetch ended the connection: the next one goes over a connection of its own.
         self._suspect = False
         self._idler = Idler(lane)
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
-        self._remedies = Remedies(partition, lane, services)
-        self._log = log.bind(partition=str(partition))
-
-    @property
-    def paused(self) -> bool:
-        """Whether no new fetch is sent."""
-        return not self._resumed.is_set()
 
     def pause(self) -> None:
         """Send no new fetch. The answer to one under way still goes to the lane."""
-        self._resumed.clear()
+        super().pause()
         self._idler.paused = True
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        self._resumed.set()
+        super().resume()
         self._idler.paused = False
         self._poller.nudge()
 
@@ -162,23 +141,14 @@ class PartitionFetcher:
 
     async def _decode(self, answer: Answer) -> MessageBatch:
         """Decode when memory allows, put in the lane what there is, and move on."""
-        counters = self._services.counters
-        kept = False
         try:
             if answer.data:
                 await self._lane.budget.solvent(answer.reservation)
             batch = decode_batch(answer.data, self.offset, limits=self._settings.limits)
-            counters.received_bytes += len(answer.data)
-            if batch.next_offset > batch.start_offset:
-                answer.reservation.resize(batch.memory_bytes)
-                self._lane.put(batch, answer.reservation)
-                kept = True
-                counters.batches += 1
-                counters.messages += len(batch)
-            self.offset = batch.next_offset
-        finally:
-            if not kept:
-                answer.reservation.release()
+            self._keep(batch, len(answer.data), answer.reservation)
+        except BaseException:
+            answer.reservation.release()
+            raise
         return batch
 
     async def _act(self, verdict: Verdict) -> None:
@@ -200,31 +170,3 @@ class PartitionFetcher:
                 self._go_on_at(await self._remedies.oversize(self.offset, verdict))
             case Finding.CORRUPT:
                 self._go_on_at(self._remedies.corrupt(self.offset, verdict))
-
-    def _go_on_at(self, offset: int | None) -> None:
-        """What a remedy decided; None is to wait for the log to grow."""
-        if offset is None:
-            self._idle = True
-        else:
-            self.offset = offset
-            self._size = self._settings.fetch_bytes
-
-    async def _reset(self) -> None:
-        if self._trouble.attempts:  # not the first refusal in a row: resetting did not help
-            await self._services.clock.sleep(self._trouble.next())
-        offset = await self._remedies.out_of_range(self.offset)
-        if offset == self.offset:
-            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
-        else:
-            self._trouble.next()
-            self._go_on_at(offset)
-
-    async def _retreat(self, event: str, reason: str) -> None:
-        if not self._trouble.attempts:
-            self._log.warning(event, offset=self.offset, reason=reason)
-        await self._services.clock.sleep(self._trouble.next())
-
-    def _well(self) -> None:
-        if self._trouble.attempts:
-            self._trouble.reset()
-            self._log.info("fetch_recovered", offset=self.offset)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from consumerd.client import error_of
 from consumerd.errors import BrokerError
-from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.judge import Finding, Verdict, judge_records
 from consumerd.fetch.logical_source import Answer, Want
-from consumerd.fetch.remedies import FetchingOverError, Remedies
+from consumerd.fetch.remedies import FetchingOverError
+from consumerd.fetch.steady import SteadyFetcher
 from consumerd.wire import WireError
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from consumerd.fetch.remedies import Services
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import RecordSet
-
-log = structlog.get_logger(__name__)
 
 
 class Leaders(Protocol):
@@ -47,40 +43,16 @@ class Leaders(Protocol):
         ...
 
 
-class LogicalFetcher:
+class LogicalFetcher(SteadyFetcher):
     """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(
         self, partition: TopicPartition, offset: int, lane: Lane, leaders: Leaders, services: Services
     ) -> None:
-        self.partition = partition
-        self.offset = offset
-        self._lane = lane
+        super().__init__(partition, offset, lane, services)
         self._leaders = leaders
-        self._services = services
-        self._settings = settings = services.settings
-        self._size = settings.fetch_bytes
-        self._idle = False
         #: The last answer brought nothing although there was something.
         self._passed_over = False
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
-        self._remedies = Remedies(partition, lane, services)
-        self._log = log.bind(partition=str(partition))
-
-    @property
-    def paused(self) -> bool:
-        """Whether no new fetch is sent."""
-        return not self._resumed.is_set()
-
-    def pause(self) -> None:
-        """Send no new fetch. The answer to one under way still goes to the lane."""
-        self._resumed.clear()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._resumed.set()
 
     async def run(self) -> None:
         """Fetch until cancelled, until the lane is closed, or until a policy ends it."""
@@ -134,23 +106,14 @@ class LogicalFetcher:
 
     async def _decode(self, answer: Answer, reservation: Reservation) -> RecordSet:
         """Decode when memory allows, put in the lane what there is, and move on."""
-        counters = self._services.counters
-        kept = False
         try:
             if answer.data:
                 await self._lane.budget.solvent(reservation)
             records = decode_records(answer.data, self.offset, limits=self._settings.limits, aborted=answer.aborted)
-            counters.received_bytes += len(answer.data)
-            if records.next_offset > records.start_offset:
-                reservation.resize(records.memory_bytes)
-                self._lane.put(records, reservation)
-                kept = True
-                counters.batches += 1
-                counters.messages += len(records)
-            self.offset = records.next_offset
-        finally:
-            if not kept:
-                reservation.release()
+            self._keep(records, len(answer.data), reservation)
+        except BaseException:
+            reservation.release()
+            raise
         return records
 
     async def _refused(self, error: int) -> None:
@@ -183,28 +146,3 @@ class LogicalFetcher:
                 self._go_on_at(self._remedies.corrupt(self.offset, verdict))
             case Finding.TORN:
                 raise AssertionError("brokers that check messages have no torn ones")
-
-    def _go_on_at(self, offset: int) -> None:
-        """What a remedy decided."""
-        self.offset = offset
-        self._size = self._settings.fetch_bytes
-
-    async def _reset(self) -> None:
-        if self._trouble.attempts:  # not the first refusal in a row: resetting did not help
-            await self._services.clock.sleep(self._trouble.next())
-        offset = await self._remedies.out_of_range(self.offset)
-        if offset == self.offset:
-            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
-        else:
-            self._trouble.next()
-            self._go_on_at(offset)
-
-    async def _retreat(self, event: str, reason: str) -> None:
-        if not self._trouble.attempts:
-            self._log.warning(event, offset=self.offset, reason=reason)
-        await self._services.clock.sleep(self._trouble.next())
-
-    def _well(self) -> None:
-        if self._trouble.attempts:
-            self._trouble.reset()
-            self._log.info("fetch_recovered", offset=self.offset)

@@ -1,0 +1,96 @@
+"""What fetchers of both dialects have in common: pausing, retreating before trouble, and carrying out remedies.
+
+Strategy: a base class with the state of one partition's fetching; how answers come, and what is in them, is said by the
+subclasses (`fetcher`, `logical_fetcher`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.fetch.backoff import Backoff
+from consumerd.fetch.remedies import Remedies
+
+if TYPE_CHECKING:
+    from consumerd.fetch.budget import Reservation
+    from consumerd.fetch.fetched import Fetched
+    from consumerd.fetch.lane import Lane
+    from consumerd.fetch.remedies import Services
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class SteadyFetcher:
+    """Feeds `lane` from `offset` on; `offset` is the position of the next fetch."""
+
+    def __init__(self, partition: TopicPartition, offset: int, lane: Lane, services: Services) -> None:
+        self.partition = partition
+        self.offset = offset
+        self._lane = lane
+        self._services = services
+        self._settings = settings = services.settings
+        self._size = settings.fetch_bytes
+        self._idle = False
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
+        self._remedies = Remedies(partition, lane, services)
+        self._log = log.bind(partition=str(partition))
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new fetch is sent."""
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Send no new fetch. The answer to one under way still goes to the lane."""
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._resumed.set()
+
+    def _keep(self, fetched: Fetched, received: int, reservation: Reservation) -> None:
+        """Put in the lane what there is and move on; gives the reservation back where there is nothing."""
+        counters = self._services.counters
+        counters.received_bytes += received
+        if fetched.next_offset > fetched.start_offset:
+            reservation.resize(fetched.memory_bytes)
+            self._lane.put(fetched, reservation)
+            counters.batches += 1
+            counters.messages += len(fetched)
+        else:
+            reservation.release()
+        self.offset = fetched.next_offset
+
+    def _go_on_at(self, offset: int | None) -> None:
+        """What a remedy decided; None is to wait for the log to grow."""
+        if offset is None:
+            self._idle = True
+        else:
+            self.offset = offset
+            self._size = self._settings.fetch_bytes
+
+    async def _reset(self) -> None:
+        if self._trouble.attempts:  # not the first refusal in a row: resetting did not help
+            await self._services.clock.sleep(self._trouble.next())
+        offset = await self._remedies.out_of_range(self.offset)
+        if offset == self.offset:
+            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
+        else:
+            self._trouble.next()
+            self._go_on_at(offset)
+
+    async def _retreat(self, event: str, reason: str) -> None:
+        if not self._trouble.attempts:
+            self._log.warning(event, offset=self.offset, reason=reason)
+        await self._services.clock.sleep(self._trouble.next())
+
+    def _well(self) -> None:
+        if self._trouble.attempts:
+            self._trouble.reset()
+            self._log.info("fetch_recovered", offset=self.offset)
