@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topics": ("consumerd.cli.topics", "See the topics that brokers registered."),
     "group": ("consumerd.cli.group", "See a consumer group, plan its assignment, find what is wrong and mend it."),
     "offsets": ("consumerd.cli.offsets", "See, change, save and restore the committed offsets of groups."),
+    "migrate": ("consumerd.cli.migrate", "Leave an old cluster: verify what was copied, move committed offsets."),
     "config": ("consumerd.cli.config", "Convert 0.7 property files, and show where each value comes from."),
     "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
     "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),

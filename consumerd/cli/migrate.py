@@ -1,0 +1,47 @@
+"""`consumerd migrate`: what leaving an old cluster needs beside the mirror.
+
+Strategy: a group whose commands live in modules of their own, named here and imported when called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: command -> (module, what the list of commands says about it); each module has a `command`.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are imported on first use. `modules`: as `COMMANDS`."""
+
+    modules: Mapping[str, tuple[str, str]] = COMMANDS
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which they are used."""
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module; None for an unknown name."""
+        if cmd_name not in self.modules:
+            return None
+        command = importlib.import_module(self.modules[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        if not self.modules:
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.modules.items()])
+
+
+@click.group("migrate", cls=LazyCommands)
+def command() -> None:
+    """Leave an old cluster: verify what was copied, move committed offsets."""
