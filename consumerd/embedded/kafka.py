@@ -2,7 +2,8 @@
 
 Strategy: jars come by Maven coordinates; what differs between generations is a table and a few lines of configuration.
 Up to 3.x a broker registers in a ZooKeeper that is given; with `zookeeper=None` it is a KRaft server, broker and
-controller in one. It is ready when it answers METADATA version 0 (API_VERSIONS where that is gone) and is registered.
+controller in one, alone or with the other `voters`. It is ready when it answers METADATA version 0 (API_VERSIONS where
+that is gone) and is registered.
 """
 
 from __future__ import annotations
@@ -113,12 +114,18 @@ def kafka_jars(release: KafkaRelease) -> list[Path]:
     return fetch_jars(release.coordinates)
 
 
+def new_cluster_id() -> str:
+    """A name for a KRaft cluster."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 class KafkaBroker(LoopbackServer):
     """A broker on loopback in `directory`. `config` adds or overrides keys of its server.properties.
 
     `zookeeper`: connect string of a running ZooKeeper (a chroot must exist); None for KRaft. `jvm`: more options for
     Java. `environ`: variables for the process (KRB5_CONFIG and the like). `format_options`: more arguments of KRaft's
-    storage tool (`--add-scram` makes users).
+    storage tool (`--add-scram` makes users). `voters`: the controllers' ports by node id, of a KRaft cluster of several
+    servers, which all have the same `cluster_id` (22 characters of URL-safe base64).
     """
 
     start_error: ClassVar = KafkaStartError
@@ -138,6 +145,8 @@ class KafkaBroker(LoopbackServer):
         jvm: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         format_options: Sequence[str] = (),
+        voters: Mapping[int, int] | None = None,
+        cluster_id: str | None = None,
     ) -> None:
         super().__init__(directory, port)
         if zookeeper is None and not release.kraft:
@@ -148,7 +157,8 @@ class KafkaBroker(LoopbackServer):
         self.zookeeper = zookeeper
         self.broker_id = broker_id
         self.partitions = partitions
-        self._controller_port = free_port()
+        self._voters = {broker_id: free_port()} if voters is None else dict(voters)
+        self._cluster_id = cluster_id or new_cluster_id()
         self._java = java
         self._jars = list(jars) if jars is not None else kafka_jars(release)
         self._config = dict(config or {})
@@ -163,7 +173,8 @@ class KafkaBroker(LoopbackServer):
 
     def _new_ports(self) -> None:
         super()._new_ports()
-        self._controller_port = free_port()
+        if len(self._voters) == 1:  # else the others know it
+            self._voters = {self.broker_id: free_port()}
 
     def _settings(self) -> dict[str, str | int]:
         number = self.release.number
@@ -200,19 +211,29 @@ class KafkaBroker(LoopbackServer):
         return settings | {
             "process.roles": "broker,controller",
             "node.id": self.broker_id,
-            "controller.quorum.voters": f"{self.broker_id}@{LOOPBACK}:{self._controller_port}",
+            "controller.quorum.voters": ",".join(f"{id_}@{LOOPBACK}:{port}" for id_, port in self._voters.items()),
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{self._voters[self.broker_id]}",
         }
 
-    def _launch(self) -> Child:
+    def prepare(self) -> None:
+        """Write its configuration; a KRaft server's folder is formatted once, which blocks for a second.
+
+        Starting does this by itself. Raises KafkaStartError.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        properties = self.directory / "server.properties"
-        properties.write_text(format_properties(self._settings() | self._config), "ascii")
+        self._properties.write_text(format_properties(self._settings() | self._config), "ascii")
         if self.zookeeper is None and not (self.log_directory / "meta.properties").exists():
-            self._format_storage(properties)
+            self._format_storage(self._properties)
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _launch(self) -> Child:
+        self.prepare()
         child = Child(
-            self._command("kafka.Kafka", str(properties)),
+            self._command("kafka.Kafka", str(self._properties)),
             log=self.directory / "kafka.log",
             name=f"kafka-{self.release.version}-{self.broker_id}",
             cwd=self.directory,
@@ -236,10 +257,10 @@ class KafkaBroker(LoopbackServer):
 
     def _format_storage(self, properties: Path) -> None:
         """A KRaft server wants its folder prepared once."""
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = self._command(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties), *self._format_options
-        )
+            "kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", str(properties),
+            *self._format_options,
+        )  # fmt: skip
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", timeout=60, check=False, env=self._environ, cwd=self.directory,
