@@ -1,14 +1,18 @@
-"""The names and values of Kafka 0.7's znodes: parse leniently what peers write, format byte for byte as 0.7.2 does."""
+"""The names and values of Kafka's znodes, in both dialects: that of 0.7, and the JSON of 0.8 and later.
+
+Parse leniently what peers write, format exactly as 0.7.2 and 0.8.2 do.
+"""
 
 from consumerd.registry.dialect import (
     Dialect,
     broker_dialect,
     detect_dialect,
     require_v07,
+    require_v08,
     subscription_dialect,
 )
 from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.nudge import NUDGE_VALUE, nudge_operations
+from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
 from consumerd.registry.paths import (
     broker_ids_path,
     broker_path,
@@ -35,6 +39,34 @@ from consumerd.registry.subscription import (
     parse_subscription,
 )
 from consumerd.registry.topic_filter import MAX_FILTER_LENGTH, Blacklist, FilterKind, TopicFilter, Whitelist
+from consumerd.registry.v08_broker import (
+    BrokerNode,
+    Endpoint,
+    parse_broker_node,
+    parse_controller,
+)
+from consumerd.registry.v08_paths import (
+    controller_path,
+    delete_topic_path,
+    partition_state_path,
+    partitions_path,
+    topic_config_path,
+)
+from consumerd.registry.v08_subscription import (
+    format_subscription_v08,
+    parse_subscription_time,
+    parse_subscription_v08,
+)
+from consumerd.registry.v08_topic import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    PartitionState,
+    format_topic_assignment,
+    format_topic_config,
+    parse_partition_state,
+    parse_topic_assignment,
+    parse_topic_config,
+)
 from consumerd.registry.values import (
     MAX_OFFSET,
     MAX_PARTITIONS,
@@ -54,17 +86,23 @@ from consumerd.registry.values import (
 )
 
 __all__ = [
+    "INTERNAL_TOPICS",
     "MAX_FILTER_LENGTH",
     "MAX_OFFSET",
     "MAX_PARTITIONS",
     "MAX_STREAMS",
+    "NO_LEADER",
     "NUDGE_VALUE",
+    "NUDGE_VALUE_V08",
     "Blacklist",
     "Broker",
+    "BrokerNode",
     "Dialect",
     "DialectError",
+    "Endpoint",
     "FilterKind",
     "FilterSubscription",
+    "PartitionState",
     "RegistryError",
     "StaticSubscription",
     "Subscription",
@@ -76,11 +114,16 @@ __all__ = [
     "check_name",
     "configured_consumer_id",
     "consumers_path",
+    "controller_path",
+    "delete_topic_path",
     "detect_dialect",
     "format_broker",
     "format_offset",
     "format_owner",
     "format_partition_count",
+    "format_subscription_v08",
+    "format_topic_assignment",
+    "format_topic_config",
     "group_path",
     "id_path",
     "ids_path",
@@ -95,13 +138,24 @@ __all__ = [
     "owners_root",
     "parse_broker",
     "parse_broker_id",
+    "parse_broker_node",
+    "parse_controller",
     "parse_offset",
     "parse_owner",
     "parse_partition_count",
+    "parse_partition_state",
     "parse_subscription",
+    "parse_subscription_time",
+    "parse_subscription_v08",
+    "parse_topic_assignment",
+    "parse_topic_config",
+    "partition_state_path",
+    "partitions_path",
     "require_v07",
+    "require_v08",
     "subscription_dialect",
     "topic_broker_path",
+    "topic_config_path",
     "topic_path",
     "topics_path",
 ]

@@ -70,3 +70,12 @@ def require_v07(brokers: Iterable[bytes | str | None], subscriptions: Iterable[b
             "the brokers or members registered here speak the JSON dialect of Kafka 0.8 or later: "
             "a group of Kafka 0.7 cannot be joined there; check the chroot of the ZooKeeper address"
         )
+
+
+def require_v08(brokers: Iterable[bytes | str | None], subscriptions: Iterable[bytes | str | None] = ()) -> None:
+    """Raise DialectError unless everything found speaks the JSON of 0.8 and later, or nothing is there yet."""
+    if detect_dialect(brokers, subscriptions) is Dialect.V07:
+        raise DialectError(
+            "the brokers or members registered here speak the dialect of Kafka 0.7: "
+            "a group of Kafka 0.8 or later cannot be joined there; check the chroot of the ZooKeeper address"
+        )

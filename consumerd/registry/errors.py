@@ -12,13 +12,13 @@ _SHOWN = 80
 
 
 class RegistryError(ConsumerdError):
-    """A znode's name or value is not what Kafka 0.7 writes, or cannot be written in its format."""
+    """A znode's name or value is not what Kafka writes, or cannot be written in its format."""
 
     exit_code = ExitCode.ZOOKEEPER
 
 
 class DialectError(RegistryError):
-    """The znodes are those of Kafka 0.8 or later, or of both: such a group is never joined."""
+    """The znodes are those of the other dialect (0.7, or 0.8 and later), or of both: such a group is never joined."""
 
 
 def shown(text: str) -> str:

@@ -12,9 +12,14 @@ from consumerd.registry.paths import id_path
 
 #: The dummy's value, should a member read it after all. Empty data or `{"t":0}` would break every JVM peer's rebalance.
 NUDGE_VALUE = b"{ }"
+#: The same for groups of 0.8 and later, where `{ }` would break it.
+NUDGE_VALUE_V08 = b'{"version":1,"subscription":{},"pattern":"static","timestamp":"0"}'
 
 
-def nudge_operations(group: str, consumer_id: str) -> list[Operation]:
-    """The multi that nudges `group`; `consumer_id` names whoever nudges, and makes the dummy's name unique."""
+def nudge_operations(group: str, consumer_id: str, value: bytes = NUDGE_VALUE) -> list[Operation]:
+    """The multi that nudges `group`; `consumer_id` names whoever nudges, and makes the dummy's name unique.
+
+    `value`: `NUDGE_VALUE_V08` for a group of Kafka 0.8 or later.
+    """
     path = id_path(group, f"{consumer_id}-nudge")
-    return [Create(path, NUDGE_VALUE), Delete(path)]
+    return [Create(path, value), Delete(path)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from consumerd.registry import (
     Broker,
+    Dialect,
     FilterKind,
+    FilterSubscription,
     RegistryError,
     StaticSubscription,
     TopicFilter,
@@ -18,18 +21,30 @@ from consumerd.registry import (
     format_broker,
     format_offset,
     format_owner,
+    format_subscription_v08,
+    format_topic_assignment,
+    format_topic_config,
     parse_broker,
     parse_broker_id,
+    parse_broker_node,
+    parse_controller,
     parse_offset,
     parse_owner,
     parse_partition_count,
+    parse_partition_state,
     parse_subscription,
+    parse_subscription_time,
+    parse_subscription_v08,
+    parse_topic_assignment,
+    parse_topic_config,
 )
 from consumerd.registry.regex import matches, parse
 from consumerd.registry.topic_filter import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from consumerd.registry import Subscription
 
 HOSTILE = st.binary(max_size=60) | st.text(max_size=60) | st.none()
 NEARLY = st.lists(
@@ -61,6 +76,70 @@ def test_hostile_values_raise_only_declared_errors(data: bytes | str | None) -> 
     declared_only(lambda: parse_subscription(data))
     declared_only(lambda: detect_dialect([data], [data]))
     declared_only(lambda: parse_broker_id(str(data)))
+    declared_only(lambda: parse_broker_node(1, data))
+    declared_only(lambda: parse_controller(data))
+    declared_only(lambda: parse_topic_assignment(data))
+    declared_only(lambda: parse_topic_config(data))
+    declared_only(lambda: parse_partition_state(data))
+    declared_only(lambda: parse_subscription_v08(data))
+    declared_only(lambda: parse_subscription_time(data))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ["version", "host", "port", "endpoints", "listener_security_protocol_map", "rack", "brokerid", "partitions",
+        "config", "leader", "leader_epoch", "isr", "controller_epoch", "subscription", "pattern",
+        "timestamp"]  # fmt: skip
+ALMOST = {
+    "version": st.just(1),
+    "host": st.just("h"),
+    "port": st.just(1),
+    "endpoints": st.just(["A://b:1"]),
+    "partitions": st.dictionaries(st.sampled_from(["0", "1", "x", "01"]), JSON, max_size=2),
+    "isr": st.lists(st.integers(-1, 3), max_size=2),
+    "subscription": st.dictionaries(st.text(max_size=3), st.integers(-1, 3) | JSON, max_size=2),
+    "pattern": st.sampled_from(["static", "white_list", "black_list"]),
+}
+
+
+@given(st.fixed_dictionaries({}, optional={key: JSON | ALMOST.get(key, JSON) for key in KEYS}))
+def test_hostile_json_raises_only_declared_errors(value: object) -> None:
+    data = json.dumps(value)
+    declared_only(lambda: parse_broker_node(1, data))
+    declared_only(lambda: parse_controller(data))
+    declared_only(lambda: parse_topic_assignment(data))
+    declared_only(lambda: parse_topic_config(data))
+    declared_only(lambda: parse_partition_state(data))
+    declared_only(lambda: parse_subscription_v08(data))
+    declared_only(lambda: parse_subscription_time(data))
+
+
+@given(
+    st.dictionaries(NAMES, st.integers(1, 99), max_size=6).map(StaticSubscription)
+    | st.builds(
+        FilterSubscription,
+        st.builds(TopicFilter, st.sampled_from(FilterKind), st.sampled_from([r"a\.b.*", '[a-c]+|"x', "\u00e9/|.?"])),
+        st.integers(1, 99),
+    ),
+    st.integers(0, 1 << 50),
+)
+def test_subscriptions_of_08_come_back(subscription: Subscription, wall_ms: int) -> None:
+    text = format_subscription_v08(subscription, wall_ms)
+    assert parse_subscription_v08(text.encode()) == subscription
+    assert parse_subscription_time(text) == wall_ms
+    assert detect_dialect([], [text]) is Dialect.V08
+
+
+@given(
+    st.dictionaries(st.integers(0, 99), st.lists(st.integers(0, 9), max_size=3).map(tuple), max_size=9),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4),
+)
+def test_topics_of_08_come_back(partitions: dict[int, tuple[int, ...]], config: dict[str, str]) -> None:
+    assert parse_topic_assignment(format_topic_assignment(partitions)) == partitions
+    assert parse_topic_config(format_topic_config(config)) == config
 
 
 @given(NEARLY | st.text(max_size=30), st.text(max_size=20))
