@@ -1,18 +1,20 @@
-"""A group member of another project, in a process of its own: kafka-python or aiokafka.
+"""A group member of another project, in a process of its own: kafka-python, aiokafka or confluent-kafka.
 
 Strategy: it writes the record files that `consumerd.embedded.recorder` describes, so that what it was given is
-accounted for together with what our members were. Run as: group_member.py KIND BOOTSTRAP GROUP TOPIC FILE.
+accounted for together with what our members were. Run as: group_member.py KIND BOOTSTRAP GROUP TOPIC ASSIGNOR FILE.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from consumerd.embedded.ledger import digest
@@ -54,9 +56,14 @@ class Records:
         self.write(partition, messages=[(m.offset, 0, f"{digest(m.value):016x}") for m in messages])
 
 
-def run_kafka_python(bootstrap: str, group: str, topic: str, records: Records) -> None:
+def assignor_of(module: str, name: str) -> Any:
+    """An assignor's class of kafka-python or aiokafka."""
+    found = importlib.import_module(f"{module}.coordinator.assignors.{name}")
+    return getattr(found, {"range": "RangePartitionAssignor", "roundrobin": "RoundRobinPartitionAssignor"}[name])
+
+
+def run_kafka_python(bootstrap: str, group: str, topic: str, assignor: str, records: Records) -> None:
     import kafka
-    from kafka.coordinator.assignors.range import RangePartitionAssignor
 
     class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -70,7 +77,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, records: Records) -
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=group,
-        partition_assignment_strategy=[RangePartitionAssignor],
+        partition_assignment_strategy=[assignor_of("kafka", assignor)],
         **COMMON,
     )
     consumer.subscribe([topic], listener=Listener())
@@ -82,9 +89,8 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, records: Records) -
     consumer.close()
 
 
-async def run_aiokafka(bootstrap: str, group: str, topic: str, records: Records) -> None:
+async def run_aiokafka(bootstrap: str, group: str, topic: str, assignor: str, records: Records) -> None:
     import aiokafka
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
@@ -98,7 +104,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, records: Records)
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=group,
-        partition_assignment_strategy=[RangePartitionAssignor],
+        partition_assignment_strategy=[assignor_of("aiokafka", assignor)],
         **COMMON,
     )
     consumer.subscribe([topic], listener=Listener())
@@ -112,13 +118,65 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, records: Records)
     await consumer.stop()
 
 
+def run_confluent(bootstrap: str, group: str, topic: str, assignor: str, records: Records) -> None:
+    import confluent_kafka
+
+    positions: dict[int, int] = {}
+
+    def assigned(_: Any, partitions: Any) -> None:
+        positions.clear()
+        records.assigned(partitions)
+
+    def commit() -> None:
+        offsets = [confluent_kafka.TopicPartition(topic, number, at) for number, at in positions.items()]
+        positions.clear()
+        # Else a rebalance was faster, or the coordinator is away: its messages come again, perhaps to the next owner.
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            consumer.commit(offsets=offsets, asynchronous=False)
+
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 500,
+            "partition.assignment.strategy": assignor,
+        }
+    )
+    consumer.subscribe([topic], on_assign=assigned)
+    taken = 0
+    while not stopping:
+        # One at a time: a list may hold messages from before a rebalance that happened while it was filled.
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            place = SimpleNamespace(topic=topic, partition=partition)
+            records.handled(place, [SimpleNamespace(offset=offset, value=message.value())])
+            positions[partition] = offset + 1
+            taken += 1
+        if positions and (message is None or taken % 50 == 0):
+            commit()
+            time.sleep(0.02)
+    if positions:
+        commit()
+    consumer.close()
+
+
 def main() -> None:
-    kind, bootstrap, group, topic, path = sys.argv[1:]
+    kind, bootstrap, group, topic, assignor, path = sys.argv[1:]
     records = Records(path)
     if kind == "kafka-python":
-        run_kafka_python(bootstrap, group, topic, records)
+        run_kafka_python(bootstrap, group, topic, assignor, records)
+    elif kind == "aiokafka":
+        asyncio.run(run_aiokafka(bootstrap, group, topic, assignor, records))
     else:
-        asyncio.run(run_aiokafka(bootstrap, group, topic, records))
+        run_confluent(bootstrap, group, topic, assignor, records)
 
 
 main()

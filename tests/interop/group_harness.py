@@ -1,0 +1,283 @@
+"""A group under test: brokers, members of ours and of other projects, and the account of what they were handed.
+
+Strategy: members are whole processes that record each hand-over; records are merged in the order of time and read once.
+What holds: everything that is in the log was handed over; within one ownership in its order and without a gap; an owner
+begins at or before what its predecessors handled; and a member of ours hands over only what it is the latest owner of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sys
+import time
+from collections import defaultdict
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import error_of
+from consumerd.embedded.audit import Record, merge_records
+from consumerd.embedded.children import Child
+from consumerd.embedded.jafka import java_command
+from consumerd.embedded.jafka_clients import compile_java
+from consumerd.embedded.kafka import kafka_jars
+from consumerd.embedded.ledger import digest
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from consumerd.client import ClusterClient
+    from consumerd.embedded.kafka import KafkaBroker, KafkaRelease
+    from consumerd.java import JavaRuntime
+
+TOPIC, GROUP, PARTITIONS = "events", "group", 6
+SESSION_TIMEOUT = 6.0
+_OF_JAVA = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor"}
+
+
+def said_by_java(child: Child) -> Iterator[Record]:
+    """The lines of `KafkaMember` as records; nothing of a member of another kind, which writes a file."""
+    for line in child.output().splitlines():
+        kind, *fields = line.split(" ")
+        if kind not in ("CLAIM", "MSG"):
+            continue
+        place = TopicPartition.numbered(TOPIC, int(fields[1]))
+        messages = [(int(fields[2]), 0, digest(fields[3].encode("latin-1")))] if kind == "MSG" else []
+        yield Record(int(fields[0]) / 1e9, child.name, 0, place, kind == "CLAIM", messages)
+
+
+class Group:
+    """Brokers, a client of theirs, a topic; members that record what they are handed."""
+
+    def __init__(
+        self, brokers: Mapping[int, KafkaBroker], client: ClusterClient, directory: Path, java: JavaRuntime
+    ) -> None:
+        self.java = java
+        self.brokers = brokers
+        self.client = client
+        self.directory = directory
+        self.records = directory / "records"
+        self.records.mkdir()
+        self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.daemons: list[DaemonProcess] = []
+        self.foreign: list[Child] = []
+        #: Held while a batch is on its way; whoever holds it has the producer rest.
+        self.sending = asyncio.Lock()
+        self.enough = asyncio.Event()
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [broker.address for broker in self.brokers.values()]
+
+    @property
+    def release(self) -> KafkaRelease:
+        return next(iter(self.brokers.values())).release
+
+    # -- input
+
+    async def create(self, topic: str = TOPIC) -> None:
+        async def led() -> None:
+            await self.client.refresh([topic], create=True)
+            for number in range(PARTITIONS):
+                await self.client.leader(topic, number)
+
+        await self.client.retrying("create the topic", led)
+
+    async def produce_on(self) -> None:
+        """Small batches round the partitions until it is `enough`."""
+        number = 0
+        while not self.enough.is_set():
+            async with self.sending:
+                await self.produce(number % PARTITIONS, [b"%d-%d" % (number, i) for i in range(10)])
+            number += 1
+            await asyncio.sleep(0.005)
+
+    async def produce(self, partition: int, payloads: list[bytes]) -> None:
+        while not await self._taken(partition, payloads):
+            await asyncio.sleep(0.1)
+        self.sent[partition] += payloads
+
+    async def _taken(self, partition: int, payloads: list[bytes]) -> bool:
+        """Whether the broker took it; False where it does not lead yet, and has written nothing."""
+        leader = await self.client.leader(TOPIC, partition)
+        channel = await self.client.node_channel(leader.id)
+        version = channel.versions.pick(PRODUCE, at_most=9)
+        now = int(time.time() * 1000)  # what is old is deleted: retention goes by it
+        data = (
+            encode_record_batch(payloads, timestamps=now)
+            if version >= 3
+            else encode_message_set(payloads, magic=int(version >= 2), timestamps=now if version >= 2 else -1)
+        )
+        body: dict[str, Any] = {
+            "acks": -1,
+            "timeout": 5000,
+            "topic_data": [{"topic": TOPIC, "data": [{"partition": partition, "record_set": data}]}],
+        }
+        answer = await channel.call(PRODUCE, body, version=version)
+        error = error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce")
+        if error is not None and not error.retriable:
+            raise error
+        return error is None
+
+    # -- members
+
+    async def daemon(self, *, pause: float = 0.01, **group: Any) -> DaemonProcess:
+        config: dict[str, dict[str, Any]] = {
+            "group": {
+                "id": GROUP,
+                "coordination": "kafka",
+                "topics": {TOPIC: 1},
+                "session_timeout": SESSION_TIMEOUT,
+                "heartbeat_interval": 0.5,
+                "rebalance_timeout": 15.0,
+                **group,
+            },
+            "kafka": {"bootstrap": self.bootstrap},
+            "rebalance": {"reconcile_interval": 2.0},
+            "commit": {"interval": 0.5},
+            "handler": {
+                "name": "consumerd.embedded.recorder:RecordHandler",
+                "options": {"directory": str(self.records), "pause": pause},
+            },
+        }
+        config["group"] = {key: value for key, value in config["group"].items() if value is not None}
+        daemon = DaemonProcess(self.directory, config, name=f"member-{len(self.daemons)}")
+        self.daemons.append(daemon)
+        await daemon.start(60.0)
+        return daemon
+
+    async def stranger(self, kind: str, assignor: str = "range") -> Child:
+        """A member of another project, when it has been given its share."""
+        if kind == "java":
+            return await self.java_member(assignor)
+        number = len(self.foreign)
+        script = Path(__file__).with_name("clients") / "group_member.py"
+        child = Child(
+            [sys.executable, "-W", "ignore", str(script), kind, ",".join(self.bootstrap), GROUP, TOPIC, assignor,
+             str(self.records / f"foreign-{number}.ndjson")],
+            log=self.directory / f"foreign-{number}.log",
+            name=f"{kind}-{number}",
+        )  # fmt: skip
+        self.foreign.append(child)
+        child.start()
+        await child.wait_for_line(lambda line: line.startswith("assigned"), 60.0)
+        return child
+
+    async def java_member(self, assignor: str) -> Child:
+        """Kafka's own client, of the broker's version."""
+        jars = kafka_jars(self.release)
+        classes = self.directory / "classes"
+        classes.mkdir(exist_ok=True)
+        source = Path(__file__).with_name("java") / "KafkaMember.java"
+        await asyncio.to_thread(compile_java, self.java, [source], jars, classes)
+        number = len(self.foreign)
+        settings = [
+            f"session.timeout.ms={int(SESSION_TIMEOUT * 1000)}",
+            "heartbeat.interval.ms=500",
+            "max.poll.records=50",
+            f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{_OF_JAVA[assignor]}",
+        ]
+        command = java_command(
+            self.java,
+            [classes, *jars],
+            self.directory,
+            "KafkaMember",
+            ",".join(self.bootstrap),
+            GROUP,
+            TOPIC,
+            *settings,
+        )
+        child = Child(command, log=self.directory / f"foreign-{number}.log", name=f"java-{number}", pipe=True)
+        self.foreign.append(child)
+        child.start()
+        await child.wait_for_line(lambda line: line.startswith("ASSIGNED"), 60.0)
+        return child
+
+    async def leave(self, child: Child) -> None:
+        """A member of another project leaves in order."""
+        if child.name.startswith("java"):
+            child.close_stdin()
+            await child.wait_for_line("DONE".__eq__, 30.0)
+            await child.wait(10.0)
+        else:
+            await child.stop(15.0)
+
+    # -- what happened
+
+    def all_records(self) -> Iterator[Record]:
+        """What everybody was given and handed, in the order of time."""
+        ours = merge_records(sorted(self.records.glob("*.ndjson")))
+        return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))
+
+    def share(self, daemon: DaemonProcess) -> list[str]:
+        """What a daemon was last given."""
+        told = [event["partitions"] for event in daemon.events() if event["event"] == "rebalanced"]
+        return sorted(told[-1]) if told else []
+
+    async def until(self, condition: Callable[[], bool], limit: float = 40.0) -> float:
+        """Processes are watched from outside: their logs and records are polled."""
+        start = time.monotonic()
+        while not condition():
+            if time.monotonic() - start > limit:
+                told = "\n".join(f"{each.name}: {self.share(each)}" for each in self.daemons)
+                pytest.fail(f"not within {limit} s: {self.handed()}\n{told}\nlogs in {self.directory}")
+            await asyncio.sleep(0.1)
+        return time.monotonic() - start
+
+    def fair(self, *daemons: DaemonProcess, others: int = 0) -> bool:
+        """The daemons have all partitions but `others`, in shares that differ by one at most."""
+        shares = [self.share(daemon) for daemon in daemons]
+        held = [partition for share in shares for partition in share]
+        sizes = [len(share) for share in shares]
+        return len(held) == len(set(held)) == PARTITIONS - others and max(sizes) - min(sizes) <= 1
+
+    def handed(self) -> dict[int, int]:
+        """For each partition, how many different messages were handed over."""
+        found: defaultdict[int, set[int]] = defaultdict(set)
+        for record in self.all_records():
+            found[record.partition.partition].update(offset for offset, _, _ in record.messages)
+        return {number: len(offsets) for number, offsets in found.items() if offsets}
+
+    async def account(self, limit: float = 40.0, *, late: bool = False) -> int:
+        """Everything was handed over, in order, by its owners. How many came again.
+
+        `late`: a stranger may go on for a while with what somebody else has been given; most have no lease.
+        """
+        total = {number: len(payloads) for number, payloads in self.sent.items()}
+        await self.until(lambda: self.handed() == total, limit)
+        owner: dict[int, str] = {}
+        last: dict[int, int] = {}
+        seen: defaultdict[int, set[int]] = defaultdict(set)
+        again = 0
+        for record in self.all_records():
+            number = record.partition.partition
+            if record.claim:
+                owner[number] = record.member
+                last[number] = -1
+                continue
+            if owner[number] != record.member and late and not self._is_ours(record.member):
+                seen[number].update(offset for offset, _, _ in record.messages)
+                continue
+            assert owner[number] == record.member, f"{record.member} handles {number}, which {owner[number]} has"
+            for offset, _, checksum in record.messages:
+                assert checksum == digest(self.sent[number][offset])
+                assert offset > last[number]
+                if last[number] >= 0:
+                    assert offset == last[number] + 1
+                else:  # an owner begins at or before what its predecessors handled: nothing is passed over
+                    assert offset <= len(seen[number])
+                last[number] = offset
+                again += offset in seen[number]
+                seen[number].add(offset)
+        return again
+
+    @staticmethod
+    def _is_ours(member: str) -> bool:
+        return not member.startswith(("foreign", "java"))
