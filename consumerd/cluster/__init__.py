@@ -2,6 +2,18 @@
 
 from consumerd.cluster.directory import BrokerDirectory
 from consumerd.cluster.errors import BrokerNotRegisteredError
-from consumerd.cluster.view import ClusterView, GroupView, Member
+from consumerd.cluster.groups import GroupReader, GroupView, Member
+from consumerd.cluster.logical_view import LogicalClusterView, LogicalTopics, PartitionView
+from consumerd.cluster.view import ClusterView
 
-__all__ = ["BrokerDirectory", "BrokerNotRegisteredError", "ClusterView", "GroupView", "Member"]
+__all__ = [
+    "BrokerDirectory",
+    "BrokerNotRegisteredError",
+    "ClusterView",
+    "GroupReader",
+    "GroupView",
+    "LogicalClusterView",
+    "LogicalTopics",
+    "Member",
+    "PartitionView",
+]

@@ -1,0 +1,183 @@
+"""What a group registered in ZooKeeper right now, in either dialect: members, owners, offsets.
+
+Strategy: where the nodes are is the same since 0.7; what a member's node says and how a partition is called is not, and
+comes from whoever reads (`ClusterView`, `LogicalClusterView`). A value that no peer writes is left out, with a line in
+`GroupView.problems`, so that one damaged node does not hide the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import structlog
+
+from consumerd.cluster.reading import children, data, node, read_all
+from consumerd.errors import NotFoundError
+from consumerd.group.assignment import Assignment, assign
+from consumerd.registry import (
+    RegistryError,
+    Subscription,
+    consumers_path,
+    group_path,
+    id_path,
+    ids_path,
+    offset_path,
+    offsets_path,
+    offsets_root,
+    owner_path,
+    owners_path,
+    owners_root,
+    parse_broker_id,
+    parse_offset,
+    parse_owner,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import NodeStat, ZooKeeper
+
+_T = TypeVar("_T")
+
+log = structlog.get_logger(__name__)
+
+
+class Member(NamedTuple):
+    """A live member: the text of its node, and what it means (None where no peer would understand it)."""
+
+    text: str
+    subscription: Subscription | None
+
+
+@dataclass(slots=True)
+class GroupView:
+    """One look at a group. The reads behind it are not atomic."""
+
+    group: str
+    members: dict[str, Member] = field(default_factory=dict)
+    #: Partition -> (consumer id, stream number), from the owner nodes.
+    owners: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
+    #: Partition -> committed offset, also of partitions that exist no more.
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    #: Sentences about nodes that could not be understood.
+    problems: list[str] = field(default_factory=list)
+    #: The same by path: why each of them could not be understood.
+    faults: dict[str, str] = field(default_factory=dict)
+    #: Of every node that was read, by path.
+    stats: dict[str, NodeStat] = field(default_factory=dict)
+
+    def subscribed(self, topics: Iterable[str]) -> list[str]:
+        """Those of `topics` that at least one member wants."""
+        wanted = [member.subscription for member in self.members.values() if member.subscription is not None]
+        return [topic for topic in topics if any(subscription.streams_for(topic) for subscription in wanted)]
+
+    def plan(self, topics: Mapping[str, Mapping[int, int]]) -> Assignment:
+        """What the members, as they are, should own. Members that cannot be understood take no part."""
+        return assign(
+            topics,
+            {name: member.subscription for name, member in self.members.items() if member.subscription is not None},
+        )
+
+
+class GroupReader(ABC):
+    """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError)."""
+
+    #: The Kafka whose dialect this is, for sentences.
+    kafka: str
+
+    def __init__(self, zk: ZooKeeper) -> None:
+        self._zk = zk
+
+    @abstractmethod
+    def _subscription(self, text: bytes) -> Subscription:
+        """What a member's node says. Raises RegistryError."""
+
+    @abstractmethod
+    def _partition(self, topic: str, name: str) -> TopicPartition:
+        """The partition that an owner or offset node is called by. Raises ValueError."""
+
+    async def read_groups(self) -> list[str]:
+        """The names of all groups that ever were, sorted."""
+        return await children(self._zk, consumers_path())
+
+    async def read_group(self, group: str) -> GroupView:
+        """Members, owners and offsets. Raises NotFoundError for a group that never was."""
+        if await self._zk.exists(group_path(group)) is None:
+            raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
+        view = GroupView(group)
+        names = await children(self._zk, ids_path(group))
+        for name, text in (await self._texts(view, names, lambda name: id_path(group, name))).items():
+            view.members[name] = self._member(view, name, text)
+        owners = await self._partitions(view, owners_root(group), lambda topic: owners_path(group, topic))
+        for partition, text in (await self._texts(view, owners, lambda tp: owner_path(group, tp))).items():
+            _keep(view, view.owners, partition, owner_path(group, partition), text, parse_owner)
+        offsets = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic))
+        for partition, text in (await self._texts(view, offsets, lambda tp: offset_path(group, tp))).items():
+            _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
+        return view
+
+    async def _broker_ids(self, path: str) -> list[int]:
+        """The children that are broker ids, in numeric order."""
+        ids = []
+        for name in await children(self._zk, path):
+            try:
+                ids.append(parse_broker_id(name))
+            except RegistryError:
+                log.warning("foreign_node", path=f"{path}/{name}")
+        return sorted(ids)
+
+    async def _values(self, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
+        """Data of all children that are still there."""
+        names = await children(self._zk, path)
+        found = await read_all(names, lambda name: data(self._zk, child(name)))
+        return {name: text for name, text in found.items() if text is not None}
+
+    async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
+        """The partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
+        topics = await children(self._zk, root)
+        names = await read_all(topics, lambda topic: children(self._zk, below(topic)))
+        partitions = []
+        for topic in topics:
+            for name in names[topic]:
+                try:
+                    partitions.append(self._partition(topic, name))
+                except ValueError as error:
+                    path = f"{below(topic)}/{name}"
+                    view.faults[path] = str(error)
+                    view.problems.append(f"{path} is no node of Kafka {self.kafka}: {error}")
+        return partitions
+
+    async def _texts(self, view: GroupView, items: Iterable[_T], path: Callable[[_T], str]) -> dict[_T, bytes]:
+        """Data of all nodes that are still there; their stats go to `view`."""
+        texts = {}
+        for item, found in (await read_all(items, lambda item: node(self._zk, path(item)))).items():
+            if found is not None:
+                texts[item], view.stats[path(item)] = found
+        return texts
+
+    def _member(self, view: GroupView, name: str, text: bytes) -> Member:
+        shown = text.decode("utf-8", "replace")
+        try:
+            return Member(shown, self._subscription(text))
+        except RegistryError as error:
+            view.faults[id_path(view.group, name)] = str(error)
+            view.problems.append(f"member {name}: {error}")
+            return Member(shown, None)
+
+
+def _keep(
+    view: GroupView,
+    into: dict[TopicPartition, _T],
+    partition: TopicPartition,
+    path: str,
+    text: bytes,
+    parse: Callable[[bytes], _T],
+) -> None:
+    try:
+        into[partition] = parse(text)
+    except RegistryError as error:
+        view.faults[path] = str(error)
+        view.problems.append(f"{partition}: {error}")

@@ -1,0 +1,131 @@
+"""What brokers of 0.8 and later registered in ZooKeeper right now, and what old consumers keep there.
+
+Strategy: as `ClusterView`: one look at a time, list and read all children, leave out what vanished or what no peer
+writes. Groups are read by the same code; nodes in the dialect of 0.7 raise DialectError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.cluster.groups import GroupReader
+from consumerd.cluster.reading import children, data, read_all
+from consumerd.partition import TopicPartition
+from consumerd.registry import (
+    NO_LEADER,
+    BrokerNode,
+    DialectError,
+    RegistryError,
+    broker_ids_path,
+    broker_path,
+    controller_path,
+    id_path,
+    ids_path,
+    parse_broker_node,
+    parse_controller,
+    parse_partition_state,
+    parse_subscription_v08,
+    parse_topic_assignment,
+    partition_state_path,
+    require_v08,
+    topic_path,
+    topics_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.registry import Subscription
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionView(NamedTuple):
+    """A partition: the broker ids of its replicas, who leads it (None: nobody just now), and which are in sync."""
+
+    replicas: tuple[int, ...]
+    leader: int | None
+    isr: tuple[int, ...]
+
+
+#: Topic -> partition number -> what is known of it.
+LogicalTopics = dict[str, dict[int, PartitionView]]
+
+
+class LogicalClusterView(GroupReader):
+    """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
+
+    kafka = "0.8 or later"
+
+    def _subscription(self, text: bytes) -> Subscription:
+        return parse_subscription_v08(text)
+
+    def _partition(self, topic: str, name: str) -> TopicPartition:
+        return TopicPartition.parse_numbered(topic, name)
+
+    async def require_v08(self, group: str) -> None:
+        """Raise DialectError if brokers, or the members of `group`, speak the dialect of Kafka 0.7."""
+        brokers = await self._values(broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
+        members = await self._values(ids_path(group), lambda name: id_path(group, name))
+        require_v08(brokers.values(), members.values())
+
+    async def read_brokers(self) -> dict[int, BrokerNode]:
+        """The live brokers by id."""
+        ids = await self._broker_ids(broker_ids_path())
+        texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
+        brokers = {}
+        for broker, text in texts.items():
+            if text is not None:
+                try:
+                    brokers[broker] = parse_broker_node(broker, text)
+                except DialectError:
+                    raise
+                except RegistryError as error:
+                    log.warning("broker_unreadable", broker=broker, error=str(error))
+        return brokers
+
+    async def read_controller(self) -> int | None:
+        """The id of the broker that is the controller; None where there is none."""
+        text = await data(self._zk, controller_path())
+        try:
+            return None if text is None else parse_controller(text)
+        except RegistryError as error:
+            log.warning("controller_unreadable", error=str(error))
+            return None
+
+    async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
+        """Topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""
+        wanted = await children(self._zk, topics_path()) if names is None else list(dict.fromkeys(names))
+        texts = await read_all(wanted, lambda topic: data(self._zk, topic_path(topic)))
+        topics = {}
+        for topic, text in texts.items():
+            if text is not None:
+                try:
+                    topics[topic] = parse_topic_assignment(text)
+                except RegistryError as error:
+                    log.warning("topic_unreadable", topic=topic, error=str(error))
+                    topics[topic] = {}
+        return topics
+
+    async def read_topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+        """All topics, or those of `names` that exist, with the state of their partitions.
+
+        A topic whose node cannot be read has no partitions; a partition whose controller did not tell has no leader.
+        """
+        assignments = await self.read_assignments(names)
+        pairs = [(topic, number) for topic, partitions in assignments.items() for number in partitions]
+        texts = await read_all(pairs, lambda pair: data(self._zk, partition_state_path(*pair)))
+        topics: LogicalTopics = {topic: {} for topic in assignments}
+        for (topic, number), text in texts.items():
+            found = PartitionView(assignments[topic][number], None, ())
+            try:
+                if text is not None:
+                    state = parse_partition_state(text)
+                    leader = None if state.leader == NO_LEADER else state.leader
+                    found = found._replace(leader=leader, isr=state.isr)
+            except RegistryError as error:
+                log.warning("partition_state_unreadable", topic=topic, partition=number, error=str(error))
+            topics[topic][number] = found
+        return topics
