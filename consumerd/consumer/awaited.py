@@ -13,8 +13,7 @@ import structlog
 from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from consumerd.group import Topics
     from consumerd.registry import Subscription
 
 log = structlog.get_logger(__name__)
@@ -28,8 +27,8 @@ class AwaitedTopics:
         self._subscription = subscription
         self._awaited: list[str] = []
 
-    def look(self, topics: Mapping[str, Mapping[int, int]]) -> None:
-        """Note a snapshot: topic -> broker -> number of partitions."""
+    def look(self, topics: Topics) -> None:
+        """Note a snapshot's topics."""
         awaited = self._missing(topics)
         if awaited == self._awaited:
             return
@@ -39,7 +38,7 @@ class AwaitedTopics:
         else:
             log.info("topics_found", group=self._group)
 
-    def _missing(self, topics: Mapping[str, Mapping[int, int]]) -> list[str]:
+    def _missing(self, topics: Topics) -> list[str]:
         """Topics without a broker; of a filter, its text if it meets no topic at all."""
         subscription = self._subscription
         if isinstance(subscription, StaticSubscription):

@@ -11,19 +11,26 @@ from consumerd.group.assignment import (
     java_order,
     partitions_of,
 )
+from consumerd.group.assignors import Spelling
 from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import Hold, Link, Phase
+from consumerd.group.rules import GroupRules, Topics, V07Rules, V08Rules
 
 __all__ = [
     "Assignment",
     "Deal",
+    "GroupRules",
     "Hold",
     "Link",
     "Member",
     "MembershipSettings",
     "Phase",
+    "Spelling",
     "Stream",
+    "Topics",
+    "V07Rules",
+    "V08Rules",
     "assign",
     "assign_topic",
     "deal",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import cycle
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from consumerd.group.assignment import divide, java_order, sorted_streams
 from consumerd.partition import TopicPartition
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from consumerd.group.assignment import Assignment, Stream
-    from consumerd.registry import Subscription
 
 #: Partitions of each topic for each member.
 Shares: TypeAlias = "dict[str, dict[str, list[int]]]"
+
+
+class Wanted(Protocol):
+    """What a member wants: a subscription, or what becomes of it."""
+
+    def streams_for(self, topic: str) -> int:
+        """How many streams of the member take part in `topic`."""
+        ...
 
 
 class Spelling(Enum):
@@ -39,10 +46,10 @@ class Spelling(Enum):
     DASH = "{}-{}"
 
 
-def range_owners(topics: Mapping[str, Collection[int]], members: Mapping[str, Subscription]) -> Assignment:
+def range_owners(topics: Mapping[str, Collection[int]], members: Mapping[str, Wanted]) -> Assignment:
     """Deal each topic's partitions, in the order of their numbers, to the streams in the order of their names.
 
-    `topics`: topic -> the numbers of its partitions; `members`: consumer id -> subscription. Partitions of a topic to
+    `topics`: topic -> the numbers of its partitions; `members`: consumer id -> what it wants. Partitions of a topic to
     which nobody subscribes are not in the result.
     """
     owners: Assignment = {}
@@ -56,7 +63,7 @@ def range_owners(topics: Mapping[str, Collection[int]], members: Mapping[str, Su
 
 def roundrobin_owners(
     topics: Mapping[str, Collection[int]],
-    members: Mapping[str, Subscription],
+    members: Mapping[str, Wanted],
     *,
     spelling: Spelling = Spelling.BRACKETS,
 ) -> Assignment:
@@ -81,7 +88,7 @@ def roundrobin_owners(
     return {one: next(stream for stream in turns if stream in wanted[one.topic]) for one in partitions}
 
 
-def agrees_on_streams(topics: Iterable[str], members: Mapping[str, Subscription]) -> bool:
+def agrees_on_streams(topics: Iterable[str], members: Mapping[str, Wanted]) -> bool:
     """Whether each member has as many streams for one topic as for any other that somebody wants.
 
     Old consumers before 0.10.2 ask for it where "roundrobin" is configured.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from consumerd.group.rules import Topics
     from consumerd.partition import TopicPartition
 
 
@@ -40,9 +41,9 @@ class GroupSnapshot:
     members: Mapping[str, bytes | str | None]
     #: The session that owns the id node named like us; None when there is no such node.
     own_id_session: int | None
-    #: topic -> broker -> number of partitions (`/brokers/topics/T/B`), for the topics asked for. A topic that does not
-    #: exist may be missing or empty.
-    topics: Mapping[str, Mapping[int, int]]
+    #: Topic -> broker -> the numbers of its partitions (`consumerd.group.rules.Topics`), for the topics asked for. A
+    #: topic that does not exist may be missing or empty.
+    topics: Topics
     #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.
     owner_sessions: Mapping[TopicPartition, int | None]
     #: Every partition of `topics` that has an owner node, anybody's; None unless `TakeSnapshot.survey` asked for it.
@@ -222,7 +223,8 @@ class TakeSnapshot:
 
     ticket: int
     session_id: int
-    #: The topics to read; None for all (a filter subscription).
+    #: Our topics; None for all (a filter subscription). More are read where the share in one depends on others
+    #: (`consumerd.group.rules.topics_to_read`).
     topics: frozenset[str] | None
     #: The partitions whose owner nodes have to be looked at.
     verify: frozenset[TopicPartition]

@@ -15,26 +15,33 @@ from consumerd.group.membership_nudges import Nudges
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
 from consumerd.group.membership_target import Formula, Target
+from consumerd.group.rules import V07Rules
 from consumerd.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
 
 class Steering:
-    """The facts about one member, and what follows from them."""
+    """The facts about one member, and what follows from them. `rules`: the group's dialect, by default that of 0.7."""
 
     def __init__(
-        self, group: str, consumer_id: str, subscription: Subscription, settings: MembershipSettings | None = None
+        self,
+        group: str,
+        consumer_id: str,
+        subscription: Subscription,
+        settings: MembershipSettings | None = None,
+        rules: GroupRules | None = None,
     ) -> None:
         self.group = group
         self.consumer_id = consumer_id
         self.subscription = subscription
         self.settings = settings or MembershipSettings()
-        self._formula = Formula(consumer_id, subscription)
+        self._formula = Formula(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
         self._looks = Looks(self.settings)
         self._nudges = Nudges(self.settings)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.group.assignment import assign_topic, partitions_of
-from consumerd.registry import DialectError, RegistryError, parse_subscription
+from consumerd.registry import DialectError, RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.group.events import GroupSnapshot
+    from consumerd.group.rules import GroupRules, Topics
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
@@ -36,9 +36,10 @@ class Target:
 
 
 class Formula:
-    """Computes targets for one member."""
+    """Computes targets for one member of a group with these rules."""
 
-    def __init__(self, consumer_id: str, subscription: Subscription) -> None:
+    def __init__(self, consumer_id: str, subscription: Subscription, rules: GroupRules) -> None:
+        self._rules = rules
         self._consumer_id = consumer_id
         self._subscription = subscription
         self._parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
@@ -48,7 +49,7 @@ class Formula:
         self._warnings: list[str] = []
 
     def apply(self, snapshot: GroupSnapshot) -> Target:
-        """The target of a snapshot, as if our own id were in it. Raises DialectError when a peer speaks 0.8+."""
+        """The target of a snapshot, as if our own id were in it. Raises DialectError for a peer of another."""
         if (snapshot.members, snapshot.topics) != self._seen:
             self._target = self._compute(self._members(snapshot.members), snapshot.topics)
             self._seen = dict(snapshot.members), {topic: dict(brokers) for topic, brokers in snapshot.topics.items()}
@@ -74,31 +75,32 @@ class Formula:
 
     def _parse(self, consumer_id: str, text: bytes | str | None) -> Subscription | None:
         try:
-            return parse_subscription(text)
+            return self._rules.parse(text)
         except DialectError:
             raise
         except RegistryError as error:
             self._warn(f"the member {consumer_id} is left out of the assignment: {error}")
             return None
 
-    def _compute(self, members: Mapping[str, Subscription], topics: Mapping[str, Mapping[int, int]]) -> Target:
+    def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> Target:
+        wanted = {name: _Wanted(self, name, subscription) for name, subscription in members.items()}
+        mine = {topic for topic in topics if wanted[self._consumer_id].streams_for(topic)}
+        dealt = topics if self._rules.deals_together else {topic: topics[topic] for topic in topics if topic in mine}
+        if complaint := self._rules.complaint(dealt, wanted):
+            self._warn(complaint)
         own: dict[TopicPartition, int] = {}
         others: set[TopicPartition] = set()
-        for topic, brokers in topics.items():
-            if not self._streams(self._consumer_id, self._subscription, topic):
-                continue
-            streams = [(consumer_id, self._streams(consumer_id, s, topic)) for consumer_id, s in members.items()]
-            for partition, (consumer_id, stream) in assign_topic(partitions_of(topic, brokers), streams).items():
-                if consumer_id == self._consumer_id:
-                    own[partition] = stream
-                else:
-                    others.add(partition)
+        for partition, (consumer_id, stream) in self._rules.owners(dealt, wanted).items():
+            if consumer_id == self._consumer_id:
+                own[partition] = stream
+            elif partition.topic in mine:
+                others.add(partition)
         return Target(own, frozenset(others))
 
-    def _streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
+    def streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
         """Streams of a member for a topic; 0, with a warning, when its filter cannot be applied to that name."""
         try:
-            return subscription.streams_for(topic)
+            return self._rules.streams_for(subscription, topic)
         except RegistryError as error:
             self._warn(f"the member {consumer_id} is left out of the assignment of {topic!r}: {error}")
             return 0
@@ -109,3 +111,15 @@ class Formula:
         if sentence not in self._warned:
             self._warned.add(sentence)
             self._warnings.append(sentence)
+
+
+class _Wanted:
+    """What one member wants, as far as it can be known."""
+
+    def __init__(self, formula: Formula, consumer_id: str, subscription: Subscription) -> None:
+        self._formula = formula
+        self._consumer_id = consumer_id
+        self._subscription = subscription
+
+    def streams_for(self, topic: str) -> int:
+        return self._formula.streams(self._consumer_id, self._subscription, topic)

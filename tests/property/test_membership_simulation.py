@@ -27,6 +27,7 @@ from consumerd.group import (
 from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import HOLD, LINK, PHASE, Phase
+from consumerd.group.rules import V08Rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,17 @@ def test_the_schedules_are_not_empty(results: Results) -> None:
 def test_no_more_seeds_break_the_group(first: int) -> None:
     failures = simulate(range(first, min(first + BLOCK, SEEDS + LONG_SEEDS))).failures
     assert not failures, report(failures)
+
+
+@pytest.mark.parametrize("rules", [V08Rules(), V08Rules("roundrobin")], ids=lambda rules: rules.assignor)
+def test_groups_of_later_kafka(rules: V08Rules) -> None:
+    """One machine, other rules: what members register, what partitions are called, who is to own what."""
+    seeds = range(SEEDS // 5)
+    profile = Profile(rules=rules)
+    results = simulate(seeds, profile)
+    assert not results.failures, report(results.failures)
+    assert sum(outcome.members >= 2 and outcome.partitions >= 2 for outcome in results.outcomes) > len(seeds) / 3
+    assert any(simulate([seed], profile, ClaimsBeforeReleasing).failures for seed in range(200))
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:

@@ -1,4 +1,4 @@
-"""A consumer as Kafka 0.7.2's own: releases all, claims all, tries four times every two seconds, then gives up.
+"""A consumer as Kafka's own, 0.7.2 to 1.1: releases all, claims all, tries four times, two seconds apart, and gives up.
 
 Strategy: the observed behaviour (golden notes, 5; notes on mixed groups) written as one generator, which yields what it
 waits for: seconds, or an operation at the server. It is only ever killed, asked to leave, or without a server for a
@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.embedded.simulator.client import Client, Weather
-from consumerd.group import assign
 from consumerd.group import events as e
-from consumerd.registry import RegistryError, format_owner, parse_subscription
+from consumerd.registry import RegistryError, format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded.simulator.server import Server
     from consumerd.embedded.simulator.world import World
+    from consumerd.group import Topics
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
@@ -106,7 +106,7 @@ class JvmMember(Client):
         self.send(self.session_id, [operation], partial(self._step, script), failed)
 
     def _join(self) -> _Script:
-        yield partial(self.server.create_id, self.name, self.session_id, self.subscription.format())
+        yield partial(self.server.create_id, self.name, self.session_id, self.server.rules.format(self.subscription, 0))
         yield from self._rebalance()
 
     def _rebalance(self) -> _Script:
@@ -117,7 +117,7 @@ class JvmMember(Client):
             self._consumed.clear()
             yield from self._release()
             conflict = False
-            for partition, (consumer_id, stream) in assign(topics, members).items():
+            for partition, (consumer_id, stream) in self.server.rules.owners(topics, members).items():
                 if consumer_id == self.name:
                     value = format_owner(self.name, stream)
                     if (yield partial(self.server.create_owner, partition, self.session_id, value)):
@@ -137,13 +137,13 @@ class JvmMember(Client):
         while self._owned:
             yield partial(self.server.delete_owner, self._owned.pop(), self.session_id)
 
-    def _read(self) -> tuple[dict[str, Subscription], dict[str, dict[int, int]]]:
+    def _read(self) -> tuple[dict[str, Subscription], Topics]:
         self.server.watch("ids", self, self.session_id)
         self.server.watch("topics", self, self.session_id)
         members: dict[str, Subscription] = {}
         for consumer_id, (_, text) in self.server.ids.items():
             try:
-                members[consumer_id] = parse_subscription(text)
+                members[consumer_id] = self.server.rules.parse(text)
             except RegistryError:
                 continue
-        return members, {topic: dict(brokers) for topic, brokers in self.server.topics.items()}
+        return members, dict(self.server.topics)

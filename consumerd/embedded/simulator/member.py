@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.embedded.simulator.client import Client
 from consumerd.group import events as e
+from consumerd.group.rules import topics_to_read
 from consumerd.registry import format_owner
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ class SimulatedMember(Client):
 
         def read_topics() -> e.SnapshotTaken:
             server.watch("topics", self, action.session_id)
-            names = server.topics if action.topics is None else action.topics & server.topics.keys()
-            topics = {topic: dict(server.topics[topic]) for topic in names}
+            wanted = topics_to_read(server.rules, action.topics, members.values())
+            topics = {topic: brokers for topic, brokers in server.topics.items() if wanted is None or topic in wanted}
             sessions: dict[TopicPartition, int | None] = {}
             for partition in action.verify:
                 server.watch(("owner", partition), self, action.session_id)
@@ -151,7 +152,7 @@ class SimulatedMember(Client):
 
     def _register(self, action: e.Register) -> None:
         def create() -> e.Event:
-            text = self.machine.subscription.format()
+            text = self.server.rules.format(self.machine.subscription, 0)
             if self.server.create_id(self.name, action.session_id, text):
                 return e.Registered(action.ticket)
             return e.RegistrationBlocked(action.ticket)

@@ -7,7 +7,7 @@ within a bounded virtual time every partition has exactly one owner, as the form
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from consumerd.embedded.simulator.client import Weather
@@ -17,15 +17,18 @@ from consumerd.embedded.simulator.server import Server
 from consumerd.embedded.simulator.world import World
 from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.rules import V07Rules
+from consumerd.partition import NO_BROKER
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
-    MemberFactory = Callable[[str, str, Subscription, MembershipSettings], Member]
+    MemberFactory = Callable[[str, str, Subscription, MembershipSettings, GroupRules], Member]
 
 GROUP = "g"
 _TOPICS = ("apples", "beans", "cress")
@@ -45,6 +48,8 @@ class Profile:
     settings: MembershipSettings | None = None
     #: Only these misfortunes (names of `Schedule` methods without the underscore); all when empty.
     misfortunes: tuple[str, ...] = ()
+    #: The dialect of the group.
+    rules: GroupRules = field(default_factory=V07Rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Schedule:
         self.world = World(seed)
         self.random = self.world.random
         self.with_jvm = self.random.random() < self.profile.jvm
-        self.server = Server(self.world, self.random.choice((4.0, 6.0)))
+        self.server = Server(self.world, self.random.choice((4.0, 6.0)), self.profile.rules)
         self.settings = self.profile.settings or self._draw_settings()
         self.weather = self.profile.weather or self._draw_weather()
         self.members: list[SimulatedMember] = []
@@ -118,6 +123,8 @@ class Schedule:
         return StaticSubscription({topic: self.random.randint(1, 3) for topic in topics})
 
     def _draw_brokers(self) -> dict[int, int]:
+        if not isinstance(self.profile.rules, V07Rules):
+            return {NO_BROKER: self.random.randint(1, 12)}
         return {
             broker: self.random.randint(1, 4) for broker in self.random.sample((0, 2, 10), self.random.randint(1, 2))
         }
@@ -237,7 +244,7 @@ class Schedule:
             self._start(name, self._draw_subscription())
 
     def _start(self, name: str, subscription: Subscription) -> None:
-        machine = self._member(GROUP, name, subscription, self.settings)
+        machine = self._member(GROUP, name, subscription, self.settings, self.profile.rules)
         member = SimulatedMember(
             machine, self.world, self.server, self.weather, self._draw_handling(), self._check_overlap
         )

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.group import assign
-from consumerd.registry import RegistryError, parse_subscription
+from consumerd.group import V07Rules
+from consumerd.registry import RegistryError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from consumerd.embedded.simulator.world import World
-    from consumerd.group import Assignment
+    from consumerd.group import Assignment, GroupRules
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
@@ -45,17 +47,18 @@ class ServerSession:
 
 @dataclass(slots=True)
 class Server:
-    """The nodes of one group and of the topics."""
+    """The nodes of one group and of the topics. `rules`: the dialect that everybody speaks."""
 
     world: World
     session_timeout: float
+    rules: GroupRules = field(default_factory=V07Rules)
     sessions: dict[int, ServerSession] = field(default_factory=dict)
     #: consumer id -> (session, text)
     ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     #: partition -> (session, value)
     owners: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
-    #: topic -> broker -> number of partitions
-    topics: dict[str, dict[int, int]] = field(default_factory=dict)
+    #: topic -> broker -> the numbers of its partitions
+    topics: dict[str, Mapping[int, Collection[int]]] = field(default_factory=dict)
     #: (session, partition) and (session, consumer id) whose nodes were deleted by path, until made again.
     robbed: set[tuple[int, object]] = field(default_factory=set)
     down: bool = False
@@ -170,9 +173,9 @@ class Server:
         self.delete_owner(partition, owner)
 
     def set_topic(self, topic: str, brokers: dict[int, int]) -> None:
-        """Change what brokers say about a topic; no brokers remove it."""
+        """Change how many partitions brokers have of a topic; no brokers remove it."""
         if brokers:
-            self.topics[topic] = dict(brokers)
+            self.topics[topic] = {broker: range(count) for broker, count in brokers.items()}
         else:
             self.topics.pop(topic, None)
         self._fire("topics")
@@ -194,7 +197,7 @@ class Server:
         members: dict[str, Subscription] = {}
         for consumer_id, (_, text) in self.ids.items():
             try:
-                members[consumer_id] = parse_subscription(text)
+                members[consumer_id] = self.rules.parse(text)
             except RegistryError:
                 continue
-        return assign(self.topics, members)
+        return self.rules.owners(self.topics, members)

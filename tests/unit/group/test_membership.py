@@ -69,7 +69,8 @@ class Bench:
         members = self.members | ({ME: "?"} if self.own_id is not None else {})
         verified = {partition: self.owners.get(partition) for partition in asked.verify}
         claimed = frozenset(self.owners) if asked.survey else None
-        return e.GroupSnapshot(members, self.own_id, self.topics, verified, claimed)
+        topics = {topic: {broker: range(n) for broker, n in found.items()} for topic, found in self.topics.items()}
+        return e.GroupSnapshot(members, self.own_id, topics, verified, claimed)
 
     def tick(self, seconds: float | None = None) -> list[e.Action]:
         """Let time pass, by default until the timer."""
