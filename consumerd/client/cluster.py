@@ -48,7 +48,10 @@ _ONE_GROUP = 3
 
 
 class ClusterClient:
-    """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`."""
+    """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`.
+
+    `bootstrap` may be empty, if `begin_with` tells of brokers later.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,6 @@ class ClusterClient:
         clock: Clock,
         rng: Random,
     ) -> None:
-        if not bootstrap:
-            raise ValueError("a cluster needs one bootstrap broker at least")
         self._bootstrap = list(bootstrap)
         self._opener = opener
         self.settings = settings
@@ -74,6 +75,10 @@ class ClusterClient:
         self._opening: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[str, int] = {}
         self._closed = False
+
+    def begin_with(self, bootstrap: Sequence[Address]) -> None:
+        """From now on these are asked when no broker of the metadata can be reached."""
+        self._bootstrap = list(bootstrap)
 
     # -- connections
 
@@ -138,14 +143,14 @@ class ClusterClient:
         self._rng.shuffle(known)
         first = [address for address in self._bootstrap if address not in known]
         self._rng.shuffle(first)
-        reasons = []
+        reasons = ["none is known yet"]
         for host, port in known + first:
             try:
                 return await self.channel(host, port)
             except BrokerError as error:
                 reasons.append(str(error))
         raise NoBrokerError(
-            f"no broker of the cluster can be reached ({len(reasons)} tried); the last said: {reasons[-1]}"
+            f"no broker of the cluster can be reached ({len(reasons) - 1} tried); the last said: {reasons[-1]}"
         )
 
     async def close(self) -> None:
