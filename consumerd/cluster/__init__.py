@@ -1,6 +1,6 @@
 """The live view of the cluster: which brokers there are, which topics they have, what groups do with them."""
 
-from consumerd.cluster.directory import BrokerDirectory
+from consumerd.cluster.directory import BrokerDirectory, LogicalBrokerDirectory
 from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.groups import GroupReader, GroupView, Member
 from consumerd.cluster.logical_view import LogicalClusterView, LogicalTopics, PartitionView
@@ -12,6 +12,7 @@ __all__ = [
     "ClusterView",
     "GroupReader",
     "GroupView",
+    "LogicalBrokerDirectory",
     "LogicalClusterView",
     "LogicalTopics",
     "Member",

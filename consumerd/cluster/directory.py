@@ -1,74 +1,29 @@
 """Where the brokers are, kept fresh: the one place that connections ask for an address.
 
-Strategy: level-triggered. Watches on the list of brokers and on every broker's node only say "look again"; then all of
-them are read anew, which arms the watches anew. A burst of changes costs one look after a short pause, and a slow poll
-makes up for watches that got lost. While ZooKeeper is away the last knowledge serves: a broker may well go on when we
-cannot see it. Brokers are tens, not thousands, so nothing cleverer is needed.
+Strategy: `consumerd.cluster.following` in each dialect. In 0.7 every connection asks for its broker's address. Clients
+of 0.8 and later learn addresses from the brokers themselves, and need from here only where to begin.
 """
 
 from __future__ import annotations
 
 import asyncio
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import structlog
-
 from consumerd.cluster.errors import BrokerNotRegisteredError
-from consumerd.cluster.reading import data, read_all, watched_children
-from consumerd.errors import ZooKeeperError
-from consumerd.registry import (
-    Broker,
-    DialectError,
-    RegistryError,
-    broker_ids_path,
-    broker_path,
-    parse_broker,
-    parse_broker_id,
-)
+from consumerd.cluster.following import RegisteredBrokers
+from consumerd.registry import Broker, BrokerNode, parse_broker, parse_broker_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from consumerd.ports import Clock, ZooKeeper
-
-log = structlog.get_logger(__name__)
 
 Address = tuple[str, int]
 
-#: Seconds between the first sign of a change and the look at it: a restarting broker makes several at once.
-SETTLE = 0.02
-#: Seconds after which we look without a sign.
-POLL = 60.0
-#: Seconds until the next attempt after ZooKeeper failed us.
-RETRY = 0.5
 
+class BrokerDirectory(RegisteredBrokers[Broker]):
+    """The live brokers of Kafka 0.7. `run` must be running for it to learn anything; times in seconds."""
 
-class BrokerDirectory:
-    """The live brokers. `run` must be running for it to learn anything; times in seconds."""
-
-    def __init__(
-        self, zk: ZooKeeper, *, clock: Clock, settle: float = SETTLE, poll: float = POLL, retry: float = RETRY
-    ) -> None:
-        self._zk = zk
-        self._clock = clock
-        self._settle = settle
-        self._poll = poll
-        self._retry = retry
-        self._brokers: dict[int, Broker] = {}
-        self._loaded = False
-        self._stale = asyncio.Event()
-        self._updated = asyncio.Event()
-        self._listeners: dict[object, Callable[[Mapping[int, Broker]], None]] = {}
-        self._watched: dict[str, Callable[[], None]] = {}
-        self._unreadable: dict[int, bytes] = {}
-
-    # -- asking
-
-    @property
-    def brokers(self) -> Mapping[int, Broker]:
-        """The brokers as last seen, by id."""
-        return MappingProxyType(self._brokers)
+    def __init__(self, zk: ZooKeeper, *, clock: Clock, **times: float) -> None:
+        super().__init__(zk, parse_broker, clock=clock, **times)
 
     def address(self, broker_id: int) -> Address | None:
         """Host and port, or None while the broker is not registered."""
@@ -85,97 +40,14 @@ class BrokerDirectory:
             raise BrokerNotRegisteredError(broker_id, timeout) from None
         return address
 
-    def subscribe(self, changed: Callable[[Mapping[int, Broker]], None]) -> Callable[[], None]:
-        """Call `changed(brokers)` synchronously when a broker came, went or moved; returns the unsubscriber."""
-        token = object()
-        self._listeners[token] = changed
 
-        def unsubscribe() -> None:
-            self._listeners.pop(token, None)
+class LogicalBrokerDirectory(RegisteredBrokers[BrokerNode]):
+    """The live brokers of Kafka 0.8 and later. `run` must be running for it to learn anything; times in seconds."""
 
-        return unsubscribe
+    def __init__(self, zk: ZooKeeper, *, clock: Clock, **times: float) -> None:
+        super().__init__(zk, parse_broker_node, clock=clock, **times)
 
-    # -- learning
-
-    async def run(self) -> None:
-        """Follow the registry until cancelled.
-
-        Raises DialectError if the brokers turn out to be of Kafka 0.8 or later at the first look. One that appears
-        later is left out with a warning: it is not worth ending a member for.
-        """
-        try:
-            while True:
-                self._stale.clear()
-                try:
-                    brokers = await self._read()
-                except ZooKeeperError as error:
-                    log.info("brokers_not_read", error=str(error))
-                    await self._clock.sleep(self._retry)
-                else:
-                    self._update(brokers)
-                    await self._changed_or_due()
-        finally:
-            self._watch_only(set())
-
-    async def _changed_or_due(self) -> None:
-        try:
-            async with asyncio.timeout(self._poll):
-                await self._stale.wait()
-        except TimeoutError:
-            return
-        await self._clock.sleep(self._settle)
-
-    async def _read(self) -> dict[int, Broker]:
-        self._watch(broker_ids_path())
-        ids = []
-        for name in await watched_children(self._zk, broker_ids_path()):
-            try:
-                ids.append(parse_broker_id(name))
-            except RegistryError:
-                log.warning("foreign_node", path=f"{broker_ids_path()}/{name}")
-        for broker_id in ids:
-            self._watch(broker_path(broker_id))
-        self._watch_only({broker_ids_path(), *map(broker_path, ids)})
-        texts = await read_all(ids, lambda broker_id: data(self._zk, broker_path(broker_id), watch=True))
-        return {
-            broker_id: broker
-            for broker_id, text in texts.items()
-            if text is not None and (broker := self._parse(broker_id, text)) is not None
-        }
-
-    def _parse(self, broker_id: int, text: bytes) -> Broker | None:
-        try:
-            return parse_broker(broker_id, text)
-        except RegistryError as error:
-            if isinstance(error, DialectError) and not self._loaded:
-                raise
-            if self._unreadable.get(broker_id) != text:  # told once, not at every look
-                self._unreadable[broker_id] = text
-                log.warning("broker_unreadable", broker=broker_id, error=str(error))
-            return None
-
-    def _update(self, brokers: dict[int, Broker]) -> None:
-        self._loaded = True
-        before, self._brokers = self._brokers, brokers
-        if before == brokers:
-            return
-        for broker_id in sorted(before.keys() | brokers.keys()):
-            old, new = before.get(broker_id), brokers.get(broker_id)
-            if old != new:
-                log.info("broker_changed", broker=broker_id, before=_shown(old), now=_shown(new))
-        updated, self._updated = self._updated, asyncio.Event()
-        updated.set()
-        for listener in list(self._listeners.values()):
-            listener(self.brokers)
-
-    def _watch(self, path: str) -> None:
-        if path not in self._watched:
-            self._watched[path] = self._zk.watch(path, self._stale.set)
-
-    def _watch_only(self, paths: set[str]) -> None:
-        for path in self._watched.keys() - paths:
-            self._watched.pop(path)()
-
-
-def _shown(broker: Broker | None) -> str:
-    return "gone" if broker is None else f"{broker.host}:{broker.port}"
+    def addresses(self, protocol: str) -> list[Address]:
+        """Where brokers listen for `protocol` (`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`), by broker id."""
+        found = (self.brokers[broker_id].address(protocol) for broker_id in sorted(self.brokers))
+        return [address for address in found if address is not None]

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError
+from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError, LogicalBrokerDirectory
 from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.errors import ExitCode
 from consumerd.registry import Broker, DialectError
@@ -149,7 +149,7 @@ async def test_a_damaged_broker_is_left_out_and_told_once() -> None:
     zookeeper.put("/brokers/ids/x", b"h:1")
     zookeeper.put("/brokers/ids/1", b"h:9092")
     async with zookeeper.session() as zk:
-        with patch("consumerd.cluster.directory.log") as log:
+        with patch("consumerd.cluster.following.log") as log:
             async with following(zk) as (directory, changes):
                 assert list(await changes.next()) == [1]
                 zookeeper.put("/brokers/ids/1", b"h:9093")
@@ -186,3 +186,35 @@ async def test_listeners_are_told_only_of_changes_and_can_leave() -> None:
         zookeeper.remove("/brokers/ids/0")
         assert await changes.next() == {}
         assert len(other.seen) == 1
+
+
+@pytest.mark.asyncio
+async def test_brokers_of_later_kafka_are_found_by_what_they_speak() -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/2", NEW_BROKER)
+    zookeeper.put(
+        "/brokers/ids/1",
+        b'{"version":4,"host":null,"port":-1,"endpoints":["INSIDE://a:9093","OUT://[::1]:9094"],'
+        b'"listener_security_protocol_map":{"INSIDE":"SSL","OUT":"SASL_SSL"}}',
+    )
+    async with zookeeper.session() as zk:
+        directory = LogicalBrokerDirectory(zk, clock=SystemClock(), settle=0.001)
+        news = asyncio.Event()
+        directory.subscribe(lambda _: news.set())
+        task = asyncio.create_task(directory.run())
+        async with asyncio.timeout(5):
+            await news.wait()
+            assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151)]
+            assert directory.addresses("SSL") == [("a", 9093)]
+            assert directory.addresses("SASL_SSL") == [("::1", 9094)]
+            news.clear()
+            zookeeper.put("/brokers/ids/3", NEW_BROKER.replace(b"19151", b"19152"))
+            zookeeper.put("/brokers/ids/4", b"host-1:host:9092")  # of 0.7, and too late to be refused
+            await news.wait()
+            assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151), ("127.0.0.1", 19152)]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        zookeeper.remove("/brokers/ids/1")
+        with pytest.raises(DialectError, match=r"as Kafka 0\.7 does it"):
+            await LogicalBrokerDirectory(zk, clock=SystemClock()).run()
