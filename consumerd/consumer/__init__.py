@@ -1,5 +1,6 @@
 """The consumer: ties session, membership, fetching, handing over and commits together (ring 1)."""
 
+from consumerd.consumer.backends import GroupBackend, V07Backend, V08Backend
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.connector import ConsumerConnector
 from consumerd.consumer.consumer import GroupConsumer
@@ -40,6 +41,7 @@ __all__ = [
     "FetchResult",
     "FixedConsumer",
     "FixedGroupError",
+    "GroupBackend",
     "GroupConsumer",
     "GroupRefusedError",
     "InvalidFetchSizeError",
@@ -51,5 +53,7 @@ __all__ = [
     "RebalanceListener",
     "SimpleConsumer",
     "UnknownRefusalError",
+    "V07Backend",
+    "V08Backend",
     "WrongPartitionError",
 ]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.clock import SystemClock
+from consumerd.consumer.backends import V07Backend
 from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.errors import ConnectorStateError
 from consumerd.consumer.member_run import MemberRun
@@ -195,7 +196,7 @@ class ConsumerConnector:
         consumer = GroupConsumer(
             self._config.settings(subscription, clock=self._clock, rng=self._rng),
             zk=self._zk,
-            connect=self._connect,
+            backend=V07Backend(self._connect),
             handler=StreamHandler(find),
             clock=self._clock,
             rng=self._rng,

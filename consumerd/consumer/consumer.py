@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from consumerd.cluster import BrokerDirectory
 from consumerd.consumer.awaited import AwaitedTopics
 from consumerd.consumer.controls import PartitionControls
 from consumerd.consumer.coordination import GroupCoordination
@@ -25,20 +24,19 @@ from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import IdTakenError
-from consumerd.fetch import ByteBudget, FetchPool
+from consumerd.fetch import ByteBudget
 from consumerd.group import Member, Phase, events
-from consumerd.offsets import ZooKeeperOffsetStore
 from consumerd.ports import SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
+    from consumerd.consumer.backends import GroupBackend
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.handlers import Handler
-    from consumerd.net import Connector
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
 
@@ -50,6 +48,7 @@ _Action = TypeVar("_Action", bound=events.Action)
 class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
+    `backend` is the generation of Kafka that the group belongs to (`consumerd.consumer.backends`).
     `handler` is what the policies of retrying have wrapped already; it is started before the member registers, and
     stopped when nothing is held any more. `listener` is told of partitions that come and go.
     """
@@ -59,7 +58,7 @@ class GroupConsumer(RunningMember[events.Event]):
         settings: ConsumerSettings,
         *,
         zk: ZooKeeper,
-        connect: Connector,
+        backend: GroupBackend,
         handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
@@ -81,24 +80,27 @@ class GroupConsumer(RunningMember[events.Event]):
         self._target: dict[TopicPartition, int] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._member = Member(settings.group, settings.consumer_id, settings.subscription, settings.membership)
+        self._member = Member(
+            settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
+        )
         self._fence = Fence(zk, clock, settings.lease_margin)
-        self._directory = BrokerDirectory(zk, clock=clock)
         budget = ByteBudget(settings.budget)
-        self._pool = FetchPool(connect, self._directory, budget, settings.fetch, clock, rng, self)
+        pool, self._fetching = backend.fetching(zk, settings.fetch, budget, clock, rng, self)
         self._coordination = GroupCoordination(
             zk,
             settings.group,
             settings.consumer_id,
-            settings.subscription.format(),
+            backend.rules.format(settings.subscription, int(clock.wall() * 1000)),
+            backend.rules,
+            backend.reader,
             clock=clock,
             triggered=self._triggered,
         )
-        store = ZooKeeperOffsetStore(zk, settings.group)
+        store = backend.store(zk, settings.group)
         self._partitions = self._make_partitions(
-            self._pool, budget, store, lambda partition: self._queue.put_nowait(events.OwnershipLost(partition))
+            pool, budget, store, lambda partition: self._queue.put_nowait(events.OwnershipLost(partition))
         )
-        self.controls = PartitionControls(self._partitions, self._pool, store)
+        self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def assigned(self) -> list[TopicPartition]:
@@ -120,7 +122,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._coordination.close()
 
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        return [self._directory.run, self._pool.run, self._watch_lease, *super()._background()]
+        return [*self._fetching, self._watch_lease, *super()._background()]
 
     async def _main_loop(self) -> None:
         while True:

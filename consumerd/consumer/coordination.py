@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.consumer.snapshot import SnapshotReader
 from consumerd.errors import ZooKeeperError
 from consumerd.group.events import (
     Claim,
@@ -36,13 +35,18 @@ from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, NotConnected, S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.consumer.snapshot import SnapshotReader
+    from consumerd.group import GroupRules
     from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 
 
 class GroupCoordination:
-    """Performs the ZooKeeper actions of one member. `id_text` is the value of its id node."""
+    """Performs the ZooKeeper actions of one member. `id_text` is the value of its id node.
+
+    `rules` and `reader` are those of the group's dialect.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,8 @@ class GroupCoordination:
         group: str,
         consumer_id: str,
         id_text: str,
+        rules: GroupRules,
+        reader: type[SnapshotReader],
         *,
         clock: Clock,
         triggered: Callable[[], None],
@@ -58,6 +64,8 @@ class GroupCoordination:
         self._group = group
         self._consumer_id = consumer_id
         self._id_text = id_text
+        self._rules = rules
+        self._reader = reader
         self._clock = clock
         self._triggered = triggered
         self._watched: dict[str, Callable[[], None]] = {}
@@ -131,7 +139,7 @@ class GroupCoordination:
 
     async def nudge(self, action: Nudge) -> None:
         """Wake members that gave up, by an id that comes and goes in one transaction; repeated until it worked."""
-        operations = nudge_operations(self._group, self._consumer_id)
+        operations = nudge_operations(self._group, self._consumer_id, self._rules.nudge_value)
         while True:
             try:
                 await self._zk.multi(operations, session_id=action.session_id)
@@ -172,7 +180,7 @@ class GroupCoordination:
 
     async def take_snapshot(self, action: TakeSnapshot) -> SnapshotTaken | Failed:
         """Read the group, arming a watch with each read."""
-        reader = SnapshotReader(self._zk, self._group, self._watch)
+        reader = self._reader(self._zk, self._group, self._watch, self._rules)
         try:
             self._require(action.session_id)
             snapshot = await reader.read(self._consumer_id, action)

@@ -2,7 +2,7 @@
 
     broker = MemoryBroker()
     broker.append("events", 0, b"one", b"two")
-    consumer = GroupConsumer(..., connect=broker.connect)
+    consumer = GroupConsumer(..., backend=V07Backend(broker.connect))
 
 Strategy: requests are decoded and responses encoded as on the wire, but no socket is between: a request is carried out
 when it is sent and answered in the next turn of the loop. Logs are byte strings, and all of them is visible at once.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.clock import SystemClock
-from consumerd.consumer import ConsumerSettings, GroupConsumer
+from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
 from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.fetch import FetchSettings
 from consumerd.group import MembershipSettings
@@ -166,7 +166,7 @@ class MemoryGroup:
         consumer = GroupConsumer(
             replace(self._settings, **settings),
             zk=zk,
-            connect=self.broker.connect,
+            backend=V07Backend(self.broker.connect),
             handler=handler,
             clock=SystemClock(),
             rng=random.Random(1),

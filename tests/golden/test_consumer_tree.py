@@ -17,7 +17,7 @@ import pytest
 
 from consumerd.broker.registration import Registration
 from consumerd.clock import SystemClock
-from consumerd.consumer import ConsumerSettings, GroupConsumer
+from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
 from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.fetch import FetchSettings
 from consumerd.handlers.builtin.null import NullHandler
@@ -127,7 +127,7 @@ class Replay:
         consumer = GroupConsumer(
             settings,
             zk=session,
-            connect=self.connect,
+            backend=V07Backend(self.connect),
             handler=NullHandler(),
             clock=SystemClock(),
             rng=random.Random(1),

@@ -8,7 +8,9 @@ import pytest_asyncio
 
 from consumerd.clock import SystemClock
 from consumerd.consumer.coordination import GroupCoordination
+from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.group import V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.partition import TopicPartition
 
@@ -23,7 +25,9 @@ class Setup:
         self.zk = zk
         self.other = other
         self.triggers = 0
-        self.io = GroupCoordination(zk, "g", "g_a", '{ "t": 1 }', clock=SystemClock(), triggered=self.triggered)
+        self.io = GroupCoordination(
+            zk, "g", "g_a", '{ "t": 1 }', V07Rules(), V07SnapshotReader, clock=SystemClock(), triggered=self.triggered
+        )
 
     def triggered(self) -> None:
         self.triggers += 1
@@ -134,10 +138,10 @@ async def test_a_snapshot_holds_members_topics_owners_and_survives_vanishing_nod
     snapshot = await setup.snapshot(survey=True)
     assert snapshot.members == {"g_a": '{ "t": 1 }', "g_b": "\ufffd"}
     assert snapshot.own_id_session == setup.zk.session_id
-    assert snapshot.topics == {"t": {0: 4, 1: 2}}
+    assert snapshot.topics == {"t": {0: range(4), 1: range(2)}}
     assert snapshot.owner_sessions == {TP: setup.zk.session_id}
     assert snapshot.claimed == frozenset({TP, TopicPartition("t", 0, 1)})
-    assert (await setup.snapshot(topics=None)).topics == {"t": {0: 4, 1: 2}, "u": {0: 1}}
+    assert (await setup.snapshot(topics=None)).topics == {"t": {0: range(4), 1: range(2)}, "u": {0: range(1)}}
 
 
 @pytest.mark.asyncio
@@ -203,3 +207,62 @@ async def test_a_released_node_is_not_watched_any_more(setup: Setup) -> None:
     await setup.other.delete(OWNER)
     await setup.zk.exists("/")
     assert setup.triggers == before
+
+
+# ---- Kafka 0.8 and later
+
+
+def v08(setup: Setup, rules: V08Rules) -> GroupCoordination:
+    return GroupCoordination(
+        setup.zk, "g", "g_a", "", rules, V08SnapshotReader, clock=SystemClock(), triggered=setup.triggered
+    )
+
+
+async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.GroupSnapshot:
+    answer = await io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, topics, frozenset(), survey=True))
+    assert isinstance(answer, e.SnapshotTaken)
+    return answer.snapshot
+
+
+@pytest.mark.asyncio
+async def test_topics_of_later_kafka_are_nodes_that_name_their_partitions(setup: Setup) -> None:
+    io = v08(setup, V08Rules())
+    setup.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"1":[0],"0":[0]}}')
+    setup.zookeeper.put("/brokers/topics/t/partitions/0/state", b'{"leader":0}')
+    setup.zookeeper.put("/brokers/topics/junk", b"4")
+    setup.zookeeper.put("/consumers/g/owners/t/1", b"g_b-0")
+    snapshot = await look(setup, io, topics=None)
+    assert snapshot.topics == {"t": {-1: (0, 1)}, "junk": {}}
+    assert snapshot.claimed == frozenset({TopicPartition.numbered("t", 1)})
+    before = setup.triggers
+    setup.zookeeper.put("/brokers/topics/t/partitions/0/state", b'{"leader":1}')  # leaders come and go
+    await setup.zk.exists("/")
+    assert setup.triggers == before
+    setup.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
+    await setup.zk.exists("/")
+    assert setup.triggers == before + 1
+    io.close()
+
+
+@pytest.mark.asyncio
+async def test_a_topic_of_later_kafka_that_is_not_there_yet_is_watched(setup: Setup) -> None:
+    io = v08(setup, V08Rules())
+    assert (await look(setup, io, topics=frozenset({"t"}))).topics == {"t": {}}
+    before = setup.triggers
+    setup.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}')
+    await setup.zk.exists("/")
+    assert setup.triggers > before
+    io.close()
+
+
+@pytest.mark.asyncio
+async def test_where_topics_are_dealt_together_those_of_all_members_are_read(setup: Setup) -> None:
+    io = v08(setup, V08Rules("roundrobin"))
+    for topic in "tuv":
+        setup.zookeeper.put(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0]}}')
+    setup.zookeeper.put("/consumers/g/ids/g_b", b'{"version":1,"subscription":{"u":1},"pattern":"static"}')
+    setup.zookeeper.put("/consumers/g/ids/g_c", b"junk")
+    assert (await look(setup, io, topics=frozenset({"t"}))).topics.keys() == {"t", "u"}
+    setup.zookeeper.put("/consumers/g/ids/g_d", b'{"version":1,"subscription":{"x.*":1},"pattern":"white_list"}')
+    assert (await look(setup, io, topics=frozenset({"t"}))).topics.keys() == {"t", "u", "v"}
+    io.close()

@@ -1,0 +1,130 @@
+"""What a member of a group in ZooKeeper needs of the generation of Kafka around it: its dialect, and its brokers.
+
+Strategy: one value per generation, chosen where the configuration is read; the member itself (`GroupConsumer`) is the
+same. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the
+cluster follows their leaders by METADATA; ZooKeeper only tells it, if nobody else does, which brokers to begin with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from consumerd.cluster import BrokerDirectory, LogicalBrokerDirectory
+from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
+from consumerd.fetch import FetchPool
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.group import V07Rules, V08Rules
+from consumerd.offsets import ZooKeeperOffsetStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.snapshot import SnapshotReader
+    from consumerd.fetch import ByteBudget, FetchListener, FetchSettings
+    from consumerd.group import GroupRules
+    from consumerd.net import Connector
+    from consumerd.ports import Clock, ZooKeeper
+
+
+class Fetching(NamedTuple):
+    """A pool, and what has to run for it, beside the member."""
+
+    pool: PartitionPool
+    works: list[Callable[[], Coroutine[None, None, None]]]
+
+
+class GroupBackend(Protocol):
+    """One generation of Kafka, as a member sees it."""
+
+    @property
+    def rules(self) -> GroupRules:
+        """The group's dialect."""
+        ...
+
+    @property
+    def reader(self) -> type[SnapshotReader]:
+        """How the group is looked at."""
+        ...
+
+    def fetching(
+        self,
+        zk: ZooKeeper,
+        settings: FetchSettings,
+        budget: ByteBudget,
+        clock: Clock,
+        rng: Random,
+        listener: FetchListener,
+    ) -> Fetching:
+        """What fetches partitions."""
+        ...
+
+    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
+        """Where offsets are kept."""
+        ...
+
+
+class V07Backend:
+    """Kafka 0.7. `connect` opens a connection to a broker."""
+
+    reader = V07SnapshotReader
+
+    def __init__(self, connect: Connector) -> None:
+        self._connect = connect
+        self.rules = V07Rules()
+
+    def fetching(
+        self,
+        zk: ZooKeeper,
+        settings: FetchSettings,
+        budget: ByteBudget,
+        clock: Clock,
+        rng: Random,
+        listener: FetchListener,
+    ) -> Fetching:
+        """By the addresses in ZooKeeper."""
+        directory = BrokerDirectory(zk, clock=clock)
+        pool = FetchPool(self._connect, directory, budget, settings, clock, rng, listener)
+        return Fetching(pool, [directory.run, pool.run])
+
+    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
+        """There is but ZooKeeper."""
+        return ZooKeeperOffsetStore(zk, group)
+
+
+class V08Backend:
+    """Kafka 0.8 and later. `client` stays the caller's, who closes it after the member's `run`.
+
+    `protocol`: the client begins with the brokers in ZooKeeper that listen for this security protocol (`PLAINTEXT`,
+    `SSL`, ...); None leaves it the brokers that it was made with.
+    """
+
+    reader = V08SnapshotReader
+
+    def __init__(self, client: ClusterClient, rules: V08Rules | None = None, *, protocol: str | None = None) -> None:
+        self._client = client
+        self._protocol = protocol
+        self.rules = rules or V08Rules()
+
+    def fetching(
+        self,
+        zk: ZooKeeper,
+        settings: FetchSettings,
+        budget: ByteBudget,
+        clock: Clock,
+        rng: Random,
+        listener: FetchListener,
+    ) -> Fetching:
+        """From the leaders. The brokers in ZooKeeper are followed in any case: those of 0.7 end the member."""
+        directory = LogicalBrokerDirectory(zk, clock=clock)
+        protocol = self._protocol
+        if protocol is not None:
+            directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
+        pool = LogicalFetchPool(self._client, settings, clock, rng, listener)
+        return Fetching(pool, [directory.run, pool.run])
+
+    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
+        """ZooKeeper."""
+        return ZooKeeperOffsetStore(zk, group)
