@@ -1,0 +1,75 @@
+"""What is spoken at a place in ZooKeeper, by what is registered there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.cluster import read_dialect, wait_for_dialect
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.registry import Dialect, DialectError
+
+OLD_BROKER = b"host-1:host:9092"
+NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
+OLD_MEMBER = b'{ "t": 1 }'
+OLD_FILTER = b"*1*t.*"
+NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+BROKER, MEMBER = "/brokers/ids/0", "/consumers/g/ids/g_a"
+V07, V08 = Dialect.V07, Dialect.V08
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("nodes", "spoken"),
+    [
+        ({}, None),
+        ({BROKER: OLD_BROKER}, V07),
+        ({BROKER: NEW_BROKER}, V08),
+        ({MEMBER: OLD_MEMBER}, V07),
+        ({MEMBER: OLD_FILTER}, V07),
+        ({MEMBER: NEW_MEMBER}, V08),
+        ({BROKER: NEW_BROKER, MEMBER: NEW_MEMBER}, V08),
+        ({BROKER: OLD_BROKER, "/consumers/other/ids/x": NEW_MEMBER}, V07),
+        # What is damaged says nothing, and does not keep the others from being understood.
+        ({BROKER: b"damaged", MEMBER: b"{ }"}, None),
+        ({BROKER: NEW_BROKER, "/brokers/ids/1": b"", MEMBER: b"\xff"}, V08),
+        ({BROKER: OLD_BROKER, "/brokers/ids/1": b'{"version":1}', MEMBER: b'{"t": 0}'}, V07),
+    ],
+)
+async def test_what_is_spoken(nodes: dict[str, bytes], spoken: Dialect | None) -> None:
+    zookeeper = MemoryZooKeeper()
+    for path, text in nodes.items():
+        zookeeper.put(path, text)
+    async with zookeeper.session() as zk:
+        assert await read_dialect(zk, "g") is spoken
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "nodes",
+    [{BROKER: OLD_BROKER, "/brokers/ids/1": NEW_BROKER}, {BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}],
+    ids=["brokers", "broker and member"],
+)
+async def test_a_mixture_is_refused(nodes: dict[str, bytes]) -> None:
+    zookeeper = MemoryZooKeeper()
+    for path, text in nodes.items():
+        zookeeper.put(path, text)
+    async with zookeeper.session() as zk:
+        with pytest.raises(DialectError, match="group 'g' mix"):
+            await wait_for_dialect(zk, "g", SystemClock())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("path", "text"), [(BROKER, NEW_BROKER), (MEMBER, NEW_MEMBER)])
+async def test_who_comes_first_is_waited_for(path: str, text: bytes) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock()))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        zookeeper.put(path, text)
+        async with asyncio.timeout(5):
+            assert await waiting is V08
+        assert len(zk._watches) == 0
