@@ -14,7 +14,7 @@ from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.fetch import FetchPool
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.group import V07Rules, V08Rules
-from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.offsets import OffsetSettings, ZooKeeperOffsetStore, make_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -98,14 +98,22 @@ class V08Backend:
     """Kafka 0.8 and later. `client` stays the caller's, who closes it after the member's `run`.
 
     `protocol`: the client begins with the brokers in ZooKeeper that listen for this security protocol (`PLAINTEXT`,
-    `SSL`, ...); None leaves it the brokers that it was made with.
+    `SSL`, ...); None leaves it the brokers that it was made with. `offsets`: by default in ZooKeeper.
     """
 
     reader = V08SnapshotReader
 
-    def __init__(self, client: ClusterClient, rules: V08Rules | None = None, *, protocol: str | None = None) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        rules: V08Rules | None = None,
+        *,
+        protocol: str | None = None,
+        offsets: OffsetSettings | None = None,
+    ) -> None:
         self._client = client
         self._protocol = protocol
+        self._offsets = offsets or OffsetSettings("zookeeper")
         self.rules = rules or V08Rules()
 
     def fetching(
@@ -126,5 +134,5 @@ class V08Backend:
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
-        """ZooKeeper."""
-        return ZooKeeperOffsetStore(zk, group)
+        """As configured; in ZooKeeper the owner nodes fence."""
+        return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True)

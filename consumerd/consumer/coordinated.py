@@ -28,7 +28,7 @@ from consumerd.fetch import ByteBudget
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
-from consumerd.offsets import KafkaOffsetStore
+from consumerd.offsets import OffsetSettings, make_store
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 
 
 class CoordinatedConsumer(RunningMember[events.Event]):
-    """One member of one group. `client` stays the caller's, who closes it after `run`.
+    """One member of one group. `client` and `zk` stay the caller's, who closes them after `run`.
+
+    `zk` is a started session, needed only where offsets are kept in ZooKeeper, too.
 
     Numbers of streams in the subscription count for nothing: a member has one share. `settings.consumer_id` is for logs
     and handlers; the coordinator gives the member's real id.
@@ -64,6 +66,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
+        offsets: OffsetSettings | None = None,
+        zk: ZooKeeper | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         super().__init__(
@@ -89,7 +93,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._draining: asyncio.Task[None] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
-        store = KafkaOffsetStore(client, settings.group, self._member)
+        store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk, membership=self._member)
         self._partitions = self._make_partitions(
             self._pool,
             ByteBudget(settings.budget),
@@ -133,7 +137,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                     return
                 self._perform(action)
             if isinstance(event, events.TopicsSeen):
-                self._awaited.look({topic: {0: count} for topic, count in event.partitions.items()})
+                self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
             self._check_end()
 
     def _check_end(self) -> None:

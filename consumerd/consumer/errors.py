@@ -18,14 +18,14 @@ class GroupRefusedError(ZooKeeperError):
 
 
 class FixedGroupError(ConsumerdError):
-    """Offsets of fixed partitions are refused, because the group has members that a broker coordinates."""
+    """Offsets of fixed partitions are refused, because the group has members that coordinate."""
 
     exit_code = ExitCode.REFUSED
 
     def __init__(self, group: str, partition: TopicPartition) -> None:
         super().__init__(
-            f"the offset of {partition} cannot be kept under group {group!r}: that group has members which a broker "
-            "coordinates, or the handler gave the partition up; fixed partitions need a group of their own."
+            f"the offset of {partition} cannot be kept under group {group!r}: that group has members that share "
+            "partitions out, or the handler gave the partition up; fixed partitions need a group of their own."
         )
 
 

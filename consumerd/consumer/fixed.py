@@ -1,9 +1,9 @@
 """A consumer of fixed partitions: nobody coordinates, the configuration says what is ours.
 
-Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka under the
-group's name, or nowhere: then each start begins where the initial policy, or the handler's own position, says. Two
-processes with the same partitions both get all of their messages: keeping them apart is the operator's. Kafka
-refuses commits while the group has members of its own, and then this one stops.
+Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka or in
+ZooKeeper under the group's name, in both, or nowhere: then each start begins where the initial policy, or the handler's
+own position, says. Two processes with the same partitions both get all of their messages: keeping them apart is the
+operator's. Either store refuses commits while the group has members that coordinate by it, and then this one stops.
 """
 
 from __future__ import annotations
@@ -20,40 +20,27 @@ from consumerd.consumer.running import RunningMember
 from consumerd.errors import NotFoundError
 from consumerd.fetch import ByteBudget
 from consumerd.fetch.logical_pool import LogicalFetchPool
-from consumerd.offsets import CommitResult, KafkaOffsetStore
+from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from consumerd.client import ClusterClient
     from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.seams import OffsetStore
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.handlers import Handler
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 
 
-class NoOffsets:
-    """A store that keeps nothing: the handler knows how far it is, or nobody needs to."""
-
-    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """None has an offset."""
-        return {}
-
-    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """All is well."""
-        return CommitResult(frozenset(positions), frozenset())
-
-
 class FixedConsumer(RunningMember[Literal["stop"]]):
-    """Consumes `partitions`, all of them, until it is stopped. `client` stays the caller's, who closes it after `run`.
+    """Consumes `partitions`, all of them, until it is stopped. `client` and `zk` stay the caller's, who closes them.
 
-    `offsets`: "kafka", or "none" to keep none.
+    `zk` is a started session, needed only where offsets are kept in ZooKeeper.
     """
 
     def __init__(
@@ -65,7 +52,8 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         handler: Handler | PartitionedHandler,
         clock: Clock,
         rng: Random,
-        offsets: Literal["kafka", "none"] = "kafka",
+        offsets: OffsetSettings | None = None,
+        zk: ZooKeeper | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop")
@@ -73,7 +61,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         self._client = client
         self._fence = Fence(FixedLease(), clock, settings.lease_margin)
         self._pool = LogicalFetchPool(client, settings.fetch, clock, rng, self)
-        store: OffsetStore = KafkaOffsetStore(client, settings.group) if offsets == "kafka" else NoOffsets()
+        store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk)
         self._partitions = self._make_partitions(self._pool, ByteBudget(settings.budget), store, self._refused)
         self.controls = PartitionControls(self._partitions, self._pool, store)
 

@@ -1,7 +1,7 @@
 """What the flow of partitions needs of the rooms below it, whatever dialect they speak.
 
-The real ones: `consumerd.fetch.FetchPool` and `LogicalFetchPool`; `consumerd.offsets.ZooKeeperOffsetStore` and
-`KafkaOffsetStore`; the ZooKeeper session, and the membership of a group that a broker coordinates.
+The real ones: `consumerd.fetch.FetchPool` and `LogicalFetchPool`; the stores of `consumerd.offsets`, which
+`make_store` chooses from; the ZooKeeper session, and the membership of a group that a broker coordinates.
 """
 
 from __future__ import annotations

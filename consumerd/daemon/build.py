@@ -12,6 +12,7 @@ from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
 from consumerd.net import ConnectionSettings
+from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
     FilterKind,
     FilterSubscription,
@@ -120,6 +121,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
                 on_oversize=BadMessagePolicy(fetch.oversize),
                 on_corrupt=BadMessagePolicy(fetch.corrupt),
                 on_out_of_range=ResetPolicy(fetch.out_of_range),
+                read_committed=fetch.isolation == "read_committed",
             ),
             initial=fetch.initial,
             commit_interval=config.commit.interval,
@@ -128,6 +130,12 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
         )
     except (ValueError, RegistryError) as error:
         raise ConfigError(str(error)) from error
+
+
+def build_offset_settings(config: Config) -> OffsetSettings:
+    """Where offsets are kept, and what is kept with them."""
+    commit = config.commit
+    return OffsetSettings(config.group.storage, commit.metadata, commit.retention, commit.version)
 
 
 def build_connection_settings(config: Config) -> ConnectionSettings:

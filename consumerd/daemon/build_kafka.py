@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
-from consumerd.consumer import CoordinatedConsumer, FixedConsumer
-from consumerd.daemon.build import build_connection_settings, build_tls
+from consumerd.consumer import CoordinatedConsumer, FixedConsumer, V08Backend
+from consumerd.daemon.build import build_connection_settings, build_offset_settings, build_tls
 from consumerd.errors import ConfigError
+from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from consumerd.daemon.config_group import GroupSection
     from consumerd.daemon.config_servers import KafkaSection, SaslSection
     from consumerd.handlers import Handler
-    from consumerd.ports import Clock
+    from consumerd.ports import Clock, ZooKeeper
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
@@ -39,12 +40,41 @@ def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
 
 def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
     """A client that connects when it is asked something. Raises ConfigError."""
-    connection = build_connection_settings(config)
-    settings = ClientSettings(client_id=config.kafka.client_id, connection=connection)
-    tls = None if config.kafka.tls is None else build_tls(config.kafka.tls, "kafka.tls")
-    authenticate = None if config.kafka.sasl is None else SaslAuthenticator(build_mechanism(config.kafka.sasl))
+    client = build_client_of(config.kafka, build_connection_settings(config), clock=clock, rng=rng)
+    if not names_brokers(config):
+        client.begin_with([])
+    return client
+
+
+def names_brokers(config: Config) -> bool:
+    """Whether `kafka.bootstrap` says where to begin; where it does not, ZooKeeper does."""
+    return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.model_fields_set
+
+
+def build_backend(config: Config, client: ClusterClient) -> V08Backend:
+    """What a member of a group in ZooKeeper needs of Kafka 0.8 and later."""
+    kafka, group = config.kafka, config.group
+    protocol = "PLAINTEXT" if kafka.tls is None else "SSL"
+    if kafka.sasl is not None:
+        protocol = "SASL_PLAINTEXT" if kafka.tls is None else "SASL_SSL"
+    spelling = Spelling.BRACKETS if group.roundrobin_as == "0.8" else Spelling.DASH
+    return V08Backend(
+        client,
+        V08Rules(group.assignor, spelling),
+        protocol=None if names_brokers(config) else protocol,
+        offsets=build_offset_settings(config),
+    )
+
+
+def build_client_of(
+    section: KafkaSection, connection: ConnectionSettings, *, clock: Clock, rng: Random
+) -> ClusterClient:
+    """The same for the cluster of any such section. Raises ConfigError."""
+    settings = ClientSettings(client_id=section.client_id, connection=connection)
+    tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
+    authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
     opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
-    return ClusterClient(build_bootstrap(config.kafka), opener, settings, clock=clock, rng=rng)
+    return ClusterClient(build_bootstrap(section), opener, settings, clock=clock, rng=rng)
 
 
 def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
@@ -95,19 +125,23 @@ def fixed_partitions(section: GroupSection) -> list[TopicPartition]:
 
 
 def build_consumer(
-    config: Config, settings: ConsumerSettings, handler: Handler, client: ClusterClient, *, clock: Clock, rng: Random
+    config: Config,
+    settings: ConsumerSettings,
+    handler: Handler,
+    client: ClusterClient,
+    *,
+    clock: Clock,
+    rng: Random,
+    zk: ZooKeeper | None = None,
 ) -> CoordinatedConsumer | FixedConsumer:
-    """The member that `group.coordination` asks for, where that is not ZooKeeper."""
+    """The member that `group.coordination` asks for, where that is not ZooKeeper; `zk` where offsets are kept there."""
+    offsets = build_offset_settings(config)
     if config.group.coordination == "fixed":
+        partitions = fixed_partitions(config.group)
         return FixedConsumer(
-            settings,
-            fixed_partitions(config.group),
-            client=client,
-            handler=handler,
-            clock=clock,
-            rng=rng,
-            offsets=config.group.offsets,
+            settings, partitions, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
         )
+    coordination = build_coordination(config)
     return CoordinatedConsumer(
-        settings, build_coordination(config), client=client, handler=handler, clock=clock, rng=rng
+        settings, coordination, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
     )

@@ -12,7 +12,7 @@ import difflib
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from consumerd.daemon.config_group import CommitSection, GroupSection, RebalanceSection
@@ -47,6 +47,15 @@ class Config(BaseSettings):
     daemon: DaemonSection = Field(default_factory=DaemonSection)
     log: LogSection = Field(default_factory=LogSection)
     spark: SparkTable = Field(default_factory=SparkTable)
+
+    @model_validator(mode="after")
+    def _commits_fit(self) -> Config:
+        if self.commit.version == 0 and (self.group.coordination != "fixed" or self.group.storage != "kafka"):
+            raise ValueError(
+                'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
+                "version does not say which member commits"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(

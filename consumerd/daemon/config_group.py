@@ -17,8 +17,15 @@ class GroupSection(Section):
     coordination: Literal["zookeeper", "kafka", "fixed"] = Field(
         "zookeeper",
         description=(
-            "Who shares the partitions out: the members by way of ZooKeeper (Kafka 0.7), a broker (0.9 and later, "
-            "see [kafka]), or nobody: `fixed` consumes `partitions` (Kafka 0.8 and later)."
+            "Who shares the partitions out: the members by way of ZooKeeper (Kafka 0.7, and old consumers of 0.8.2 to "
+            "1.1), a broker (0.9 and later, see [kafka]), or nobody: `fixed` consumes `partitions` (0.8 and later)."
+        ),
+    )
+    dialect: Literal["auto", "0.7", "0.8"] = Field(
+        "auto",
+        description=(
+            "With coordination `zookeeper`: what brokers and members write there, that of Kafka 0.7 or that of 0.8 and "
+            "later. `auto` goes by the brokers and members that are registered, and waits for a first one."
         ),
     )
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
@@ -47,18 +54,29 @@ class GroupSection(Section):
         description="With coordination `fixed`: topics and the numbers of the partitions to consume.",
         examples=[{"events": [0, 1]}],
     )
-    offsets: Literal["kafka", "none"] = Field(
-        "kafka",
+    offsets: Literal["zookeeper", "kafka", "both", "none"] | None = Field(
+        None,
         description=(
-            "With coordination `fixed`: keep offsets in Kafka under this group, or none: then each start begins at "
-            "fetch.initial, or where the handler says."
+            "Where offsets are kept, under this group. By default in ZooKeeper where that coordinates, else in Kafka. "
+            "`both` (Kafka 0.8.2 and later): the larger offset counts (dual.commit.enabled). `none`, with coordination "
+            "`fixed` only: each start begins at fetch.initial, or where the handler says."
         ),
+        examples=["both"],
     )
     assignor: Literal["range", "roundrobin"] = Field(
         "range",
         description=(
-            "With coordination `kafka`: how the leader shares partitions out, if all members agree on it; the other "
-            "one is offered too (partition.assignment.strategy)."
+            "How partitions are shared out in groups of Kafka 0.8 and later. With coordination `kafka`: if all members "
+            "agree on it; the other one is offered too. With `zookeeper`: as all members are configured, since nobody "
+            "checks it (partition.assignment.strategy)."
+        ),
+    )
+    roundrobin_as: Literal["0.8", "1.0"] = Field(
+        "0.8",
+        description=(
+            "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to keep, that of the "
+            "JVM's old consumers of 0.8.2 to 0.11, or of 1.0 and 1.1. A group must not mix the two: their members "
+            "would claim each other's partitions for ever."
         ),
     )
     session_timeout: Seconds = Field(
@@ -85,6 +103,25 @@ class GroupSection(Section):
         examples=["consumerd-0"],
     )
 
+    @property
+    def storage(self) -> Literal["zookeeper", "kafka", "both", "none"]:
+        """Where offsets are kept, the default resolved."""
+        return self.offsets or ("zookeeper" if self.coordination == "zookeeper" else "kafka")
+
+    @model_validator(mode="after")
+    def _offsets_fit(self) -> GroupSection:
+        if self.storage == "none" and self.coordination != "fixed":
+            raise ValueError(
+                'offsets = "none" needs coordination = "fixed": a partition that changes hands would begin at '
+                "fetch.initial each time"
+            )
+        if self.storage == "zookeeper" and self.coordination == "kafka":
+            raise ValueError(
+                'offsets = "zookeeper" and coordination = "kafka" do not go together: only Kafka knows whose a '
+                'partition is; use "both" to keep a copy in ZooKeeper'
+            )
+        return self
+
     @model_validator(mode="after")
     def _one_subscription(self) -> GroupSection:
         fixed = self.coordination == "fixed"
@@ -95,6 +132,12 @@ class GroupSection(Section):
             raise ValueError('partitions need coordination = "fixed"')
         if not fixed and sum(given) != 1:
             raise ValueError("give exactly one of topics, whitelist and blacklist")
+        if self.dialect != "auto" and self.coordination != "zookeeper":
+            raise ValueError('dialect needs coordination = "zookeeper"')
+        if self.dialect == "0.7" and self.assignor != "range":
+            raise ValueError('assignor = "roundrobin" needs dialect = "0.8": members of Kafka 0.7 go by range alone')
+        if self.roundrobin_as != "0.8" and not (self.coordination == "zookeeper" and self.assignor == "roundrobin"):
+            raise ValueError('roundrobin_as needs coordination = "zookeeper" and assignor = "roundrobin"')
         if self.instance_id is not None and self.coordination != "kafka":
             raise ValueError('instance_id needs coordination = "kafka"')
         if 2 * self.heartbeat_interval > self.session_timeout:
@@ -132,3 +175,22 @@ class CommitSection(Section):
     """When handled offsets are written to ZooKeeper or Kafka."""
 
     interval: Seconds = Field(10.0, description="Seconds between commits (autocommit.interval.ms).")
+    metadata: str = Field(
+        "", max_length=4096, description="For offsets in Kafka: a text to keep with them, which tools show."
+    )
+    retention: Seconds | None = Field(
+        None,
+        description=(
+            "For offsets in Kafka, on brokers of 0.9 to 2.0: seconds to keep them; by default, and on others, as the "
+            "broker says (offsets.retention.minutes)."
+        ),
+        examples=[604800.0],
+    )
+    version: Literal[0, 1, 2] | None = Field(
+        None,
+        description=(
+            "For offsets in Kafka: the version of the request; by default the newest that the broker has. With 0 "
+            "(coordination `fixed` only) any broker since 0.8.1 keeps them in ZooKeeper, if it has one."
+        ),
+        examples=[1],
+    )

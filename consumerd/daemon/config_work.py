@@ -28,6 +28,13 @@ class FetchSection(Section):
     out_of_range: Literal["earliest", "latest", "fail"] = Field(
         "earliest", description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail."
     )
+    isolation: Literal["read_uncommitted", "read_committed"] = Field(
+        "read_uncommitted",
+        description=(
+            "On brokers since 0.11: hand over all messages, or only those of transactions that were committed, and "
+            "wait for those that are open (isolation.level)."
+        ),
+    )
     corrupt: Literal["fail", "skip", "park"] = Field(
         "fail",
         description="A message that is corrupt: fail (stop the daemon), skip it, or park (leave) its partition.",

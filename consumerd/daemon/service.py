@@ -14,30 +14,39 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from consumerd import __version__
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
-from consumerd.consumer import GroupConsumer
+from consumerd.consumer import GroupConsumer, V07Backend
 from consumerd.consumer.fixed import require_partitions
-from consumerd.daemon.build import build_connection_settings, build_handler, build_session, build_settings
-from consumerd.daemon.build_kafka import build_client, build_consumer, fixed_partitions
+from consumerd.daemon.build import (
+    build_connection_settings,
+    build_handler,
+    build_offset_settings,
+    build_session,
+    build_settings,
+)
+from consumerd.daemon.build_kafka import build_backend, build_client, build_consumer, fixed_partitions
+from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.notify import READY, STOPPING, notify, status
 from consumerd.errors import ConsumerdError, ExitCode, ZooKeeperError
 from consumerd.net import ConnectError, connect
+from consumerd.registry import Dialect
 from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.consumer import ConsumerSettings
+    from consumerd.consumer import ConsumerSettings, GroupBackend
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.config import Config
     from consumerd.handlers import Handler
@@ -48,6 +57,9 @@ log = structlog.get_logger(__name__)
 
 #: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
 FORCE_SECONDS = 2.0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_T = TypeVar("_T")
 
 
 class StopForcedError(ConsumerdError):
@@ -62,18 +74,21 @@ async def serve(config: Config) -> None:
     settings = build_settings(config, clock=clock, rng=rng)
     handler = build_handler(config, clock=clock, rng=rng)
     log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-    if config.group.coordination == "zookeeper":
-        session = build_session(config.zookeeper, clock=clock, rng=rng)
-        await start_session(session, config)
-        try:
+    coordination, offsets = config.group.coordination, build_offset_settings(config)
+    async with AsyncExitStack() as stack:
+        session = None
+        if coordination == "zookeeper" or offsets.in_zookeeper:
+            session = build_session(config.zookeeper, clock=clock, rng=rng)
+            stack.push_async_callback(session.close)
+            await start_session(session, config)
+        if coordination == "zookeeper":
+            assert session is not None
             await run_member(config, settings, handler, session, clock=clock, rng=rng)
-        finally:
-            await session.close()
-    else:
-        async with build_client(config, clock=clock, rng=rng) as client:
+        else:
+            client = await stack.enter_async_context(build_client(config, clock=clock, rng=rng))
             await start_client(client, config)
-            consumer = build_consumer(config, settings, handler, client, clock=clock, rng=rng)
-            await _Service(consumer, None, config.daemon.stop_timeout).run()
+            consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
+            await _Service(consumer, session, config.daemon.stop_timeout).run()
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
@@ -106,10 +121,40 @@ async def start_session(session: Session, config: Config) -> None:
 async def run_member(
     config: Config, settings: ConsumerSettings, handler: Handler, session: Session, *, clock: Clock, rng: Random
 ) -> None:
-    """Run a member on a started session until it leaves, under the process's signals."""
-    connector = partial(connect, settings=build_connection_settings(config))
-    consumer = GroupConsumer(settings, zk=session, connect=connector, handler=handler, clock=clock, rng=rng)
-    await _Service(consumer, session, config.daemon.stop_timeout).run()
+    """Run a member on a started session until it leaves, under the process's signals.
+
+    Raises GroupRefusedError where the dialects do not fit, ConfigError.
+    """
+    dialect = await _unless_signalled(find_dialect(config, session, clock))
+    if dialect is None:
+        return
+    async with AsyncExitStack() as stack:
+        backend: GroupBackend
+        if dialect is Dialect.V08:
+            client = await stack.enter_async_context(build_client(config, clock=clock, rng=rng))
+            backend = build_backend(config, client)
+        else:
+            backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
+        consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
+        await _Service(consumer, session, config.daemon.stop_timeout).run()
+
+
+async def _unless_signalled(work: Coroutine[Any, Any, _T]) -> _T | None:
+    """The result of `work`; None if a signal to stop came first."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+    return None if task.cancelled() else task.result()
 
 
 class _Service:
@@ -127,12 +172,12 @@ class _Service:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             await self._main_loop()
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             for timer in self._timers:
                 timer.cancel()

@@ -1,17 +1,27 @@
 """Which offsets were handled, and where they are stored (ring 1)."""
 
-from consumerd.offsets.errors import OffsetsUnavailableError
+from consumerd.offsets.choice import OffsetSettings, Storage, make_store
+from consumerd.offsets.dual_store import DualOffsetStore
+from consumerd.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.offsets.kafka_store import CommittedOffset, KafkaOffsetStore, Membership
-from consumerd.offsets.store import CommitResult, ZooKeeperOffsetStore
+from consumerd.offsets.no_store import NoOffsets
+from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.offsets.tracker import HandledPrefix, Range
 
 __all__ = [
     "CommitResult",
     "CommittedOffset",
+    "DualOffsetStore",
     "HandledPrefix",
     "KafkaOffsetStore",
     "Membership",
+    "NoOffsets",
+    "OffsetSettings",
+    "OffsetsHeldError",
     "OffsetsUnavailableError",
     "Range",
+    "Storage",
+    "UnclaimedZooKeeperOffsetStore",
     "ZooKeeperOffsetStore",
+    "make_store",
 ]

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError
+from typing import ClassVar
+
+from consumerd.errors import BrokerError, ExitCode
 
 
 class OffsetsUnavailableError(BrokerError):
     """Offsets could not be read or written just now; asking again later is safe and may help."""
+
+
+class OffsetsHeldError(BrokerError):
+    """Of two stores one refuses what the other takes: the group has members of another kind, too."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+
+    def __init__(self, group: str, partition: object, store: str) -> None:
+        super().__init__(
+            f"the offset of {partition} cannot be kept in {store} under group {group!r}: other members of a group of "
+            "this name own it there; stop them, give this group another name, or keep offsets in one store."
+        )

@@ -4,13 +4,16 @@ Strategy: one request for all partitions. A member of a group that the broker co
 with every commit, and the broker refuses those of a member that has been thrown out: then everything that was to be
 committed is lost, as with an owner node that is gone. Without a membership (fixed partitions, tools) there is nothing
 to fence by. What passes by itself (a coordinator that moves, loads, or is away) comes out as OffsetsUnavailableError.
+
+The version is the newest that both sides know, unless one is asked for. Version 0 is another place: any broker that has
+a ZooKeeper takes it, 0.8.1 too, and keeps the offsets there, in the nodes of old consumers.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from consumerd.client import BrokerRefusedError, error_of
 from consumerd.errors import BrokerError
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 FIRST_VERSION: Final = 1
 LAST_COMMIT_VERSION: Final = 9
 LAST_FETCH_VERSION: Final = 7
+#: OFFSET_FETCH that finds what was committed with a version of OFFSET_COMMIT that was asked for.
+_FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Answers that mean that somebody else has the partitions by now.
 THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 #: Answers that mean that another broker coordinates the group.
@@ -66,7 +71,11 @@ class CommittedOffset:
 
 
 class KafkaOffsetStore:
-    """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them."""
+    """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them.
+
+    `version`: of OFFSET_COMMIT; 0 keeps the offsets in ZooKeeper, by way of a broker, and knows neither coordinator nor
+    membership. Retention is of versions 2 to 4: brokers before 0.9 and after 2.0 decide by themselves.
+    """
 
     def __init__(
         self,
@@ -76,12 +85,16 @@ class KafkaOffsetStore:
         *,
         metadata: str | None = "",
         retention: float | None = None,
+        version: Literal[0, 1, 2] | None = None,
     ) -> None:
+        if version == 0 and membership is not None:
+            raise ValueError("version 0 of OFFSET_COMMIT says nothing of the member that commits")
         self._client = client
         self._group = group
         self._membership = membership
         self._metadata = metadata
         self._retention_ms = -1 if retention is None else int(retention * 1000)
+        self._version = version
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""
@@ -92,9 +105,10 @@ class KafkaOffsetStore:
         """As `load`, with the metadata; None for all that the group committed (since 0.10.2)."""
         topics: list[dict[str, Any]] | None = None
         channel = await self._channel()
-        version = channel.versions.pick(
-            OFFSET_FETCH, at_least=FIRST_VERSION if partitions is not None else 2, at_most=LAST_FETCH_VERSION
-        )
+        first, last = FIRST_VERSION if partitions is not None else 2, LAST_FETCH_VERSION
+        if self._version is not None and partitions is not None:
+            first = last = _FETCH_FOR[self._version]
+        version = channel.versions.pick(OFFSET_FETCH, at_least=first, at_most=last)
         if partitions is not None:
             by_topic: defaultdict[str, list[int]] = defaultdict(list)
             for partition in partitions:
@@ -131,7 +145,8 @@ class KafkaOffsetStore:
             entry = {"partition": partition.partition, "offset": offset, "metadata": self._metadata}
             by_topic[partition.topic].append(entry)
         channel = await self._channel()
-        version = channel.versions.pick(OFFSET_COMMIT, at_least=FIRST_VERSION, at_most=LAST_COMMIT_VERSION)
+        first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
+        version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         body = {
             "group_id": self._group,
             "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
@@ -156,6 +171,8 @@ class KafkaOffsetStore:
 
     async def _channel(self) -> Any:
         try:
+            if self._version == 0:
+                return await self._client.any_channel()
             return await self._client.node_channel(await self._client.coordinator(self._group))
         except BrokerRefusedError as error:
             if not error.retriable:
@@ -167,6 +184,8 @@ class KafkaOffsetStore:
 
     async def _ask(self, api: Any, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
         try:
+            if self._version == 0:
+                return await self._client.call_any(api, body, version=version)
             return await self._client.call_coordinator(self._group, api, body, version=version)
         except (ConnectError, ConnectionClosedError) as error:
             raise OffsetsUnavailableError(f"{what}: {error}") from error

@@ -5,7 +5,7 @@ caller claimed with. Then the offsets go out as multis of check(owner node) + se
 operations each, all in flight at once and bound to that session: when the session or an owner node is gone, ZooKeeper
 itself refuses. A refusal names one operation, and the multi is sent again after mending that one:
 
-    check(owner) failed           the partition is lost: leave it out
+    the guard's operation failed  the partition is lost: leave it out (or mend it: `consumerd.offsets.guards`)
     set(offset): no node          first commit of this partition: create instead, parents made before
     create(offset): node exists   somebody was faster: set instead
     anything else                 leave it out, send the rest, raise in the end
@@ -22,9 +22,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from consumerd.ports import Check, Create, SetData
+from consumerd.offsets.guards import Owned, Vacant, Verdict
+from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.registry.paths import offset_path, offsets_path
 from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, SessionChanged
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from consumerd.errors import ZooKeeperError
+    from consumerd.offsets.guards import Bracket, Guard
     from consumerd.partition import TopicPartition
     from consumerd.ports import NodeStat, Operation, ZooKeeper
 
@@ -54,12 +56,22 @@ class CommitResult(NamedTuple):
     lost: frozenset[TopicPartition]
 
 
-class ZooKeeperOffsetStore:
-    """Reads and writes the committed offsets of one group."""
+class _Step(NamedTuple):
+    """One operation of a multi."""
 
-    def __init__(self, zk: ZooKeeper, group: str) -> None:
+    partition: TopicPartition
+    operation: Operation
+    #: The guard's, or the write itself.
+    guards: bool
+
+
+class ZooKeeperOffsetStore:
+    """Reads and writes the committed offsets of one group. `guard`: by default that the partition was claimed."""
+
+    def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
         self._zk = zk
         self._group = group
+        self._guard = guard or Owned(zk, group)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The stored offsets; partitions without one are absent from the answer.
@@ -81,7 +93,7 @@ class ZooKeeperOffsetStore:
         rest = iter(sorted(positions.items()))
         chunks = []
         while some := dict(islice(rest, PARTITIONS_PER_MULTI)):
-            chunks.append(_Chunk(self._zk, self._group, some, session_id))
+            chunks.append(_Chunk(self._zk, self._group, self._guard, some, session_id))
         await _all_of([chunk.commit for chunk in chunks])
         self._require(session_id, if_lost=any(chunk.lost for chunk in chunks))
         for chunk in chunks:
@@ -108,15 +120,29 @@ class ZooKeeperOffsetStore:
             raise RegistryError(f"{error}; write the right one to {path}, or delete that node") from error
 
 
+class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
+    """For partitions that are ours by other means than an owner node; while somebody else has one, they are not."""
+
+    def __init__(self, zk: ZooKeeper, group: str) -> None:
+        super().__init__(zk, group, Vacant(zk, group))
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """As the other; `session_id` is of what the partitions rest on, and says nothing here."""
+        return await super().commit(positions, session_id=self._zk.session_id)
+
+
 class _Chunk:
     """The partitions of one multi, on their way to being committed, lost or refused."""
 
-    def __init__(self, zk: ZooKeeper, group: str, positions: dict[TopicPartition, int], session_id: int) -> None:
+    def __init__(
+        self, zk: ZooKeeper, group: str, guard: Guard, positions: dict[TopicPartition, int], session_id: int
+    ) -> None:
         self._zk = zk
         self._group = group
+        self._guard = guard
         self._positions = positions
         self._session_id = session_id
-        self._versions: dict[TopicPartition, int] = {}
+        self._brackets: dict[TopicPartition, Bracket] = {}
         self._create: set[TopicPartition] = set()
         self._tries: dict[TopicPartition, int] = dict.fromkeys(positions, 0)
         self.committed: frozenset[TopicPartition] = frozenset()
@@ -124,58 +150,64 @@ class _Chunk:
         self.refused: dict[TopicPartition, ZooKeeperError] = {}
 
     async def commit(self) -> None:
-        await self._look_at_owners()
-        while self._versions:
-            order = list(self._versions)
+        await self._ask_guard()
+        while self._brackets:
+            placed = [step for partition in self._brackets for step in self._steps(partition)]
             try:
-                await self._zk.multi(self._operations(order), session_id=self._session_id)
+                await self._zk.multi([step.operation for step in placed], session_id=self._session_id)
             except MultiFailed as failure:
-                await self._mend(order[failure.index // 2], failure)
+                await self._mend(placed[failure.index], failure.cause)
                 continue
-            self.committed = frozenset(order)
+            self.committed = frozenset(self._brackets)
             return
 
-    def _operations(self, order: list[TopicPartition]) -> list[Operation]:
-        operations: list[Operation] = []
-        for partition in order:
-            operations.append(Check(owner_path(self._group, partition), self._versions[partition]))
-            path, data = offset_path(self._group, partition), format_offset(self._positions[partition]).encode()
-            operations.append(Create(path, data) if partition in self._create else SetData(path, data))
-        return operations
+    def _steps(self, partition: TopicPartition) -> list[_Step]:
+        bracket = self._brackets[partition]
+        path, data = offset_path(self._group, partition), format_offset(self._positions[partition]).encode()
+        write = Create(path, data) if partition in self._create else SetData(path, data)
+        return [
+            *(_Step(partition, operation, guards=True) for operation in bracket.before),
+            _Step(partition, write, guards=False),
+            *(_Step(partition, operation, guards=True) for operation in bracket.after),
+        ]
 
-    async def _look_at_owners(self) -> None:
+    async def _ask_guard(self) -> None:
         partitions = list(self._positions)
-        stats = await _each_of(partitions, self._owner_stat)
-        for partition, stat in zip(partitions, stats, strict=True):
-            if stat is None or stat.ephemeral_owner != self._session_id:
+        brackets = await _each_of(partitions, lambda each: self._guard.bracket(each, self._session_id))
+        for partition, bracket in zip(partitions, brackets, strict=True):
+            if bracket is None:
                 self.lost.add(partition)
             else:
-                self._versions[partition] = stat.version
-
-    async def _owner_stat(self, partition: TopicPartition) -> NodeStat | None:
-        return await self._zk.exists(owner_path(self._group, partition))
+                self._brackets[partition] = bracket
 
     async def _offset_stat(self, partition: TopicPartition) -> NodeStat | None:
         return await self._zk.exists(offset_path(self._group, partition))
 
-    async def _mend(self, partition: TopicPartition, failure: MultiFailed) -> None:
-        if failure.index % 2 == 0:
-            self._drop(partition)
-            self.lost.add(partition)
-            return
+    async def _mend(self, failed: _Step, cause: ZooKeeperError) -> None:
+        partition = failed.partition
         self._tries[partition] += 1
-        if self._tries[partition] > PATIENCE:
-            self._refuse(partition, failure.cause)
-        elif isinstance(failure.cause, NodeExists):
+        if failed.guards:
+            await self._mend_guard(partition, cause)
+        elif self._tries[partition] > PATIENCE:
+            self._refuse(partition, cause)
+        elif isinstance(cause, NodeExists):
             self._create.discard(partition)
-        elif isinstance(failure.cause, NoNode):
+        elif isinstance(cause, NoNode):
             await self._prepare_creation(partition)
         else:
-            self._refuse(partition, failure.cause)
+            self._refuse(partition, cause)
+
+    async def _mend_guard(self, partition: TopicPartition, cause: ZooKeeperError) -> None:
+        verdict = await self._guard.mend(partition, cause)
+        if verdict is Verdict.LOST:
+            self._drop(partition)
+            self.lost.add(partition)
+        elif verdict is Verdict.REFUSED or self._tries[partition] > PATIENCE:
+            self._refuse(partition, cause)
 
     async def _prepare_creation(self, partition: TopicPartition) -> None:
         """Find all missing offset nodes of the chunk at once: a new group's first commit has nothing else."""
-        order = list(self._versions)
+        order = list(self._brackets)
         stats = await _each_of(order, self._offset_stat)
         missing = {each for each, stat in zip(order, stats, strict=True) if stat is None}
         await _each_of(
@@ -189,7 +221,7 @@ class _Chunk:
         self.refused[partition] = cause
 
     def _drop(self, partition: TopicPartition) -> None:
-        del self._versions[partition]
+        del self._brackets[partition]
         self._create.discard(partition)
 
 

@@ -1,0 +1,85 @@
+"""Which store keeps the offsets of a group: the one place that makes it, whoever coordinates.
+
+Strategy: what is asked for is a name; what there is to build it from (a session, a client, a membership, whether
+partitions are claimed in ZooKeeper) comes from the consumer. Of two stores the one that knows the group's members goes
+first: ZooKeeper where partitions are claimed there, Kafka everywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from consumerd.offsets.dual_store import DualOffsetStore
+from consumerd.offsets.kafka_store import KafkaOffsetStore
+from consumerd.offsets.no_store import NoOffsets
+from consumerd.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+    from consumerd.offsets.dual_store import Store
+    from consumerd.offsets.kafka_store import Membership
+    from consumerd.ports import ZooKeeper
+
+Storage = Literal["zookeeper", "kafka", "both", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSettings:
+    """Where offsets are kept. `metadata`, `retention` (seconds) and `version` are of those in Kafka; see there."""
+
+    storage: Storage = "kafka"
+    metadata: str = ""
+    retention: float | None = None
+    version: Literal[0, 1, 2] | None = None
+
+    @property
+    def in_zookeeper(self) -> bool:
+        """Whether a session is needed."""
+        return self.storage in ("zookeeper", "both")
+
+    @property
+    def in_kafka(self) -> bool:
+        """Whether a client of brokers is needed."""
+        return self.storage in ("kafka", "both")
+
+
+def make_store(
+    settings: OffsetSettings,
+    group: str,
+    *,
+    client: ClusterClient | None = None,
+    zk: ZooKeeper | None = None,
+    membership: Membership | None = None,
+    claimed: bool = False,
+) -> Store:
+    """The store of `group`. `client` and `zk` are needed as `settings` say; `membership`: where a broker coordinates.
+
+    `claimed`: the group's members claim their partitions in ZooKeeper.
+    """
+    if settings.storage == "none":
+        return NoOffsets()
+    in_zookeeper: Store | None = None
+    in_kafka: Store | None = None
+    if settings.in_zookeeper:
+        if zk is None:
+            raise ValueError("offsets in ZooKeeper need a session")
+        in_zookeeper = ZooKeeperOffsetStore(zk, group) if claimed else UnclaimedZooKeeperOffsetStore(zk, group)
+    if settings.in_kafka:
+        if client is None:
+            raise ValueError("offsets in Kafka need a client")
+        in_kafka = KafkaOffsetStore(
+            client,
+            group,
+            membership,
+            metadata=settings.metadata,
+            retention=settings.retention,
+            version=settings.version,
+        )
+    if in_zookeeper is not None and in_kafka is not None:
+        if claimed:
+            return DualOffsetStore(group, in_zookeeper, in_kafka, "Kafka")
+        return DualOffsetStore(group, in_kafka, in_zookeeper, "ZooKeeper")
+    store = in_zookeeper or in_kafka
+    assert store is not None  # one of the two, by the names that there are
+    return store

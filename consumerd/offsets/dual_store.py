@@ -1,0 +1,77 @@
+"""Offsets in two stores at once: while a group moves from one to the other, and the way back stays open.
+
+Strategy: what old consumers do with `dual.commit.enabled`, made to hold under failures.
+
+    load    both are asked, and the larger offset wins; one that cannot be asked makes the load wait
+    commit  the store that knows whose a partition is goes first; only what it took goes to the other
+
+So the first store fences for both: what a member wrote that had lost its partition never gets as far as the second.
+The second may lag behind, by a commit that failed or was cut off, and what either holds was handled. A commit counts
+once both have it; one that got half way is repeated whole. A write to the second that was under way while the partition
+went to somebody else may set that store back: the larger offset wins, and the next commit mends it. A second store that
+refuses knows of members of another kind, which the first cannot see: that stops the member (OffsetsHeldError).
+
+To set a group back, set it back in both stores: the one that was forgotten wins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from consumerd.offsets.errors import OffsetsHeldError
+from consumerd.offsets.store import CommitResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.partition import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class Store(Protocol):
+    """Either of the two."""
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
+
+
+class DualOffsetStore:
+    """Two stores of one group. `guarding` is the one that refuses whoever has lost a partition.
+
+    `name`: what the other one is, for sentences.
+    """
+
+    def __init__(self, group: str, guarding: Store, following: Store, name: str) -> None:
+        self._group = group
+        self._name = name
+        self._guarding = guarding
+        self._following = following
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The larger offset of each; partitions that neither has are absent. Raises what either store raises."""
+        wanted = list(partitions)
+        guarding = await self._guarding.load(wanted)
+        following = await self._following.load(wanted)
+        for partition in guarding.keys() & following.keys():
+            if guarding[partition] != following[partition]:
+                offsets = sorted((guarding[partition], following[partition]))
+                log.info("stored_offsets_differ", partition=str(partition), offsets=offsets)
+        return {
+            partition: max(store[partition] for store in (guarding, following) if partition in store)
+            for partition in guarding.keys() | following.keys()
+        }
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """Store the positions in both. Raises OffsetsHeldError, and what either raises; committing again is safe."""
+        taken = await self._guarding.commit(positions, session_id=session_id)
+        if not taken.committed:
+            return taken
+        rest = {partition: positions[partition] for partition in taken.committed}
+        followed = await self._following.commit(rest, session_id=session_id)
+        if followed.lost:
+            raise OffsetsHeldError(self._group, min(followed.lost), self._name)
+        return CommitResult(followed.committed, taken.lost)

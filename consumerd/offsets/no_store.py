@@ -1,0 +1,24 @@
+"""No store: the handler knows how far it is, or nobody needs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.offsets.store import CommitResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.partition import TopicPartition
+
+
+class NoOffsets:
+    """Keeps nothing, and says that all is well."""
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """None has an offset."""
+        return {}
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """All is well."""
+        return CommitResult(frozenset(positions), frozenset())
