@@ -82,6 +82,11 @@ class LogicalProducer:
         finally:
             await self._end()
 
+    async def abort(self) -> None:
+        """End at once: nothing more is sent, and what is not settled fails. What is on the wire may still arrive."""
+        self._closed = True
+        await self._end()
+
     async def _end(self) -> None:
         running = self._running
         if running is not None:
@@ -101,8 +106,7 @@ class LogicalProducer:
         if error is None:
             await self.close()
         else:
-            self._closed = True
-            await self._end()
+            await self.abort()
 
     async def flush(self) -> None:
         """Send at once, and return when everything that was given before is settled, one way or the other."""

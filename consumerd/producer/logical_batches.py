@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Batch:
                 self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
             )  # fmt: skip
+        if self.headers:
+            raise EncodeError("brokers before 0.11 keep no headers: send the messages without, or to newer brokers")
         timestamps = self.timestamps if magic else -1
         return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=timestamps)
 
