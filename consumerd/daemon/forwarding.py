@@ -1,0 +1,167 @@
+"""The handler `forward` from its options, as `[handler.options]` and the mirror's command line have them.
+
+Strategy: the one place that knows both the options' names and the settings of `consumerd.forward`. Options are plain
+values, as TOML has them; whatever is wrong with them is a ValueError with one sentence, of which loading makes an error
+of the handler's.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from consumerd.daemon.build_kafka import build_bootstrap, build_client_of, build_mechanism
+from consumerd.daemon.config_servers import KafkaSection
+from consumerd.errors import ConfigError
+from consumerd.forward import (
+    BrokerMajor,
+    ForwardHandler,
+    ForwardSettings,
+    Naming,
+    Placing,
+    Resume,
+    key_extractor,
+)
+from consumerd.net import ConnectionSettings
+from consumerd.wire.v08.records import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.forward import SourcePlaces
+    from consumerd.ports import Clock
+
+_CODECS = {codec.name.lower(): codec for codec in Codec}
+
+
+def forward(
+    *,
+    bootstrap: Sequence[str],
+    client_id: str = "consumerd-forward",
+    tls: Mapping[str, Any] | None = None,
+    sasl: Mapping[str, Any] | None = None,
+    topic: str = "{topic}",
+    topics: Mapping[str, str] | None = None,
+    placing: str | None = None,
+    partitions_per_broker: int = 1,
+    key: Mapping[str, Any] | None = None,
+    key_missing: str = "null",
+    headers: bool = True,
+    source: str | None = None,
+    timestamp: str = "source",
+    codec: str = "none",
+    max_message_bytes: int = 1_000_000,
+    chunk_bytes: int = 512 * 1024,
+    idempotent: bool | None = None,
+    resume: str = "committed",
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    delivery_timeout: float = 120.0,
+    request_timeout: float = 30.0,
+) -> ForwardHandler:
+    """The handler, not started; docs/handlers.md says what each option means. Raises ValueError, ConfigError."""
+    _check_numbers(
+        partitions_per_broker=partitions_per_broker,
+        max_message_bytes=max_message_bytes,
+        chunk_bytes=chunk_bytes,
+        partitions=partitions,
+        replication_factor=replication_factor,
+    )
+    _check_seconds(delivery_timeout=delivery_timeout, request_timeout=request_timeout)
+    _check_flags(headers=headers, idempotent=idempotent)
+    if source is not None and (not isinstance(source, str) or not source):
+        raise ValueError(f"source = {source!r} is no name")
+    if codec not in _CODECS:
+        raise ValueError(f"codec = {codec!r} does not exist; there is {', '.join(_CODECS)}")
+    if key is not None and not isinstance(key, dict):
+        raise ValueError('key is a table such as { json = "user.id" }')
+    settings = ForwardSettings(
+        placing=Placing.KEEP if placing is None and key is None else _choice(Placing, "placing", placing or "key"),
+        key=None if key is None else key_extractor(key),
+        key_required=_one_of("key_missing", key_missing, "null", "fail") == "fail",
+        headers=headers,
+        cluster=source,
+        codec=_CODECS[codec],
+        keep_timestamps=_one_of("timestamp", timestamp, "source", "now") == "source",
+        max_message_bytes=max_message_bytes,
+        chunk_bytes=chunk_bytes,
+        idempotent=idempotent,
+        resume=_choice(Resume, "resume", resume),
+        partitions=partitions,
+        replication_factor=replication_factor,
+        delivery_timeout=float(delivery_timeout),
+    )
+    return make_forward_handler(
+        kafka_section(bootstrap, client_id=client_id, tls=tls, sasl=sasl),
+        Naming(topic, topics),
+        BrokerMajor(partitions_per_broker),
+        settings,
+        request_timeout=float(request_timeout),
+    )
+
+
+def make_forward_handler(
+    section: KafkaSection, naming: Naming, places: SourcePlaces, settings: ForwardSettings, *, request_timeout: float
+) -> ForwardHandler:
+    """The handler for a cluster. Raises ConfigError for what is wrong with `section`."""
+    build_bootstrap(section)
+    if section.sasl is not None:
+        build_mechanism(section.sasl)
+    return ForwardHandler(target_client(section, request_timeout), naming, places, settings, rng=SystemRandom())
+
+
+def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:
+    """What makes a client of the cluster, once there is a clock."""
+    connection = ConnectionSettings(request_timeout=request_timeout)
+
+    def make(clock: Clock, rng: Random) -> ClusterClient:
+        return build_client_of(section, connection, clock=clock, rng=rng)
+
+    return make
+
+
+def kafka_section(bootstrap: Sequence[str], **keys: Any) -> KafkaSection:
+    """A `[kafka]` table out of options. Raises ConfigError."""
+    if isinstance(bootstrap, str):
+        bootstrap = [bootstrap]
+    try:
+        return KafkaSection(bootstrap=tuple(bootstrap), **{name: value for name, value in keys.items() if value})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from error
+
+
+def _choice(kinds: type[Any], name: str, value: str) -> Any:
+    try:
+        return kinds(value)
+    except ValueError:
+        there = ", ".join(kind.value for kind in kinds)
+        raise ValueError(f"{name} = {value!r} does not exist; there is {there}") from None
+
+
+def _one_of(name: str, value: str, *there: str) -> str:
+    if value not in there:
+        raise ValueError(f"{name} = {value!r} does not exist; there is {', '.join(there)}")
+    return value
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} = {value!r} is no positive number")
+
+
+def _check_seconds(**seconds: float) -> None:
+    for name, value in seconds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ValueError(f"{name} = {value!r} is no positive number of seconds")
+
+
+def _check_flags(**flags: bool | None) -> None:
+    for name, value in flags.items():
+        if value is not None and type(value) is not bool:
+            raise ValueError(f"{name} = {value!r} is neither true nor false")

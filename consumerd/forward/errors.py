@@ -1,0 +1,65 @@
+"""What can go wrong on the way to the target, and which of it no repetition can mend."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumerd.client import AuthenticationError, BrokerRefusedError, RequestTooLargeError, UnsupportedApiError
+from consumerd.errors import HandlerFailedError
+from consumerd.producer import MessageSizeTooLargeError
+from consumerd.producer.logical_delivery import DeliveryError
+from consumerd.wire.v08.error_codes import ErrorCode
+
+
+class NoHeadersError(HandlerFailedError):
+    """The target cannot hold headers, and they were asked for."""
+
+
+class OtherLogError(HandlerFailedError):
+    """The source's log is not the one that the target's messages came from."""
+
+
+#: The target found more in one request than it takes; with fewer messages it may.
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+#: What stays as it is until somebody changes the target's or our configuration.
+_FINAL_CODES: Final = frozenset(
+    {
+        "MESSAGE_TOO_LARGE",
+        "INVALID_TOPIC_EXCEPTION",
+        "RECORD_LIST_TOO_LARGE",
+        "INVALID_REQUIRED_ACKS",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "INVALID_TIMESTAMP",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "ILLEGAL_SASL_STATE",
+        "INVALID_PARTITIONS",
+        "INVALID_REPLICATION_FACTOR",
+        "INVALID_CONFIG",
+        "INVALID_REQUEST",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "POLICY_VIOLATION",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNSUPPORTED_COMPRESSION_TYPE",
+        "INVALID_RECORD",
+    }
+)
+_FINAL_ERRORS: Final = (
+    AuthenticationError,
+    DeliveryError,
+    MessageSizeTooLargeError,
+    RequestTooLargeError,
+    UnsupportedApiError,
+)
+
+
+def is_too_large(error: Exception) -> bool:
+    """Whether fewer messages at once may do."""
+    return isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE
+
+
+def is_hopeless(error: Exception) -> bool:
+    """Whether the same can be tried for ever without success."""
+    return isinstance(error, _FINAL_ERRORS) or (
+        isinstance(error, BrokerRefusedError) and error.info.name in _FINAL_CODES
+    )

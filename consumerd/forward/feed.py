@@ -1,0 +1,226 @@
+"""One source partition's way to the target: chunk by chunk, each acknowledged before the next one goes.
+
+Strategy: a feed has a producer of its own, so that it ends alone when something fails or is cancelled, and nothing of
+it is sent any more behind anybody's back. A chunk is one batch for each partition of the target that it has messages
+for. Chunk after chunk means that a failed one has no successor on the target: what is there is always the beginning of
+what was handed over, perhaps with a part that comes again. A chunk that the target finds too large is halved, down to
+a single message.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.errors import HandlerFailedError
+from consumerd.forward.errors import OtherLogError, is_too_large
+from consumerd.forward.identity import SourceMark
+from consumerd.forward.settings import Placing
+from consumerd.partition import NO_BROKER
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_batches import message_size
+from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.forward.identity import SourceIdentity
+    from consumerd.forward.settings import ForwardSettings
+    from consumerd.handlers import Batch
+    from consumerd.handlers.messages import Message
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+    from consumerd.wire.v08.records import Headers
+
+log = structlog.get_logger(__name__)
+
+#: Longer than any chunk takes to be filled: chunks are sent when they are complete, not before.
+_LINGER = 3600.0
+#: What a batch takes beside its messages.
+_BATCH_OVERHEAD = 61
+
+
+class _Outgoing(NamedTuple):
+    """A message as it will be sent."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    timestamp: int | None
+    headers: Headers
+    size: int
+
+
+class Feed:
+    """Sends batches of `source` to `topic`, which has `count` partitions; `place` is that of the source partition."""
+
+    def __init__(
+        self,
+        source: TopicPartition,
+        topic: str,
+        place: int,
+        settings: ForwardSettings,
+        client: ClusterClient,
+        *,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.source = source
+        self.topic = topic
+        self.place = place
+        self._settings = settings
+        self._chunk_bytes = settings.chunk_bytes
+        self._mark = SourceMark(source, settings.cluster) if settings.headers else None
+        #: Messages that the target has acknowledged.
+        self.sent = 0
+        #: What the target has already: messages up to this one are left out.
+        self.known: SourceIdentity | None = None
+        room = settings.chunk_bytes + settings.max_message_bytes
+        self._producer = LogicalProducer(
+            client,
+            LogicalProducerSettings(
+                codec=settings.codec,
+                batch_bytes=2 * room,
+                buffer_bytes=4 * room,
+                linger=_LINGER,
+                delivery_timeout=settings.delivery_timeout,
+                idempotent=settings.idempotent,
+                create_topics=False,
+            ),
+            clock=clock,
+            rng=rng,
+        )
+
+    async def open(self) -> None:
+        """Begin."""
+        await self._producer.start()
+
+    async def abort(self) -> None:
+        """End at once: what was not acknowledged is not sent any more."""
+        await self._producer.abort()
+
+    async def forward(self, batch: Batch) -> None:
+        """Send what is left of `batch`, marking it as it is acknowledged.
+
+        Raises HandlerFailedError, and what the producer raises.
+        """
+        batch.mark(batch.handled)
+        messages = islice(batch.messages(), batch.handled, None)
+        if (skipped := self._known_in(batch)) > batch.handled:
+            log.info("forwarded_before", partition=str(self.source), messages=skipped - batch.handled)
+            next(islice(messages, skipped - batch.handled, skipped - batch.handled), None)
+            batch.mark(skipped)
+        for chunk in self._chunks(messages):
+            await self._send(chunk, batch)
+
+    def _known_in(self, batch: Batch) -> int:
+        """How many messages from the front of the batch the target has already.
+
+        Raises OtherLogError where the last of them is not the one that the target has.
+        """
+        known, self.known = self.known, None
+        if known is None or not batch.start_offset <= known.offset < batch.next_offset:
+            return 0
+        count, same = 0, self.source.broker == NO_BROKER  # where compaction may have taken the message away
+        for message in batch.messages():
+            place = message.offset, message.index
+            if place > known.place:
+                break
+            count += 1
+            if place == known.place:
+                payload: bytes | None = message.payload
+                same = known.crc == (None if payload is None else crc32(payload))
+        if not same:
+            raise OtherLogError(
+                f"the message at offset {known.offset} of {self.source} is not the one that the target has as its "
+                "last: the source's log was made anew; forward it to another topic, or with another name of the source."
+            )
+        return count
+
+    def _chunks(self, messages: Iterator[Message]) -> Iterator[list[_Outgoing]]:
+        """What is sent together: at most `chunk_bytes`, at least one message."""
+        chunk: list[_Outgoing] = []
+        size = 0
+        for message in messages:
+            outgoing = self._outgoing(message)
+            if chunk and size + outgoing.size > self._chunk_bytes:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(outgoing)
+            size += outgoing.size
+        if chunk:
+            yield chunk
+
+    def _outgoing(self, message: Message) -> _Outgoing:
+        settings = self._settings
+        payload: bytes | None = message.payload
+        key = message.key
+        if key is None and settings.key is not None and payload is not None:
+            key = settings.key(payload)
+        if key is None and settings.key_required:
+            raise HandlerFailedError(f'{_where(message)} has no key, and key_missing is "fail".')
+        headers = message.headers
+        if self._mark is not None:
+            headers = (*headers, *self._mark.headers(message.offset, message.index, payload))
+        else:
+            headers = ()
+        size = message_size(key, payload, headers) + _BATCH_OVERHEAD
+        if size > settings.max_message_bytes:
+            raise HandlerFailedError(
+                f"{_where(message)} takes {size} bytes with its headers, and max_message_bytes is "
+                f"{settings.max_message_bytes}: give it the target's message.max.bytes, and the topic a larger "
+                "max.message.bytes if need be."
+            )
+        timestamp = message.timestamp if settings.keep_timestamps and message.timestamp >= 0 else None
+        return _Outgoing(payload, key, self._partition(key), timestamp, headers, size)
+
+    def _partition(self, key: bytes | None) -> int | None:
+        """None leaves it to the producer."""
+        placing = self._settings.placing
+        if placing is Placing.ANY or (placing is Placing.KEY and key is not None):
+            return None
+        return self.place
+
+    async def _send(self, chunk: list[_Outgoing], batch: Batch) -> None:
+        """Return when the target has all of `chunk`, and `batch` knows."""
+        pending = [chunk]
+        while pending:
+            part = pending.pop()
+            try:
+                await self._deliver(part)
+            except Exception as error:
+                if not is_too_large(error) or len(part) == 1:
+                    raise
+                half = (len(part) + 1) // 2
+                self._chunk_bytes = max(1, sum(each.size for each in part) // 2)
+                log.info("chunk_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=str(error))
+                pending += [part[half:], part[:half]]
+                continue
+            batch.mark(batch.handled + len(part))
+            self.sent += len(part)
+
+    async def _deliver(self, chunk: list[_Outgoing]) -> None:
+        send = self._producer.send
+        deliveries = [
+            await send(
+                self.topic,
+                each.value,
+                key=each.key,
+                partition=each.partition,
+                timestamp=each.timestamp,
+                headers=each.headers,
+            )
+            for each in chunk
+        ]
+        await self._producer.flush()
+        for delivery in deliveries:
+            await delivery
+
+
+def _where(message: Message) -> str:
+    return f"the message at offset {message.offset} (index {message.index}) of {message.partition}"

@@ -1,0 +1,153 @@
+"""The handler `forward`: each batch goes to a cluster of 0.8 or later, and returns acknowledged by all its replicas.
+
+Strategy: nothing is kept here but how far the target is. A batch is handed over again until the target has taken it, so
+what is committed on the source is on the target, and what is not may be there twice: at least once. With
+`Resume.TARGET` a partition that is begun, or whose feed has failed, is looked up on the target first, and goes on after
+the last message there: then nothing is there twice, as long as one process at a time has the partition, and what a
+killed one had sent is appended before the next one looks.
+
+What no repetition can mend is the handler's last word at once: a message that is too large, a topic that may not be
+called so or written to, a cluster that is too old for what is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.errors import BrokerError, HandlerFailedError
+from consumerd.forward.errors import is_hopeless
+from consumerd.forward.feed import Feed
+from consumerd.forward.resuming import last_forwarded
+from consumerd.forward.settings import Resume
+from consumerd.forward.target_log import TargetLog
+from consumerd.forward.topics import TargetTopics
+from consumerd.handlers import Handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.forward.places import Naming, SourcePlaces
+    from consumerd.forward.settings import ForwardSettings
+    from consumerd.handlers import Batch, HandlerContext
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class _Target(NamedTuple):
+    """The target, once the handler is started."""
+
+    client: ClusterClient
+    topics: TargetTopics
+    log: TargetLog
+    clock: Clock
+
+
+class ForwardHandler(Handler):
+    """Forwards to the cluster that `make_client` gives a client of, which it owns and closes."""
+
+    def __init__(
+        self,
+        make_client: Callable[[Clock, Random], ClusterClient],
+        naming: Naming,
+        places: SourcePlaces,
+        settings: ForwardSettings,
+        *,
+        rng: Random,
+    ) -> None:
+        self._make_client = make_client
+        self._naming = naming
+        self._places = places
+        self._settings = settings
+        self._rng = rng
+        self._target: _Target | None = None
+        self._feeds: dict[TopicPartition, Feed] = {}
+        self._sent_before = 0
+
+    @property
+    def sent(self) -> int:
+        """Messages that the target has acknowledged."""
+        return self._sent_before + sum(feed.sent for feed in self._feeds.values())
+
+    async def start(self, context: HandlerContext) -> None:
+        """Find the target. Raises HandlerFailedError where it cannot be reached or cannot hold what is to be there."""
+        client = self._make_client(context.clock, self._rng)
+        topics = TargetTopics(
+            client, partitions=self._settings.partitions, replication_factor=self._settings.replication_factor
+        )
+        self._target = _Target(client, topics, TargetLog(client), context.clock)
+        try:
+            await client.retrying("find the target", client.refresh)
+            if self._settings.headers:
+                await topics.require_headers()
+        except BrokerError as error:
+            raise HandlerFailedError(f"nothing can be forwarded: {error}") from error
+
+    async def stop(self) -> None:
+        """Close the producers and the client."""
+        for partition in list(self._feeds):
+            await self._close(partition)
+        if self._target is not None:
+            await self._target.client.close()
+        log.info("forward_ended", sent=self.sent)
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """With `Resume.TARGET`, where the last message of the partition that the target has begins; else None.
+
+        Raises as `handle`.
+        """
+        await self._close(partition)
+        if self._settings.resume is not Resume.TARGET:
+            return None
+        try:
+            feed = await self._opened(partition)
+        except Exception as error:
+            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded")
+            raise
+        known = feed.known
+        log.info("forward_position", partition=str(partition), target=feed.topic, position=known and known.offset)
+        return None if known is None else known.offset
+
+    async def handle(self, batch: Batch) -> None:
+        """Return when the target has all of `batch`. Raises HandlerFailedError for what cannot be mended."""
+        partition = batch.partition
+        try:
+            feed = self._feeds.get(partition) or await self._opened(partition)
+            await feed.forward(batch)
+        except BaseException as error:
+            await self._close(partition)
+            at = batch.prefix(batch.handled)
+            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded from {at} on")
+            raise
+
+    @staticmethod
+    def _give_up_if_hopeless(error: BaseException, what: str) -> None:
+        if isinstance(error, Exception) and is_hopeless(error):
+            raise HandlerFailedError(f"{what}: {error}") from error
+
+    async def _close(self, partition: TopicPartition) -> None:
+        feed = self._feeds.pop(partition, None)
+        if feed is not None:
+            self._sent_before += feed.sent
+            await feed.abort()
+
+    async def _opened(self, partition: TopicPartition) -> Feed:
+        """A fresh feed, which knows what the target has if that is asked for."""
+        target, settings = self._target, self._settings
+        assert target is not None  # the handler is started
+        try:
+            topic = self._naming.target(partition.topic)
+        except ValueError as error:
+            raise HandlerFailedError(f"{partition} cannot be forwarded: {error}.") from error
+        place = await self._places.number(partition) % await target.topics.count(topic)
+        feed = Feed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
+        if settings.resume is Resume.TARGET:
+            feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
+        await feed.open()
+        self._feeds[partition] = feed
+        return feed

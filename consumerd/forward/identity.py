@@ -1,0 +1,99 @@
+"""Who a forwarded message was: its old identity and checksum as record headers, written and read.
+
+Strategy: one header for each part, all with the prefix `consumerd.source.`, their values in ASCII so that every tool
+shows them: topic, broker, partition, offset (of the outermost message), index (of the leaf in a compressed one), crc
+(CRC-32 of the payload, 8 hex digits, as the old log had it; none for a null payload). Partitions of 0.8 and later have
+no broker, and no header for it. `cluster` is there where the forwarder was given a name for the source.
+
+Headers that the message had already stay in front. A message that was forwarded more than once has several identities:
+the last of each name is that of the last way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.records import Headers
+
+#: What the names of our headers begin with.
+PREFIX: Final = "consumerd.source."
+_CLUSTER, _TOPIC, _BROKER = PREFIX + "cluster", PREFIX + "topic", PREFIX + "broker"
+_PARTITION, _OFFSET = PREFIX + "partition", PREFIX + "offset"
+_INDEX, _CRC = PREFIX + "index", PREFIX + "crc"
+_INT64: Final = 1 << 63
+_DIGITS: Final = 19
+
+
+class SourceIdentity(NamedTuple):
+    """What the headers say. `crc`: of the payload as it was, None for one that was null. `cluster`: None if unnamed."""
+
+    partition: TopicPartition
+    offset: int
+    index: int  # type: ignore[assignment]  # the word of the protocol
+    crc: int | None
+    cluster: str | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Offset and index: grows from message to message of a partition."""
+        return self.offset, self.index
+
+    def __str__(self) -> str:
+        return f"{self.partition} offset {self.offset} index {self.index}"
+
+
+class SourceMark:
+    """Makes the headers of one source partition's messages."""
+
+    def __init__(self, partition: TopicPartition, cluster: str | None = None) -> None:
+        same: list[tuple[str, bytes | None]] = [] if cluster is None else [(_CLUSTER, cluster.encode())]
+        same.append((_TOPIC, partition.topic.encode()))
+        if partition.broker != NO_BROKER:
+            same.append((_BROKER, b"%d" % partition.broker))
+        same.append((_PARTITION, b"%d" % partition.partition))
+        self._same = tuple(same)
+
+    def headers(self, offset: int, index: int, payload: bytes | None) -> Headers:
+        """Those of one message."""
+        here: Headers = (*self._same, (_OFFSET, b"%d" % offset), (_INDEX, b"%d" % index))
+        return here if payload is None else (*here, (_CRC, b"%08x" % crc32(payload)))
+
+
+def read_identity(headers: Headers) -> SourceIdentity | None:
+    """The identity that headers tell; None where they tell none, or something that cannot be."""
+    found = {name: value for name, value in headers if name.startswith(PREFIX)}  # the last of a name
+    if not found:
+        return None
+    try:
+        topic, cluster = found[_TOPIC], found.get(_CLUSTER)
+        if topic is None or not topic:
+            return None
+        broker = _number(found[_BROKER]) if _BROKER in found else NO_BROKER
+        partition = TopicPartition(topic.decode(), broker, _number(found[_PARTITION]))
+        crc = _checksum(found[_CRC]) if _CRC in found else None
+        name = None if cluster is None else cluster.decode()
+        return SourceIdentity(partition, _number(found[_OFFSET]), _number(found[_INDEX]), crc, name)
+    except (KeyError, ValueError):  # a UnicodeDecodeError is one
+        return None
+
+
+def _number(value: bytes | None) -> int:
+    if value is None or len(value) > _DIGITS or not value.isdigit():
+        raise ValueError(value)
+    number = int(value)
+    if number >= _INT64:
+        raise ValueError(value)
+    return number
+
+
+_HEX: Final = frozenset(b"0123456789abcdef")
+
+
+def _checksum(value: bytes | None) -> int:
+    if value is None or len(value) != len("00000000") or not _HEX.issuperset(value):
+        raise ValueError(value)
+    return int(value, 16)

@@ -1,0 +1,75 @@
+"""Where messages go: the name of the target's topic, and the number that a source partition stands for.
+
+Strategy: with the placing `keep`, all messages of a source partition go to partition (its number mod n) of the target,
+which keeps their order. A partition of 0.8 or later has a number; of 0.7 it has a broker and a number, which become
+one: broker * partitions per broker + partition. With as many partitions on the target as the source has in all,
+clusters whose brokers are numbered from 0 are forwarded one to one. When n changes, places change: order holds within
+what came before, and within what comes after.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Protocol
+
+from consumerd.partition import NO_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.partition import TopicPartition
+
+#: What the brokers of 0.8 and later allow.
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_FIELD: Final = "{topic}"
+
+
+class Naming:
+    """The target's topic for each of the source: that of `table`, else `template` with `{topic}` replaced.
+
+    Raises ValueError for names that no broker would take.
+    """
+
+    def __init__(self, template: str = _FIELD, table: Mapping[str, str] | None = None) -> None:
+        self._template = template
+        self._table = dict(table or {})
+        if not is_topic(template.replace(_FIELD, "t")):
+            raise ValueError(f"topic = {template!r} makes no names of topics; {_FIELD} stands for the source's")
+        for source, target in self._table.items():
+            if not isinstance(target, str) or not is_topic(target):
+                raise ValueError(f"topics.{source} = {target!r} is no name of a topic")
+
+    def target(self, topic: str) -> str:
+        """Raises ValueError where what comes out is no name that brokers allow."""
+        name = self._table.get(topic) or self._template.replace(_FIELD, topic)
+        if not is_topic(name):
+            raise ValueError(
+                f"the target's topic would be {name!r}, which brokers do not allow; give it a name in `topics`"
+            )
+        return name
+
+
+def is_topic(name: str) -> bool:
+    """Whether brokers of 0.8 and later take this name."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
+class SourcePlaces(Protocol):
+    """The number that a source partition stands for."""
+
+    async def number(self, partition: TopicPartition) -> int:
+        """0 or more, always the same for a partition. Raises BrokerError, ZooKeeperError while it is not known."""
+        ...
+
+
+class BrokerMajor:
+    """broker * `per_broker` + partition, with one `per_broker` for all topics and brokers."""
+
+    def __init__(self, per_broker: int = 1) -> None:
+        self._per_broker = per_broker
+
+    async def number(self, partition: TopicPartition) -> int:
+        """At once."""
+        if partition.broker == NO_BROKER:
+            return partition.partition
+        return partition.broker * self._per_broker + partition.partition

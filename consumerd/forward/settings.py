@@ -1,0 +1,80 @@
+"""Settings of forwarding, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from consumerd.wire.v08.records import Codec
+
+if TYPE_CHECKING:
+    from consumerd.forward.keys import KeyExtractor
+
+KIB = 1024
+
+
+class Placing(StrEnum):
+    """Which partition of the target a message goes to."""
+
+    #: That of its source partition: order is kept.
+    KEEP = "keep"
+    #: That of its key, as the JVM's producers choose it: order is kept for each key. Without a key as KEEP.
+    KEY = "key"
+    #: Any: spreads best, keeps no order.
+    ANY = "any"
+
+
+class Resume(StrEnum):
+    """Who says where to go on with a partition."""
+
+    #: The group's committed offset: what came after it is forwarded again.
+    COMMITTED = "committed"
+    #: The last message of the partition that the target has.
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSettings:
+    """Sizes in bytes, times in seconds. Raises ValueError for what does not go together."""
+
+    placing: Placing = Placing.KEEP
+    #: Takes keys out of the payloads of messages that have none.
+    key: KeyExtractor | None = None
+    #: Whether a message without a key stops the daemon, rather than going without one.
+    key_required: bool = False
+    #: Write the old identity into headers.
+    headers: bool = True
+    #: A name of the source for the headers.
+    cluster: str | None = None
+    codec: Codec = Codec.NONE
+    #: Keep the timestamps that messages have, rather than giving them the present one.
+    keep_timestamps: bool = True
+    #: The largest message, its key, headers and a few bytes more included: the target's message.max.bytes.
+    max_message_bytes: int = 1_000_000
+    #: So much is sent at once, for one source partition.
+    chunk_bytes: int = 512 * KIB
+    #: Have the brokers recognise a chunk that is sent again. None: where they can.
+    idempotent: bool | None = None
+    resume: Resume = Resume.COMMITTED
+    #: Partitions and replicas of topics that are created. Without the first none is; without the other the brokers'
+    #: default counts, where they have one (2.4 and later).
+    partitions: int | None = None
+    replication_factor: int | None = None
+    #: Seconds for the target to take a chunk before forwarding it counts as failed.
+    delivery_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.resume is Resume.TARGET and not self.headers:
+            raise ValueError('resume = "target" needs headers = true: they say what the target has')
+        if self.resume is Resume.TARGET and self.placing is not Placing.KEEP:
+            raise ValueError(
+                'resume = "target" needs placing = "keep": elsewhere the last message of a source partition '
+                "does not say that those before it arrived"
+            )
+        if self.max_message_bytes < 1 or self.chunk_bytes < 1:
+            raise ValueError("sizes must be positive")
+        for name in ("partitions", "replication_factor"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} = {value} is not positive")

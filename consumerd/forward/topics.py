@@ -1,0 +1,119 @@
+"""The target's topics: how many partitions they have, and making those that are missing.
+
+Strategy: a topic is looked up before a feed's first message; one that is missing is created if a number of partitions
+was given. Somebody else may be faster, which is as good. That the target can hold headers is looked at before the first
+message, too, so that a target that is too old is known at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from consumerd.client import error_of
+from consumerd.errors import NotFoundError
+from consumerd.forward.errors import NoHeadersError
+from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+
+log = structlog.get_logger(__name__)
+
+#: The first version of PRODUCE with record batches, which have headers.
+_HEADERS_SINCE: Final = 3
+#: The first version of CREATE_TOPICS that knows the brokers' defaults.
+_DEFAULTS_SINCE: Final = 4
+_TIMEOUT_MS: Final = 30_000
+
+
+class TargetTopics:
+    """The topics of the cluster behind `client`. `partitions` and `replication_factor` are those of created ones."""
+
+    def __init__(
+        self, client: ClusterClient, *, partitions: int | None = None, replication_factor: int | None = None
+    ) -> None:
+        self._client = client
+        self._partitions = partitions
+        self._replication_factor = replication_factor
+        self._making = asyncio.Lock()
+
+    async def require_headers(self) -> None:
+        """Raise NoHeadersError where a broker is too old for headers; BrokerError while none can be reached."""
+        channel = await self._client.any_channel()
+        if not channel.versions.has(PRODUCE, _HEADERS_SINCE):
+            raise NoHeadersError(
+                f"the target's broker {channel.address} is older than 0.11 and keeps no headers, in which the old "
+                "identity of messages would be: set headers = false to go without it, or choose newer brokers."
+            )
+
+    async def count(self, topic: str) -> int:
+        """The number of partitions; the topic is created if need be and asked for.
+
+        Raises NotFoundError where it is neither there nor to be created, BrokerRefusedError, BrokerError.
+        """
+        found = await self._look(topic)
+        if found:
+            return found
+        if self._partitions is None:
+            raise NotFoundError(
+                f"the target has no topic {topic!r}: create it, or say how many partitions it shall have "
+                "(option partitions)."
+            )
+        async with self._making:
+            return await self._look(topic) or await self._create(topic, self._partitions)
+
+    async def _look(self, topic: str) -> int:
+        """0 where it is not there."""
+        known = self._client.metadata.topics.get(topic)
+        if known is not None and known.partitions:
+            return len(known.partitions)
+
+        async def ask() -> int:
+            metadata = await self._client.refresh([topic])
+            told = metadata.topics.get(topic)
+            if told is None or told.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return 0
+            if not told.partitions and (error := error_of(told.error, f"the target tells nothing of {topic!r}")):
+                raise error
+            return len(told.partitions)
+
+        return await self._client.retrying(f"partitions of {topic}", ask)
+
+    async def _create(self, topic: str, partitions: int) -> int:
+        await self._client.retrying(f"create {topic}", lambda: self._ask_to_create(topic, partitions))
+
+        async def there() -> int:
+            count = await self._look(topic)
+            if not count:
+                raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, f"the topic {topic!r}, just created, is not there")  # type: ignore[misc]  # no success
+            return count
+
+        return await self._client.retrying(f"partitions of {topic}", there)
+
+    async def _ask_to_create(self, topic: str, partitions: int) -> None:
+        await self._client.refresh()
+        controller = self._client.metadata.controller
+        channel = await (self._client.any_channel() if controller is None else self._client.node_channel(controller))
+        version = channel.versions.pick(CREATE_TOPICS)
+        replicas = self._replication_factor
+        if replicas is None and version < _DEFAULTS_SINCE:
+            raise NotFoundError(
+                f"the target has no topic {topic!r}, and its brokers know no default for the replicas of a new one: "
+                "give replication_factor, too."
+            )
+        entry: dict[str, Any] = {
+            "topic": topic,
+            "num_partitions": partitions,
+            "replication_factor": -1 if replicas is None else replicas,
+        }
+        body = {"create_topic_requests": [entry], "timeout": _TIMEOUT_MS}
+        answer = await channel.call(CREATE_TOPICS, body, version=version)
+        for told in answer["topic_error_codes"]:
+            error = error_of(told["error_code"], f"the topic {topic!r} was not created", told.get("error_message"))
+            if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise error
+        log.info("topic_created", topic=topic, partitions=partitions)
