@@ -7,14 +7,14 @@ from consumerd.client.errors import (
     BrokerRefusedError,
     NoBrokerError,
     RequestTooLargeError,
-    UnsupportedApiError,
     error_of,
 )
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
-from consumerd.client.versions import BrokerVersions, Generation
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.versions import BrokerVersions, Generation
 
 __all__ = [
     "AuthenticationError",

@@ -11,18 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from consumerd.client.errors import RequestTooLargeError
-from consumerd.client.throttle import silence
 from consumerd.net import BadFrameError, ConnectionClosedError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.headers import read_correlation_id
 from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
     from consumerd.client.settings import ClientSettings
-    from consumerd.client.versions import BrokerVersions
     from consumerd.net import BrokerConnection
     from consumerd.ports import Clock
     from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.versions import BrokerVersions
 
 _MAX_CORRELATION_ID = (1 << 31) - 1
 #: No token of a mechanism is longer (Kerberos tickets with large authorization data come closest).

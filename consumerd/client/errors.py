@@ -15,10 +15,6 @@ class NoBrokerError(BrokerError):
     """No broker of the cluster could be reached in time."""
 
 
-class UnsupportedApiError(BrokerError):
-    """The broker has no version of an API that this client knows, or not the feature that was asked for."""
-
-
 class RequestTooLargeError(BrokerError):
     """A request is larger than the settings allow."""
 

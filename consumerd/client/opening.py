@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd import __version__
 from consumerd.client.channel import Channel
 from consumerd.client.errors import error_of
-from consumerd.client.versions import BrokerVersions, Generation, told
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.versions import BrokerVersions, Generation, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,11 +12,11 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.client.errors import AuthenticationError, error_of
-from consumerd.client.versions import Generation
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.versions import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

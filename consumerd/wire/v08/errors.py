@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from consumerd.errors import BrokerError
 from consumerd.wire.errors import WireError
 
 
 class UnsupportedVersionError(WireError):
     """An API key or a version of it that no schema here describes."""
+
+
+class UnsupportedApiError(BrokerError):
+    """The broker has no version of an API that this client knows, or not the feature that was asked for."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from consumerd.client.errors import UnsupportedApiError
 from consumerd.wire.v08.apis import APIS
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.client import BrokerVersions, Generation, UnsupportedApiError
-from consumerd.client.throttle import LONGEST, silence
-from consumerd.client.versions import told
 from consumerd.wire.v08.apis import FETCH, JOIN_GROUP, METADATA, OFFSET_COMMIT, PRODUCE
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.throttle import LONGEST, silence
+from consumerd.wire.v08.versions import BrokerVersions, Generation, told
 
 
 def test_the_highest_common_version_is_picked() -> None:
