@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from consumerd.embedded.errors import ChildError
+from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
-EVERYDAY = ("0.10.1.1", "3.9.1")
-OTHERS = ("0.9.0.1", "0.11.0.3", "1.1.1", "2.8.2")
-VERSIONS = [*EVERYDAY, *(pytest.param(version, marks=pytest.mark.long) for version in OTHERS)]
+COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]
 
 
 @pytest_asyncio.fixture
@@ -52,7 +51,11 @@ async def group(
                 child.end_now()
 
 
-@pytest.mark.parametrize("group", VERSIONS, indirect=True)
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(version, marks=[] if version == "0.10.1.1" else [pytest.mark.long]) for version in COORDINATING],
+    indirect=True,
+)
 async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> None:
     producer = asyncio.create_task(group.produce_on())
     first = await group.daemon()
@@ -98,7 +101,7 @@ def shared_with() -> Iterator[Any]:
         ("3.9.1", "aiokafka", "roundrobin"),
         ("3.9.1", "confluent", "range"),
     }
-    for version in (*EVERYDAY, *OTHERS):
+    for version in COORDINATING:
         for kind in ("java", "kafka-python", "aiokafka", "confluent"):
             if version == "0.9.0.1" and kind != "java":
                 continue  # present releases of the others speak with newer brokers only

@@ -1,0 +1,295 @@
+"""Clusters of three brokers that lose one under load: leaders change, coordinators move, and nothing is lost.
+
+Two producers of ours write the same partitions, one whose repeated batches brokers recognise and one without, and a
+group of our daemons and of other projects' members reads them. At the end the log itself is read, and says what must
+have been handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+import pytest_asyncio
+
+from consumerd.clock import SystemClock
+from consumerd.embedded import MissingRuntimeError
+from consumerd.embedded.kafka import RELEASES, kafka_jars
+from consumerd.embedded.kafka_cluster import KafkaCluster
+from consumerd.errors import ExitCode
+from consumerd.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
+from tests.interop.group_harness import GROUP, PARTITIONS, TOPIC, Group
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.client import ClusterClient
+    from consumerd.embedded.kafka import KafkaBroker
+    from consumerd.embedded.processes import DaemonProcess
+    from consumerd.java import JavaRuntime
+    from consumerd.producer.logical_batches import Delivered, Delivery
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+CLOCK = SystemClock()
+PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
+
+
+class Listener:
+    """What goes wrong while the log is read."""
+
+    def failed(self, *told: object) -> None:
+        raise AssertionError(told)
+
+    reset = skipped = parked = failed
+
+
+class Load:
+    """A producer of ours that sends round the partitions; `name` begins all its messages."""
+
+    def __init__(self, name: str, client: ClusterClient, settings: LogicalProducerSettings) -> None:
+        self.name = name
+        self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.acked: defaultdict[int, int] = defaultdict(int)
+        self.enough = asyncio.Event()
+        self._client = client
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Send until it is `enough`; everything that was taken is acknowledged in the end."""
+        deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        async with (
+            LogicalProducer(self._client, self._settings, clock=CLOCK, rng=random.Random(1)) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._confirm(deliveries))
+            for number in itertools.count():
+                if self.enough.is_set():
+                    break
+                partition = number % PARTITIONS
+                payload = b"%s-%d" % (self.name.encode(), number)
+                deliveries.put_nowait(await producer.send(TOPIC, payload, partition=partition))
+                self.sent[partition].append(payload)
+                await asyncio.sleep(0.004)
+            deliveries.put_nowait(None)
+
+    async def _confirm(self, deliveries: asyncio.Queue[Delivery | None]) -> None:
+        while (delivery := await deliveries.get()) is not None:
+            told: Delivered = await delivery
+            self.acked[told.partition.partition] += 1
+
+    def assert_is_in(self, log: dict[int, list[bytes]], *, once: bool) -> None:
+        """All that was sent is in the log, in its order. Repeated batches stand there again, unless `once`."""
+        for partition, payloads in self.sent.items():
+            found = [payload for payload in log[partition] if payload.startswith(self.name.encode())]
+            if not once:
+                found = list(dict.fromkeys(found))
+            assert found == payloads
+
+
+class Cluster:
+    """Brokers, a client, producers and a group."""
+
+    def __init__(self, brokers: KafkaCluster, client: ClusterClient, group: Group, loads: list[Load]) -> None:
+        self.brokers = brokers
+        self.client = client
+        self.group = group
+        self.loads = loads
+
+    async def leader(self, partition: int) -> KafkaBroker:
+        self.client.stale([TOPIC])
+        node = await self.client.retrying("leader", lambda: self.client.leader(TOPIC, partition))
+        return self.brokers.brokers[node.id]
+
+    async def coordinator(self) -> KafkaBroker:
+        self.client.forget_coordinator(GROUP)
+        found = await self.client.retrying("coordinator", lambda: self.client.coordinator(GROUP))
+        return self.brokers.brokers[found]
+
+    async def committed(self) -> dict[int, int]:
+        store = KafkaOffsetStore(self.client, GROUP)
+        found = await store.load(PLACES)
+        return {place.partition: offset for place, offset in found.items()}
+
+    async def goes_on(self) -> None:
+        """All partitions take messages again, and the group commits what it handled of each after that."""
+        before = [dict(load.acked) for load in self.loads]
+        await self.group.until(
+            lambda: all(
+                load.acked[number] > old.get(number, 0) + 5
+                for load, old in zip(self.loads, before, strict=True)
+                for number in range(PARTITIONS)
+            ),
+            60.0,
+        )
+        ends = await self.client.retrying("ends", self.ends)
+        async with asyncio.timeout(60):
+            while True:
+                committed = await self.client.retrying("offsets", self._committed_or_nothing)
+                if all(committed.get(number, 0) >= end for number, end in ends.items()):
+                    return
+                await asyncio.sleep(0.2)  # offsets are polled: nothing tells when they move
+
+    async def _committed_or_nothing(self) -> dict[int, int]:
+        try:
+            return await self.committed()
+        except OffsetsUnavailableError:
+            return {}
+
+    async def ends(self) -> dict[int, int]:
+        pool = LogicalFetchPool(self.client, FetchSettings(), CLOCK, random.Random(1), Listener())
+        return {place.partition: (await pool.list_offsets(place, -1))[0] for place in PLACES}
+
+    async def wait_until_replicated(self) -> None:
+        """Every broker is in sync with every leader again."""
+        await self.brokers.wait_until_whole()
+
+        async def in_sync() -> bool:
+            metadata = await self.client.refresh([TOPIC])
+            parts = metadata.topics[TOPIC].partitions.values()
+            return len(parts) == PARTITIONS and all(len(part.isr) == 3 for part in parts)
+
+        async with asyncio.timeout(60):
+            while not await self.client.retrying("replicas", in_sync):
+                await asyncio.sleep(0.2)
+
+    async def read_log(self) -> dict[int, list[bytes]]:
+        """Every partition's messages; their places are their offsets."""
+        pool = LogicalFetchPool(self.client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Listener())
+        ends = await self.client.retrying("ends", self.ends)
+        budget = ByteBudget(64 << 20)
+
+        async def read(place: TopicPartition) -> list[bytes]:
+            lane = Lane(place, budget, max_bytes=16 << 20)
+            pool.add(place, 0, lane)
+            found: list[bytes] = []
+            while len(found) < ends[place.partition]:
+                got = await lane.get()
+                for message in got.messages():
+                    assert message.offset == len(found)
+                    found.append(message.payload or b"")
+                lane.finished(got)
+            return found
+
+        running = asyncio.create_task(pool.run())
+        try:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+                reading = {place.partition: tasks.create_task(read(place)) for place in PLACES}
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        return {number: task.result() for number, task in reading.items()}
+
+    async def account(self) -> None:
+        """The log holds what was sent, and the group was handed what the log holds."""
+        log = await self.read_log()
+        for load in self.loads:
+            load.assert_is_in(log, once=load.name == "once")
+        self.group.sent = defaultdict(list, log)
+        await self.group.account(60.0, late=True)
+
+
+@pytest_asyncio.fixture
+async def cluster(
+    request: pytest.FixtureRequest,
+    java: JavaRuntime,
+    zk: KazooClient,
+    zk_root: str,
+    tmp_path: Path,
+    cluster_client: Any,
+    missing: Callable[[str], NoReturn],
+) -> AsyncIterator[Cluster]:
+    """Three brokers of the version that the test is parametrised with, a topic, and producers that are not started."""
+    release = RELEASES[request.param]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    brokers = KafkaCluster(
+        tmp_path / "cluster", release, None if release.kraft else zk_root, java=java, jars=jars, partitions=PARTITIONS
+    )
+    async with brokers, cluster_client(*brokers.brokers.values()) as client:
+        group = Group(brokers.brokers, client, tmp_path, java)
+        loads = [Load("again", client, LogicalProducerSettings(idempotent=False, linger=0.02))]
+        if release.number >= (0, 11):
+            loads.append(Load("once", client, LogicalProducerSettings(linger=0.02)))
+        made = Cluster(brokers, client, group, loads)
+        await group.create()
+        await made.wait_until_replicated()
+        try:
+            yield made
+        finally:
+            for daemon in group.daemons:
+                daemon.kill()
+            for child in group.foreign:
+                child.end_now()
+
+
+def is_sorted_out(group: Group, daemons: list[DaemonProcess]) -> bool:
+    """No partition is of two members of ours."""
+    held = [partition for daemon in daemons for partition in group.share(daemon)]
+    return len(held) == len(set(held))
+
+
+def cases() -> Iterator[Any]:
+    yield pytest.param("3.9.1", ("java", "confluent"))
+    yield pytest.param("0.10.1.1", ("java", "aiokafka"), marks=pytest.mark.long)
+    yield pytest.param("2.8.2", ("aiokafka", "confluent"), marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("cluster", "strangers"), list(cases()), indirect=["cluster"])
+async def test_leaders_and_the_coordinator_die_under_load(cluster: Cluster, strangers: tuple[str, ...]) -> None:
+    group = cluster.group
+    async with asyncio.TaskGroup() as tasks:
+        for load in cluster.loads:
+            tasks.create_task(load.run())
+        daemons = [await group.daemon() for _ in range(2)]
+        for kind in strangers:
+            await group.stranger(kind)
+        await cluster.goes_on()
+
+        # A leader that does not coordinate the group dies ...
+        coordinator = await cluster.coordinator()
+        leaders = [await cluster.leader(number) for number in range(PARTITIONS)]
+        victim = next(broker for broker in leaders if broker is not coordinator)
+        victim.kill()
+        await cluster.goes_on()
+        await victim.start()
+        await cluster.wait_until_replicated()
+
+        # ... then the coordinator, while a member of ours stands still: the next coordinator deals its share to others,
+        # and what it wakes up with is no longer its own ...
+        victim = await cluster.coordinator()
+        daemons[0].pause()
+        victim.kill()
+        await cluster.goes_on()
+        assert await cluster.coordinator() is not victim
+        daemons[0].resume()
+        await victim.start()
+        await cluster.wait_until_replicated()
+        await group.until(lambda: bool(group.share(daemons[0])) and is_sorted_out(group, daemons))
+
+        # ... and one is shut down in order, which hands over what it leads.
+        victim = await cluster.leader(0)
+        await victim.stop(60)
+        assert victim.child.returncode in (0, 143)
+        await cluster.goes_on()
+        await victim.start()
+        await cluster.wait_until_replicated()
+        await cluster.goes_on()
+        for load in cluster.loads:
+            load.enough.set()
+    await cluster.account()
+    for daemon in daemons:
+        assert await daemon.stop() == ExitCode.OK
