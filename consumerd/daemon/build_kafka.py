@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from consumerd.daemon.config_group import GroupSection
     from consumerd.daemon.config_servers import KafkaSection, SaslSection
     from consumerd.handlers import Handler
+    from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock, ZooKeeper
 
 
