@@ -148,7 +148,7 @@ class _Decoder:
                 if offsets[-1] > message.offset > 0 or any(map(ge, offsets, islice(offsets, 1, None))):
                     raise CorruptMessageError("messages whose offsets do not grow up to its own")
             self.expanded += expanded
-            self._add(Run(first, offsets, kind, 0, timestamps), expanded)
+            self._add(Run(first, offsets, kind, 0, timestamps, message.attributes & CODEC_MASK), expanded)
         self._advance(message.offset)
         self.position = message.end
         return True
@@ -202,7 +202,7 @@ class _Decoder:
         kind, base_time = TimestampType.CREATE_TIME, header.base_timestamp
         if header.log_append_time:
             kind, base_time, times = TimestampType.LOG_APPEND_TIME, header.max_timestamp, [0] * len(times)
-        self._add(Run(first, offsets, kind, base_time, times), end - start)
+        self._add(Run(first, offsets, kind, base_time, times, header.attributes & CODEC_MASK), end - start)
 
     def _is_full(self) -> bool:
         memory = memory_of(len(self.columns), self.columns.record_bytes)

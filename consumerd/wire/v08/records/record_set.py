@@ -65,7 +65,7 @@ class Run(NamedTuple):
     """Consecutive records from one source.
 
     `first` is the number of the first one; `offsets` and `times` have one entry per record, `times` counted from
-    `base_time`.
+    `base_time`. `codec` is the number of the compression that they came in.
     """
 
     first: int
@@ -73,6 +73,7 @@ class Run(NamedTuple):
     timestamp_type: TimestampType
     base_time: int
     times: Sequence[int]
+    codec: int = 0
 
     @property
     def timestamps(self) -> Iterable[int]:
@@ -147,6 +148,11 @@ class RecordSet:
             f"<RecordSet of {len(self.payloads)} records, offsets {self.start_offset} to {self.next_offset}, "
             f"{self.end.value}>"
         )
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The records by where they came from, in order: for whoever makes columns of them."""
+        return self._runs
 
     @property
     def offsets(self) -> list[int]:

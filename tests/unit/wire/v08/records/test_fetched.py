@@ -56,6 +56,7 @@ def test_what_is_below_the_offset_is_dropped(magic: int, codec: Codec) -> None:
         assert found.offsets == list(range(asked, 18))
         assert found.payloads == (VALUES * 2)[asked - 10 :]
         assert (found.start_offset, found.next_offset) == (asked, 18)
+        assert {run.codec for run in found.runs} == ({codec} if asked < 18 else set())
     beyond = decode_records(data, 25)
     assert (len(beyond), beyond.next_offset, beyond.end) == (0, 25, BatchEnd.COMPLETE)
 
