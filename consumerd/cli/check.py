@@ -47,6 +47,8 @@ def _check_daemon(path: Path) -> str:
     settings = build_settings(config, clock=clock, rng=rng)
     if config.group.coordination == "zookeeper":
         build_session(config.zookeeper, clock=clock, rng=rng)
+        if config.group.dialect != "0.7":
+            build_client(config, clock=clock, rng=rng)
         what = settings.subscription.format()
     else:
         build_client(config, clock=clock, rng=rng)

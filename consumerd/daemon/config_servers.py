@@ -71,12 +71,15 @@ class SaslSection(Section):
 
 
 class KafkaSection(Section):
-    """The brokers, where they coordinate the group or partitions are fixed (Kafka 0.8 and later)."""
+    """The brokers of Kafka 0.8 and later. With coordination `zookeeper`, those that are registered there by default."""
 
     bootstrap: tuple[str, ...] = Field(
         ("127.0.0.1:9092",),
         min_length=1,
-        description="Brokers to begin with, `host:port` each; they tell of the others.",
+        description=(
+            "Brokers to begin with, `host:port` each; they tell of the others. With coordination `zookeeper`, if this "
+            "is left out: the registered ones, at a listener that speaks what tls and sasl say."
+        ),
         examples=[["kafka1:9092", "kafka2:9092"]],
     )
     client_id: str = Field("consumerd", description="Who we say that we are: brokers write it to their logs.")

@@ -1,0 +1,71 @@
+"""In which dialect a member joins a group in ZooKeeper: as configured, if nobody there says otherwise, or as found.
+
+Strategy: looked at before anything is registered, since a node of the wrong dialect breaks the rebalance of every peer.
+What comes later is the membership machine's to refuse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.cluster import read_dialect, wait_for_dialect
+from consumerd.consumer import GroupRefusedError
+from consumerd.daemon.notify import notify, status
+from consumerd.errors import ConfigError, ZooKeeperError
+from consumerd.registry import Dialect, DialectError
+
+if TYPE_CHECKING:
+    from consumerd.daemon.config import Config
+    from consumerd.daemon.config_group import GroupSection
+    from consumerd.ports import Clock, ZooKeeper
+
+log = structlog.get_logger(__name__)
+
+_NAMES = {"0.7": Dialect.V07, "0.8": Dialect.V08}
+
+
+async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock) -> Dialect:
+    """The dialect of the group; with `auto`, waits until a broker or a member shows it.
+
+    Raises GroupRefusedError for a group that is not to be joined, ConfigError for what the dialect cannot do.
+    """
+    group = config.group
+    try:
+        if group.dialect == "auto":
+            notify(status("looking for a broker in ZooKeeper"))
+            dialect = await wait_for_dialect(zk, group.id, clock)
+        else:
+            dialect = _NAMES[group.dialect]
+            await _require(dialect, zk, group.id)
+    except DialectError as error:
+        raise GroupRefusedError(group.id, str(error)) from error
+    if dialect is Dialect.V07:
+        _require_v07(group)
+    log.info("dialect", group=group.id, dialect=dialect.value)
+    return dialect
+
+
+async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
+    try:
+        found = await read_dialect(zk, group)
+    except ZooKeeperError as error:  # the member looks again, and refuses by itself
+        log.info("dialect_not_read", group=group, error=str(error))
+        return
+    if found not in (None, dialect):
+        raise DialectError(
+            f"the brokers or members registered there speak the dialect of Kafka {found.value}, and group.dialect is "
+            f"{dialect.value[:3]!r}; check it, and the chroot of zookeeper.connect"
+        )
+
+
+def _require_v07(group: GroupSection) -> None:
+    if group.storage != "zookeeper":
+        raise ConfigError(
+            f"group.offsets is {group.storage!r}, and brokers of Kafka 0.7 keep no offsets: leave it out."
+        )
+    if group.assignor != "range":
+        raise ConfigError(
+            f"group.assignor is {group.assignor!r}, and members of Kafka 0.7 go by range alone: leave it out."
+        )
