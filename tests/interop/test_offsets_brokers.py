@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from consumerd.offsets import CommittedOffset, KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.clock import SystemClock
+from consumerd.offsets import (
+    CommittedOffset,
+    DualOffsetStore,
+    KafkaOffsetStore,
+    OffsetSettings,
+    OffsetsHeldError,
+    OffsetsUnavailableError,
+    make_store,
+)
 from consumerd.partition import TopicPartition
+from consumerd.registry import owner_path
+from consumerd.zk import Session
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)
@@ -62,3 +74,46 @@ async def test_what_was_written_is_read_and_strangers_are_refused(
         await broker.stop()
         with pytest.raises(OffsetsUnavailableError):
             await store.commit({PLACE: 6}, session_id=0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
+async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leave_them(
+    version: str, kafka: Any, cluster_client: Any, zk_root: str, zk: Any
+) -> None:
+    """Golden: OFFSET_FETCH 0 and 1 tell the same of a group with dual.commit.enabled=true."""
+    broker = await kafka(version)
+    async with (
+        cluster_client(broker) as client,
+        Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as session,
+    ):
+
+        async def led() -> object:
+            await client.refresh(["events"], create=True)
+            return await client.leader("events", 1)
+
+        await client.retrying("create the topic", led)
+        await client.retrying("find the coordinator", lambda: client.coordinator("group"))
+        await session.create_ephemeral(owner_path("group", PLACE), b"group_me-0", wait=1)
+        store = make_store(OffsetSettings("both"), "group", client=client, zk=session, claimed=True)
+        assert isinstance(store, DualOffsetStore)
+        by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]  # type: ignore[arg-type]
+        await client.retrying("load", lambda: by_version[1].load([PLACE]))
+        assert await store.load([PLACE, OTHER]) == {}
+        # What nobody owns is refused by ZooKeeper, and never gets as far as Kafka.
+        assert await store.commit({PLACE: 5, OTHER: 6}, session_id=session.session_id) == ({PLACE}, {OTHER})
+        assert [await each.load([PLACE, OTHER]) for each in by_version] == [{PLACE: 5}, {PLACE: 5}]
+        assert zk.get("/consumers/group/offsets/events/0")[0] == b"5"
+        # Either is ahead: the larger one counts, and the next commit mends the other.
+        await by_version[0].commit({PLACE: 8}, session_id=0)
+        assert (await by_version[1].load([PLACE]), await store.load([PLACE])) == ({PLACE: 5}, {PLACE: 8})
+        await by_version[1].commit({PLACE: 9}, session_id=0)
+        assert (await by_version[0].load([PLACE]), await store.load([PLACE])) == ({PLACE: 8}, {PLACE: 9})
+        await store.commit({PLACE: 10}, session_id=session.session_id)
+        assert [await each.load([PLACE]) for each in by_version] == [{PLACE: 10}] * 2
+        # Whoever claims nothing in ZooKeeper is told there that somebody has.
+        fixed = make_store(OffsetSettings("both"), "group", client=client, zk=session)
+        assert await fixed.commit({OTHER: 3}, session_id=1) == ({OTHER}, frozenset())
+        with pytest.raises(OffsetsHeldError, match="events/0 cannot be kept in ZooKeeper"):
+            await fixed.commit({PLACE: 11}, session_id=1)
+        assert zk.get("/consumers/group/offsets/events/0")[0] == b"10"

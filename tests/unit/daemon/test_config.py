@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.daemon.build import build_offset_settings
 from consumerd.daemon.config import load
 from consumerd.daemon.example import example_toml
 from consumerd.errors import ConfigError
+from consumerd.offsets import OffsetSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -76,6 +78,12 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [] }\n', "needs partitions"),
         ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [-1] }\n', "greater than or equal to 0"),
         (MINIMAL + 'instance_id = "x"\n', 'instance_id needs coordination = "kafka"'),
+        (MINIMAL + 'offsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
+        (MINIMAL + 'coordination = "kafka"\noffsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
+        (MINIMAL + 'coordination = "kafka"\noffsets = "zookeeper"\n', 'use "both" to keep a copy in ZooKeeper'),
+        (MINIMAL + 'coordination = "kafka"\n[commit]\nversion = 0\n', "commit.version = 0 needs group.coordination"),
+        (MINIMAL + "[commit]\nversion = 3\n", "'commit.version' is wrong"),
+        (MINIMAL + '[fetch]\nisolation = "serializable"\n', "'fetch.isolation' is wrong"),
         (MINIMAL + "session_timeout = 5.0\n", "twice heartbeat_interval"),
         (MINIMAL + "rebalance_timeout = 9.0\n", "as long as session_timeout"),
         (MINIMAL + "[kafka]\nbootstrap = []\n", "'kafka.bootstrap' is wrong"),
@@ -106,3 +114,26 @@ def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "4096")
     config = load(write(tmp_path, MINIMAL))
     assert (config.group.id, config.group.consumer_id, config.fetch.size) == ("g", "pod-3", 4096)
+
+
+@pytest.mark.parametrize(
+    ("coordination", "offsets", "storage"),
+    [
+        ("zookeeper", "", "zookeeper"),
+        ("zookeeper", "kafka", "kafka"),
+        ("zookeeper", "both", "both"),
+        ("kafka", "", "kafka"),
+        ("kafka", "both", "both"),
+        ("fixed", "", "kafka"),
+        ("fixed", "zookeeper", "zookeeper"),
+        ("fixed", "none", "none"),
+    ],
+)
+def test_where_offsets_are_kept_follows_the_coordination_unless_it_is_said(
+    tmp_path: Path, coordination: str, offsets: str, storage: str
+) -> None:
+    what = "partitions = { t = [0] }" if coordination == "fixed" else "topics = { t = 1 }"
+    said = f'offsets = "{offsets}"' if offsets else ""
+    text = f'[group]\nid = "g"\n{what}\ncoordination = "{coordination}"\n{said}\n[commit]\nmetadata = "m"\n'
+    config = load(write(tmp_path, text + "retention = 60.0\n"))
+    assert build_offset_settings(config) == OffsetSettings(storage, "m", 60.0)  # type: ignore[arg-type]

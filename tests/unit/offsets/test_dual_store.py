@@ -1,0 +1,169 @@
+"""Two stores of one group: which offset counts, what goes first, and what a failure of either leaves behind."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.offsets import (
+    CommitResult,
+    DualOffsetStore,
+    KafkaOffsetStore,
+    NoOffsets,
+    OffsetSettings,
+    OffsetsHeldError,
+    OffsetsUnavailableError,
+    UnclaimedZooKeeperOffsetStore,
+    ZooKeeperOffsetStore,
+    make_store,
+)
+from consumerd.partition import TopicPartition
+from consumerd.registry.paths import offset_path, owner_path, owners_path
+from consumerd.zk.errors import NoAuth, NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+pytestmark = pytest.mark.asyncio
+GROUP = "g"
+A, B, C = (TopicPartition.numbered("t", number) for number in range(3))
+
+
+class Memory:
+    """A store in memory that can fail, refuse, and lose the answer."""
+
+    def __init__(self, held: Mapping[TopicPartition, int] | None = None) -> None:
+        self.held = dict(held or {})
+        self.lost: set[TopicPartition] = set()
+        self.fails: Exception | None = None
+        self.fails_after: Exception | None = None
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.before: Callable[[], None] = lambda: None
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.fails is not None:
+            raise self.fails
+        return {each: self.held[each] for each in partitions if each in self.held}
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        assert session_id == 7
+        self.before()
+        if self.fails is not None:
+            raise self.fails
+        self.commits.append(dict(positions))
+        taken = {each: offset for each, offset in positions.items() if each not in self.lost}
+        self.held.update(taken)
+        if self.fails_after is not None:
+            raise self.fails_after
+        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.lost))
+
+
+async def test_the_larger_offset_counts_whichever_store_has_it() -> None:
+    store = DualOffsetStore(GROUP, Memory({A: 5, B: 9}), Memory({A: 7, C: 1}), "Kafka")
+    assert await store.load([A, B, C]) == {A: 7, B: 9, C: 1}
+    assert await store.load([]) == {}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_store_that_cannot_be_asked_makes_the_load_wait(which: int) -> None:
+    stores = Memory({A: 5}), Memory({A: 7})
+    stores[which].fails = NotConnected("away")
+    with pytest.raises(NotConnected):
+        await DualOffsetStore(GROUP, *stores, "Kafka").load([A])
+
+
+async def test_only_what_the_first_took_goes_to_the_other() -> None:
+    first, other = Memory(), Memory()
+    first.lost = {B}
+    store = DualOffsetStore(GROUP, first, other, "Kafka")
+    assert await store.commit({A: 1, B: 2}, session_id=7) == (frozenset({A}), frozenset({B}))
+    assert (first.held, other.held) == ({A: 1}, {A: 1})
+    first.lost = {A, B}
+    assert await store.commit({A: 3, B: 4}, session_id=7) == (frozenset(), frozenset({A, B}))
+    assert other.commits == [{A: 1}]
+
+
+async def test_a_second_store_that_refuses_stops_the_member() -> None:
+    first, other = Memory(), Memory()
+    other.lost = {B}
+    with pytest.raises(OffsetsHeldError, match="the offset of t/1 cannot be kept in ZooKeeper under group 'g'"):
+        await DualOffsetStore(GROUP, first, other, "ZooKeeper").commit({A: 1, B: 2}, session_id=7)
+
+
+async def test_failures_of_either_at_any_moment_never_lose_nor_run_ahead() -> None:
+    """Committed is at most what was handled, in both; what a commit confirmed is in both."""
+    rng = random.Random(2)
+    for _ in range(300):
+        first, other = Memory(), Memory()
+        store = DualOffsetStore(GROUP, first, other, "Kafka")
+        handled = confirmed = 0
+        for _ in range(20):
+            handled += rng.randrange(3)
+            for each in (first, other):
+                each.fails = OffsetsUnavailableError("away") if rng.random() < 0.2 else None
+                each.fails_after = OffsetsUnavailableError("no answer") if rng.random() < 0.2 else None
+            try:
+                assert (await store.commit({A: handled}, session_id=7)).committed == {A}
+                confirmed = handled
+            except OffsetsUnavailableError:
+                pass
+            first.fails = other.fails = None
+            found = (await store.load([A])).get(A, 0)
+            assert confirmed <= found <= handled
+            assert other.held.get(A, 0) <= first.held.get(A, 0)
+
+
+def claim(server: MemoryZooKeeper, zk: MemorySession, partition: TopicPartition) -> None:
+    server.put(owner_path(GROUP, partition), b"g_me-0", session_id=zk.session_id)
+
+
+async def test_whoever_claims_nothing_writes_where_nobody_has_claimed() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        store = UnclaimedZooKeeperOffsetStore(zk, GROUP)
+        for offset in (5, 6):  # creates what is missing, then sets
+            assert await store.commit({A: offset, B: offset}, session_id=-1) == (frozenset({A, B}), frozenset())
+        assert await store.load([A, B, C]) == {A: 6, B: 6}
+        assert await zk.children(owners_path(GROUP, "t")) == []
+        claim(server, peer, B)
+        assert await store.commit({A: 7, B: 7}, session_id=-1) == (frozenset({A}), frozenset({B}))
+        assert server.tree.data(offset_path(GROUP, B)) == b"6"
+
+
+async def test_a_zookeeper_that_forbids_it_says_so() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+
+        class Forbidding:
+            def __getattr__(self, name: str) -> object:
+                return getattr(zk, name)
+
+            async def multi(self, operations: object, *, session_id: int) -> None:
+                from consumerd.zk.errors import MultiFailed
+
+                raise MultiFailed(0, NoAuth("/consumers/g/owners/t/0"))
+
+        with pytest.raises(NoAuth):
+            await UnclaimedZooKeeperOffsetStore(Forbidding(), GROUP).commit({A: 1}, session_id=-1)  # type: ignore[arg-type]
+
+
+async def test_stores_are_chosen_by_name() -> None:
+    async with MemoryZooKeeper().session() as zk:
+        client = object()
+
+        def make(storage: str, **more: object) -> object:
+            return make_store(OffsetSettings(storage, version=1), GROUP, client=client, zk=zk, **more)  # type: ignore[arg-type]
+
+        assert isinstance(make("none"), NoOffsets)
+        assert isinstance(make("kafka"), KafkaOffsetStore)
+        assert type(make("zookeeper", claimed=True)) is ZooKeeperOffsetStore
+        assert isinstance(make("zookeeper"), UnclaimedZooKeeperOffsetStore)
+        for claimed in (True, False):
+            assert isinstance(make("both", claimed=claimed), DualOffsetStore)
+        with pytest.raises(ValueError, match="need a session"):
+            make_store(OffsetSettings("both"), GROUP, client=client)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="need a client"):
+            make_store(OffsetSettings("kafka"), GROUP, zk=zk)
