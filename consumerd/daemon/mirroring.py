@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Longest pause between two tries of a batch, in seconds.
-_MAX_BACKOFF = 5.0
+#: A batch is tried for as long as the target is away. Pauses in seconds.
+PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
     if target.zookeeper is not None:
         refuse_same_place(config.zookeeper.connect, target.zookeeper)
     clock, rng = SystemClock(), SystemRandom()
-    settings = replace(_settings(config, clock, rng), stop_at_end=exit_at_end)
+    settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
     async with AsyncExitStack() as stack:
-        source = await _session(stack, config.zookeeper, clock, rng)
+        source = await open_session(stack, config.zookeeper, clock, rng)
         other = None
         if target.zookeeper is not None:
             section = ZooKeeperSection(
@@ -91,9 +91,9 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
                 session_timeout=config.zookeeper.session_timeout,
                 connection_timeout=config.zookeeper.connection_timeout,
             )
-            other = await _session(stack, section, clock, rng)
+            other = await open_session(stack, section, clock, rng)
         if exit_at_end:
-            await _require_topics(source, settings.subscription)
+            await require_topics(source, settings.subscription)
         await refuse_same_cluster(source, other, target.brokers)
         if other is not None:
             for member, topics in (await find_reverse_mirrors(source, other, settings.subscription)).items():
@@ -107,15 +107,14 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
             SourceCounts(source) if target.placed else None,
             None if other is None else TargetTopics(other, connect=connector, clock=clock),
         )
-        policy = RetryPolicy(max_attempts=sys.maxsize, max_backoff=_MAX_BACKOFF)
-        handler = retrying(inner, policy, clock=clock, rng=rng, name="mirror")
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
         await run_member(config, settings, handler, source, clock=clock, rng=rng)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
 
 
-async def _require_topics(source: Session, subscription: Subscription) -> None:
+async def require_topics(source: Session, subscription: Subscription) -> None:
     """Named topics have to be there when only what there is is mirrored: else a misspelt one would pass for done."""
     if isinstance(subscription, StaticSubscription):
         found = await ClusterView(source).read_topics(subscription.streams)
@@ -124,7 +123,7 @@ async def _require_topics(source: Session, subscription: Subscription) -> None:
                 raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
 
 
-def _settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettings:
+def mirror_settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettings:
     """The member's, with an id that says what it does, unless the configuration has one."""
     settings = build_settings(config, clock=clock, rng=rng)
     if settings.fixed_id:
@@ -144,7 +143,7 @@ def _router(target: Target, zk: Session | None, connector: Connector, rng: Rando
     return StaticRouter(target.brokers, rng=rng)
 
 
-async def _session(stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random) -> Session:
+async def open_session(stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random) -> Session:
     """A started session, closed with `stack`. Looks for the chroot first: a session would make it."""
     hosts, chroot = parse_connect_string(section.connect)
     if chroot:

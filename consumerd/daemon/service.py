@@ -85,10 +85,7 @@ async def serve(config: Config) -> None:
             assert session is not None
             await run_member(config, settings, handler, session, clock=clock, rng=rng)
         else:
-            client = await stack.enter_async_context(build_client(config, clock=clock, rng=rng))
-            await start_client(client, config)
-            consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
-            await _Service(consumer, session, config.daemon.stop_timeout).run()
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
@@ -116,6 +113,19 @@ async def start_session(session: Session, config: Config) -> None:
             f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
             "check zookeeper.connect and that it runs."
         ) from error
+
+
+async def run_on_brokers(
+    config: Config, settings: ConsumerSettings, handler: Handler, session: Session | None, *, clock: Clock, rng: Random
+) -> None:
+    """Run a member that a broker coordinates, or one of fixed partitions, until it leaves, under the process's signals.
+
+    `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
+    """
+    async with build_client(config, clock=clock, rng=rng) as client:
+        await start_client(client, config)
+        consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
+        await _Service(consumer, session, config.daemon.stop_timeout).run()
 
 
 async def run_member(

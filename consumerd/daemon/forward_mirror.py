@@ -1,0 +1,174 @@
+"""The mirror to a cluster of 0.8 or later: the daemon's member with the handler `forward`.
+
+Strategy: as `consumerd.daemon.mirroring`, from a group of any kind. What the command line adds to the handler is what
+only it can know: how many partitions the brokers of a 0.7 source have, which makes the places on the target even, and
+whether source and target are one cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd import __version__
+from consumerd.clock import SystemClock
+from consumerd.cluster import LogicalClusterView, read_dialect
+from consumerd.daemon.build import build_offset_settings
+from consumerd.daemon.build_kafka import build_bootstrap, build_client
+from consumerd.daemon.forwarding import make_forward_handler, target_client
+from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
+from consumerd.daemon.service import run_member, run_on_brokers, start_client
+from consumerd.forward import BrokerMajor
+from consumerd.handlers import retrying
+from consumerd.mirror import CircleError, SourceCounts, refuse_same_cluster
+from consumerd.partition import NO_BROKER
+from consumerd.registry import Dialect, RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from consumerd.client import ClusterMetadata
+    from consumerd.daemon.config import Config
+    from consumerd.daemon.config_servers import KafkaSection
+    from consumerd.forward import ForwardSettings, Naming, SourcePlaces
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+    from consumerd.registry import Subscription
+    from consumerd.zk import Session
+
+log = structlog.get_logger(__name__)
+
+#: Seconds for one answer of the target.
+_REQUEST_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """The target: how to reach it, what topics are called there, and how messages go."""
+
+    section: KafkaSection
+    naming: Naming
+    settings: ForwardSettings
+
+
+class CountedPlaces:
+    """broker * partitions of the topic on that broker + partition: what the source's ZooKeeper says."""
+
+    def __init__(self, counts: SourceCounts) -> None:
+        self._counts = counts
+
+    async def number(self, partition: TopicPartition) -> int:
+        """Raises BrokerError while the partition's broker is away, ZooKeeperError, RegistryError."""
+        if partition.broker == NO_BROKER:
+            return partition.partition
+        source = await self._counts.source(partition)
+        return source.broker * source.partitions + source.partition
+
+
+async def mirror_to_kafka(config: Config, target: KafkaTarget, *, exit_at_end: bool = False) -> int:
+    """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
+
+    Returns how many messages the target took. Raises as `consumerd.daemon.mirroring.mirror`.
+    """
+    clock, rng = SystemClock(), SystemRandom()
+    settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
+    build_bootstrap(target.section)
+    async with AsyncExitStack() as stack:
+        session, places, dialect = None, _PLAIN, None
+        in_zookeeper = config.group.coordination == "zookeeper"
+        if in_zookeeper or build_offset_settings(config).in_zookeeper:
+            session = await open_session(stack, config.zookeeper, clock, rng)
+        if session is not None and in_zookeeper:
+            dialect = await read_dialect(session, settings.group)
+            places = CountedPlaces(SourceCounts(session))
+        if dialect is not Dialect.V08 and session is not None and in_zookeeper:
+            await refuse_same_cluster(session, None, build_bootstrap(target.section))
+            if exit_at_end:
+                await require_topics(session, settings.subscription)
+        else:
+            addresses, known = await _source(config, session, clock, rng)
+            await _refuse_circle(addresses, known, target, settings.subscription, clock, rng)
+        inner = make_forward_handler(
+            target.section, target.naming, places, target.settings, request_timeout=_REQUEST_TIMEOUT
+        )
+        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
+        log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+        if in_zookeeper:
+            assert session is not None
+            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+        else:
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng)
+    log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+    return inner.sent
+
+
+_PLAIN: SourcePlaces = BrokerMajor()
+
+
+async def _source(
+    config: Config, session: Session | None, clock: Clock, rng: Random
+) -> tuple[set[tuple[str, int]], ClusterMetadata | None]:
+    """Where the brokers of a source of 0.8 or later are, and what they say, if they are asked."""
+    if config.group.coordination == "zookeeper":
+        assert session is not None
+        nodes = await LogicalClusterView(session).read_brokers()
+        return {(end.host, end.port) for node in nodes.values() for end in node.endpoints}, None
+    async with build_client(config, clock=clock, rng=rng) as client:
+        await start_client(client, config)
+        return {(node.host, node.port) for node in client.metadata.nodes.values()}, client.metadata
+
+
+async def _refuse_circle(
+    addresses: Iterable[tuple[str, int]],
+    source: ClusterMetadata | None,
+    target: KafkaTarget,
+    subscription: Subscription,
+    clock: Clock,
+    rng: Random,
+) -> None:
+    """Raise CircleError where both are one cluster and what is written would be read again."""
+    async with target_client(target.section, _REQUEST_TIMEOUT)(clock, rng) as client:
+        await client.retrying("find the target", lambda: client.refresh(None))
+        metadata = client.metadata
+    same = source is not None and source.cluster_id is not None and source.cluster_id == metadata.cluster_id
+    if not same:
+        ours = {place for address in addresses for place in await _resolved(address)}
+        theirs = {place for node in metadata.nodes.values() for place in await _resolved((node.host, node.port))}
+        same = bool(ours & theirs)
+    if not same:
+        return
+    for topic in metadata.topics:
+        if not _wants(subscription, topic):
+            continue
+        try:
+            name = target.naming.target(topic)
+        except ValueError:  # it cannot be forwarded at all, and the handler says so
+            continue
+        if _wants(subscription, name):
+            raise CircleError(
+                f"source and target are one cluster, and {topic!r} would be forwarded to {name!r}, which is read, too: "
+                "what is mirrored would be mirrored again for ever; give --rename."
+            )
+
+
+def _wants(subscription: Subscription, topic: str) -> bool:
+    try:
+        return subscription.streams_for(topic) > 0
+    except RegistryError:  # too intricate for this name
+        return False
+
+
+async def _resolved(address: tuple[str, int]) -> set[tuple[str, int]]:
+    """The address, and what it stands for where that can be found out."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    return {address, *((str(entry[4][0]), address[1]) for entry in found)}
