@@ -32,6 +32,7 @@ _SINCE: Final = {
     apis.CREATE_TOPICS.key: 3,
     apis.DELETE_TOPICS.key: 2,
     apis.INIT_PRODUCER_ID.key: 1,
+    apis.DELETE_GROUPS.key: 1,
 }
 #: No broker may silence us for longer, whatever it says.
 LONGEST: Final = 60.0

@@ -3,6 +3,7 @@
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
 from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
 from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
+from consumerd.wire.v08.apis.delete_groups import DELETE_GROUPS
 from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
 from consumerd.wire.v08.apis.fetch import FETCH
@@ -51,6 +52,7 @@ APIS = {
         DELETE_TOPICS,
         INIT_PRODUCER_ID,
         SASL_AUTHENTICATE,
+        DELETE_GROUPS,
     )
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "API_VERSIONS",
     "CONTROLLED_SHUTDOWN",
     "CREATE_TOPICS",
+    "DELETE_GROUPS",
     "DELETE_TOPICS",
     "DESCRIBE_GROUPS",
     "FETCH",

@@ -1049,6 +1049,22 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
         {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 3600000},
         "00000001 00000000 0036ee80 00",
     ),
+    (42, "request", 0, {"group_ids": ["g"]}, "00000001 000167"),
+    (42, "request", 2, {"group_ids": ["g"]}, "02026700"),
+    (
+        42,
+        "response",
+        0,
+        {"throttle_time_ms": 0, "results": [{"group_id": "g", "error_code": 68}]},
+        "00000000 00000001 00016700 44",
+    ),
+    (
+        42,
+        "response",
+        2,
+        {"throttle_time_ms": 5, "results": [{"group_id": "g", "error_code": 0}]},
+        "00000005 02026700 000000",
+    ),
 ]
 
 

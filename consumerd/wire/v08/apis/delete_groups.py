@@ -1,0 +1,23 @@
+"""DeleteGroups (API key 42, since 1.1): remove groups without members, and all that they committed."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import error_code, throttle_time
+from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
+
+DELETE_GROUPS = Api(
+    key=42,
+    name="DeleteGroups",
+    versions=(0, 2),
+    flexible=2,
+    request=(Field("group_ids", ARRAY, "Names of the groups.", of=STRING),),
+    response=(
+        throttle_time(since=0),
+        Field(
+            "results",
+            ARRAY,
+            "What became of each group.",
+            of=(Field("group_id", STRING, "Name of the group."), error_code()),
+        ),
+    ),
+)
