@@ -1,18 +1,15 @@
 """One blocking connection to a 0.7 broker, for tasks and planners: FETCH and OFFSETS, one request at a time.
 
-Strategy: a plain socket with one deadline for each whole answer, so that a broker which trickles bytes is as late as
-one that is silent. An answer's length is compared with what was asked for before anything is allocated for it. Whatever
-goes wrong is one error that names the broker, and ends the connection: without correlation ids nothing could be told
-apart after it (golden notes, 1).
+Strategy: frames over a `FrameSocket`. Whatever goes wrong ends the connection: without correlation ids nothing could be
+told apart after it (golden notes, 1).
 """
 
 from __future__ import annotations
 
-import socket
-import time
 from typing import TYPE_CHECKING, Final, Self
 
-from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
+from consumerd.spark.source.errors import OffsetGoneError
+from consumerd.spark.source.frames import FrameSocket
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import (
     ErrorCode,
@@ -43,15 +40,8 @@ class BrokerClient:
     """
 
     def __init__(self, host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.name = f"{host}:{port}"
-        self._timeout = timeout
-        try:
-            self._socket = socket.create_connection((host, port), timeout=timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, UnicodeError, OverflowError) as error:  # names and numbers that no address has
-            raise BrokerReadError(
-                f"no connection to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
-            ) from error
+        self._frames = FrameSocket(host, port, timeout)
+        self.name = self._frames.name
 
     def fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the log from `offset` on, cut off anywhere; b"" at its end and for unknown topics.
@@ -61,13 +51,13 @@ class BrokerClient:
         where = f"{topic}/{partition} from {offset}"
         try:
             request = FetchRequest(topic, partition, offset, size).encode()
-            answer = decode_fetch_response(self._ask(request, _FETCH_HEAD, _FETCH_HEAD + size, where))
+            answer = decode_fetch_response(self._frames.ask(request, _FETCH_HEAD, _FETCH_HEAD + size, where))
         except WireError as error:
-            raise self._broken(f"has no valid answer to a fetch of {where}: {error}") from error
+            raise self._frames.broken(f"has no valid answer to a fetch of {where}: {error}") from error
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OffsetGoneError(f"broker {self.name} has nothing of {where}: OffsetOutOfRange")
         if answer.error is not ErrorCode.NONE:
-            raise self._broken(f"refuses a fetch of {where}: {answer.error.name}")
+            raise self._frames.broken(f"refuses a fetch of {where}: {answer.error.name}")
         return answer.data
 
     def offsets(self, topic: str, partition: int, when: int, count: int) -> tuple[int, ...]:
@@ -77,18 +67,18 @@ class BrokerClient:
         most = _OFFSETS_HEAD + 8 * max(1, min(count, _MAX_OFFSETS))
         try:
             request = OffsetsRequest(topic, partition, when, count).encode()
-            answer = decode_offsets_response(self._ask(request, _OFFSETS_HEAD, most, where))
+            answer = decode_offsets_response(self._frames.ask(request, _OFFSETS_HEAD, most, where))
         except WireError as error:
-            raise self._broken(f"has no valid answer about the offsets of {where}: {error}") from error
+            raise self._frames.broken(f"has no valid answer about the offsets of {where}: {error}") from error
         if answer.error is not ErrorCode.NONE:
-            raise self._broken(f"refuses to tell the offsets of {where}: {answer.error.name}")
+            raise self._frames.broken(f"refuses to tell the offsets of {where}: {answer.error.name}")
         if any(offset < 0 for offset in answer.offsets):
-            raise self._broken(f"tells negative offsets of {where}")
+            raise self._frames.broken(f"tells negative offsets of {where}")
         return answer.offsets
 
     def close(self) -> None:
         """End the connection; more than once is fine."""
-        self._socket.close()
+        self._frames.close()
 
     def __enter__(self) -> Self:
         return self
@@ -97,42 +87,3 @@ class BrokerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _ask(self, request: bytes, least: int, most: int, where: str) -> memoryview:
-        """The body of the answer's frame, which must have so many bytes."""
-        deadline = time.monotonic() + self._timeout
-        try:
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(request)
-            size = int.from_bytes(self._receive(4, deadline), signed=True)
-            if not least <= size <= most:
-                raise self._broken(f"announces an answer of {size} bytes about {where}, where {most} are the most")
-            return self._receive(size, deadline)
-        except TimeoutError as error:
-            raise self._broken(f"did not answer about {where} within {self._timeout:g} s; is it overloaded?") from error
-        except OSError as error:
-            raise self._broken(f"ended the connection before it answered about {where}: {_reason(error)}") from error
-
-    def _receive(self, size: int, deadline: float) -> memoryview:
-        """Exactly so many bytes. Raises OSError, TimeoutError."""
-        view, filled = memoryview(bytearray(size)), 0  # large ones take memory only as they fill
-        while filled < size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left)
-            count = self._socket.recv_into(view[filled:])
-            if not count:
-                raise ConnectionResetError(0, f"it hung up after {filled} of {size} bytes")
-            filled += count
-        return view
-
-    def _broken(self, what: str) -> BrokerReadError:
-        self.close()
-        return BrokerReadError(f"broker {self.name} {what}")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

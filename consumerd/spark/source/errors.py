@@ -33,5 +33,17 @@ class BrokerReadError(BrokerError):
     """A broker cannot be reached, hangs up, is too slow, or answers what is no answer."""
 
 
+class BrokerGoneError(BrokerReadError):
+    """A broker cannot be reached, or hangs up."""
+
+
+class BrokerLateError(BrokerReadError):
+    """A broker takes too long."""
+
+
+class BrokerRefusesError(BrokerReadError):
+    """A broker does not do what it is asked, and asking again would not help."""
+
+
 class OffsetGoneError(BrokerReadError):
     """A broker's log does not reach to the offset: retention has been there, or it began anew."""
