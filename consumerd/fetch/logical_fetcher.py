@@ -133,7 +133,7 @@ class LogicalFetcher(SteadyFetcher):
             case Finding.EMPTY:
                 self._well()
                 # An answer may be full of other partitions: then we ask again at once, but only once.
-                self._idle = self._passed_over or answer.high_watermark <= self.offset
+                self._idle = self._passed_over or answer.readable_end <= self.offset
                 self._passed_over = not self._idle
             case Finding.CUT:
                 assert verdict.size is not None

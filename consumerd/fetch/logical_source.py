@@ -39,6 +39,8 @@ BUSY_SENDERS: Final = 2
 _CONSUMER: Final = -1
 #: The first version that can leave out what transactions did not commit.
 _ISOLATION_SINCE: Final = 4
+#: An offset that is not told.
+_UNKNOWN: Final = -1
 
 
 class Answer(NamedTuple):
@@ -46,7 +48,8 @@ class Answer(NamedTuple):
 
     error: int
     data: bytes
-    high_watermark: int
+    #: Up to here it may be read: what is replicated and, where that is asked for, of transactions that have ended.
+    readable_end: int
     aborted: tuple[tuple[int, int], ...]
 
 
@@ -207,13 +210,16 @@ class BrokerSource:
                 raise BadFrameError(
                     f"broker {self.node_id} left {want.partition} out of its answer to a FETCH", blamed=True
                 )
-            want.answer.set_result(Answer(error, b"", -1, ()) if part is None else _answer(part))
+            told_nothing = Answer(error, b"", _UNKNOWN, ())
+            committed_only = self._settings.read_committed
+            want.answer.set_result(told_nothing if part is None else _answer(part, committed_only))
 
 
-def _answer(part: dict[str, Any]) -> Answer:
+def _answer(part: dict[str, Any], committed_only: bool) -> Answer:
+    stable = part.get("last_stable_offset", _UNKNOWN)
     return Answer(
         part["error_code"],
         part["record_set"] or b"",
-        part["high_watermark"],
+        stable if committed_only and stable != _UNKNOWN else part["high_watermark"],
         tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ()),
     )

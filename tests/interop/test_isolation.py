@@ -1,0 +1,105 @@
+"""Transactions of another project's producer, read by a daemon with `isolation = "read_committed"`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(180)]
+PLACE = TopicPartition.numbered("events", 0)
+
+
+def printed(daemon: DaemonProcess) -> list[str]:
+    return [json.loads(line)["payload"] for line in daemon.stdout_path.read_text("utf-8").splitlines()]
+
+
+def names(kind: str, numbers: Iterable[int]) -> list[str]:
+    return [f"{kind}-{number}" for number in numbers]
+
+
+async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
+    kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any
+) -> None:
+    try:
+        import confluent_kafka
+    except ImportError:
+        missing("confluent-kafka is not installed: see the dependency group `dev`")
+    broker = await kafka("3.9.1", partitions=1)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": "a-test", "linger.ms": 0}
+    )
+
+    def write(kind: str, numbers: Iterable[int]) -> None:
+        producer.begin_transaction()
+        for payload in names(kind, numbers):
+            producer.produce("events", payload.encode(), partition=0)
+        producer.flush()
+
+    def transactions() -> None:
+        producer.init_transactions(30)
+        for first in (0, 10):
+            write("committed", range(first, first + 10))
+            producer.commit_transaction()
+            write("aborted", range(first, first + 10))
+            producer.abort_transaction()
+        write("open", range(5))
+
+    def daemon(name: str, isolation: str) -> DaemonProcess:
+        return DaemonProcess(
+            tmp_path,
+            {
+                "group": {"id": name, "coordination": "fixed", "partitions": {"events": [0]}},
+                "kafka": {"bootstrap": [broker.address]},
+                "fetch": {"isolation": isolation},
+                "commit": {"interval": 0.2},
+                "handler": {"name": "print"},
+            },
+            name=name,
+        )
+
+    async def until(wanted: list[str], of: DaemonProcess) -> None:
+        async with asyncio.timeout(40):
+            while len(printed(of)) < len(wanted):
+                await asyncio.sleep(0.1)
+        assert printed(of) == wanted
+
+    async with cluster_client(broker) as client:
+        store = {name: KafkaOffsetStore(client, name) for name in ("all", "committed")}
+
+        async def committed(name: str, wanted: int) -> None:
+            async with asyncio.timeout(40):
+                while (await client.retrying("offsets", lambda: store[name].load([PLACE]))).get(PLACE) != wanted:
+                    await asyncio.sleep(0.1)
+
+        await asyncio.to_thread(transactions)
+        everything = daemon("all", "read_uncommitted")
+        only = daemon("committed", "read_committed")
+        async with everything, only:
+            # 44 offsets: twenty committed, twenty aborted, four markers; then the open ones.
+            first = names("committed", range(10)) + names("aborted", range(10))
+            second = names("committed", range(10, 20)) + names("aborted", range(10, 20))
+            await until([*first, *second, *names("open", range(5))], everything)
+            await until(names("committed", range(20)), only)
+            await committed("all", 49)
+            # What is open is waited for, and nothing else: the position is where it begins.
+            await committed("committed", 44)
+            await asyncio.to_thread(producer.abort_transaction)
+            await committed("committed", 50)
+            await asyncio.to_thread(write, "late", range(3))
+            await asyncio.to_thread(producer.commit_transaction)
+            await until(names("committed", range(20)) + names("late", range(3)), only)
+            await committed("committed", 54)
+            assert await only.stop() == ExitCode.OK
+            assert await everything.stop() == ExitCode.OK
