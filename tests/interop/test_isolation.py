@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,10 @@ def names(kind: str, numbers: Iterable[int]) -> list[str]:
 async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
     kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any
 ) -> None:
-    try:
-        import confluent_kafka
-    except ImportError:
+    if importlib.util.find_spec("confluent_kafka") is None:
         missing("confluent-kafka is not installed: see the dependency group `dev`")
+    import confluent_kafka
+
     broker = await kafka("3.9.1", partitions=1)
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "transactional.id": "a-test", "linger.ms": 0}
