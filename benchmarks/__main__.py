@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 #: Modules that benchmarks share.
-SHARED = {"__init__", "__main__", "race"}
+SHARED = {"__init__", "__main__", "kafka_clients", "race"}
 
 
 def main(arguments: list[str]) -> int:

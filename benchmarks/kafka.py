@@ -1,0 +1,307 @@
+"""Consuming from and producing to a real broker, end to end: ours beside aiokafka and confluent-kafka.
+
+One broker of 3.9.1 (KRaft) on loopback; a topic with a few partitions that is filled beforehand, or a new one for
+each producer. Each client works in a process of its own (`benchmarks.kafka_clients`), all take turns, and the median of
+the rounds counts. `M msg/s` is by the clock on the wall, which a busy machine distorts; `CPU s/M` are seconds of
+processor time, user and kernel with all threads, per million messages. Ratios above 1 are in our favour.
+
+    python -m benchmarks kafka [--rounds 5] [--quick] [--codecs none,gzip,snappy,lz4] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.decode import payloads
+from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, Job, Result, cluster, quiet
+from consumerd.clock import SystemClock
+from consumerd.embedded import find_java
+from consumerd.embedded.kafka import RELEASES, KafkaBroker
+from consumerd.errors import BrokerError
+from consumerd.producer.logical import LogicalProducer
+from consumerd.wire.v07 import LATEST
+from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
+from consumerd.wire.v08.records import Codec, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from consumerd.client import ClusterClient
+
+RELEASE = "3.9.1"
+PARTITIONS = 4
+#: Bytes of values per batch, in the log that is read and as the producers are told to.
+BATCH_BYTES = 64 << 10
+#: Size of values: messages that are read, and written.
+SIZES = {100: (1_500_000, 400_000), 1000: (300_000, 100_000)}
+QUICK = 8
+#: Seconds for one client's part of a round.
+PATIENCE = 180
+#: What the project promises in pure Python: processor time of the peer by ours.
+PROMISES = {"aiokafka": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One client in one case: medians of the rounds, and of their ratios to ours (above 1: ours is better)."""
+
+    case: str
+    client: str
+    messages_per_second: float
+    cpu_seconds_per_million: float
+    ratio_speed: float | None
+    ratio_cpu: float | None
+
+
+class Bench:
+    """The broker and what is on it."""
+
+    def __init__(self, broker: KafkaBroker, client: ClusterClient, names: list[str]) -> None:
+        self._broker = broker
+        self._client = client
+        self._names = names
+        self._topics = 0
+
+    async def new_topic(self) -> str:
+        """A topic whose partitions have leaders."""
+        self._topics += 1
+        topic = f"bench-{self._topics}"
+
+        async def led() -> None:
+            await self._client.refresh([topic], create=True)
+            for number in range(PARTITIONS):
+                await self._client.leader(topic, number)
+
+        await self._client.retrying("create a topic", led)
+        return topic
+
+    async def warm_up(self) -> None:
+        """The first producer id of a broker's life takes it a while: nobody's round is to pay for that."""
+        topic = await self.new_topic()
+        async with LogicalProducer(self._client, clock=SystemClock(), rng=random.Random()) as producer:
+            await (await producer.send(topic, b""))
+        await self.drop(topic)
+
+    async def drop(self, topic: str) -> None:
+        """Give its bytes back."""
+        channel = await self._client.any_channel()
+        version = channel.versions.pick(DELETE_TOPICS, at_most=5)
+        await channel.call(DELETE_TOPICS, {"topics": [topic], "timeout": 10_000}, version=version)
+
+    async def fill(self, topic: str, job: Job) -> None:
+        """Write what is read later, in batches of `job.batch_bytes`, round the partitions."""
+        channel = await self._client.node_channel(self._broker.broker_id)
+        version = channel.versions.pick(PRODUCE, at_most=9)
+        rows = payloads(job.size)
+        per_batch = max(1, job.batch_bytes // job.size)
+        written, now = 0, int(time.time() * 1000)  # brokers delete what is old by this
+        while written < job.messages:
+            parts = []
+            for number in range(PARTITIONS):
+                values = [rows[(written + n) % len(rows)] for n in range(min(per_batch, job.messages - written))]
+                if not values:
+                    break
+                written += len(values)
+                stamps = [now + n // 20 for n in range(len(values))]
+                data = encode_record_batch(values, codec=Codec[job.codec.upper()], timestamps=stamps)
+                parts.append({"partition": number, "record_set": data})
+                now += 5
+            body = {
+                "transactional_id": None,
+                "acks": 1,
+                "timeout": 30_000,
+                "topic_data": [{"topic": topic, "data": parts}],
+            }
+            answer = await channel.call(PRODUCE, body, version=version)
+            codes = {part["error_code"] for each in answer["responses"] for part in each["partition_responses"]}
+            if codes != {0}:
+                raise BrokerError(f"the broker refuses what is written, with errors {sorted(codes)}")
+
+    async def written(self, topic: str) -> int:
+        """Messages in all partitions."""
+        channel = await self._client.node_channel(self._broker.broker_id)
+        parts = [{"partition": number, "timestamp": LATEST, "current_leader_epoch": -1} for number in range(PARTITIONS)]
+        body = {"isolation_level": 0, "topics": [{"topic": topic, "partitions": parts}]}
+        version = channel.versions.pick(OFFSETS, at_most=5)
+        answer = await channel.call(OFFSETS, body, version=version)
+        return sum(part["offset"] for each in answer["responses"] for part in each["partition_responses"])
+
+    async def consuming(self, job: Job, rounds: int) -> list[Row]:
+        """All consumers, in turns, of one topic."""
+        topic = await self.new_topic()
+        await self.fill(topic, job)
+        job = replace(job, topic=topic)
+        found: list[dict[str, Result]] = []
+        for _ in range(rounds):
+            found.append({name: await run(replace(job, client=name)) for name in self._clients("consume")})
+            if len({result.bytes for result in found[-1].values()}) != 1:
+                raise SystemExit("the consumers did not all read the same bytes")
+        await self.drop(topic)
+        return rows(f"consume {label(job)}", job.messages, found)
+
+    async def producing(self, job: Job, rounds: int) -> list[Row]:
+        """All producers, in turns, each to a topic of its own."""
+        found: list[dict[str, Result]] = []
+        for _ in range(rounds):
+            found.append({})
+            for name in self._clients("produce"):
+                topic = await self.new_topic()
+                found[-1][name] = await run(replace(job, client=name, topic=topic))
+                if (written := await self.written(topic)) != job.messages:
+                    raise SystemExit(f"{name} confirmed {job.messages} messages, and {written} are there")
+                await self.drop(topic)
+        return rows(f"produce {label(job)}, acks {job.acks}", job.messages, found)
+
+    def _clients(self, does: str) -> list[str]:
+        return [name for name in CLIENTS[does] if name in self._names]
+
+
+def label(job: Job) -> str:
+    return f"{job.size} B{'' if job.codec == 'none' else f', {job.codec}'}"
+
+
+async def run(job: Job) -> Result:
+    """Do a job in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.kafka_clients", json.dumps(asdict(job))]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        raise SystemExit(f"{job.client} did not {job.does} within {PATIENCE} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise SystemExit(f"{job.client} failed to {job.does}: its complaint is above")
+    return Result(**json.loads(output))
+
+
+def rows(case: str, messages: int, rounds: list[dict[str, Result]]) -> list[Row]:
+    """The medians."""
+    millions = messages / 1e6
+    found = []
+    for name in rounds[0]:
+        speed = statistics.median(messages / each[name].wall for each in rounds)
+        cpu = statistics.median(each[name].cpu / millions for each in rounds)
+        ours = name == OURS
+        ratio_speed = None if ours else statistics.median(each[name].wall / each[OURS].wall for each in rounds)
+        ratio_cpu = None if ours else statistics.median(each[name].cpu / each[OURS].cpu for each in rounds)
+        found.append(Row(case, name, speed, cpu, ratio_speed, ratio_cpu))
+    return found
+
+
+def table(results: Iterable[Row]) -> list[str]:
+    """Aligned lines."""
+    lines = [f"{'':28}{'M msg/s':>10}{'CPU s/M':>10}{'ours faster':>14}{'ours by CPU':>13}"]
+    case = None
+    for row in results:
+        if row.case != case:
+            case = row.case
+            lines.append(case)
+        ratios = ""
+        if row.ratio_speed is not None and row.ratio_cpu is not None:
+            ratios = f"{row.ratio_speed:13.2f}x{row.ratio_cpu:12.2f}x"
+        figures = f"{row.messages_per_second / 1e6:>10.3f}{row.cpu_seconds_per_million:>10.2f}"
+        lines.append(f"  {row.client:<26}{figures}{ratios}")
+    return lines
+
+
+def verdict(results: Iterable[Row]) -> dict[str, bool]:
+    """Each promise that could be looked at, as a sentence, and whether it is kept."""
+    found = {}
+    for row in results:
+        promised = PROMISES.get(row.client)
+        if promised is not None and row.ratio_cpu is not None:
+            sentence = f"{row.case}: at least {promised}x as fast as {row.client} by CPU: {row.ratio_cpu:.2f}x"
+            found[sentence] = row.ratio_cpu >= promised
+    return found
+
+
+async def measured(options: argparse.Namespace, names: list[str]) -> AsyncIterator[list[Row]]:
+    """Case by case."""
+    part = QUICK if options.quick else 1
+    with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as folder:
+        java = find_java()
+        config = {"log.segment.bytes": 256 << 20, "file.delete.delay.ms": 0}
+        broker = KafkaBroker(
+            Path(folder), RELEASES[RELEASE], None, java=java, partitions=PARTITIONS, config=config, jvm=["-Xmx512m"]
+        )
+        await broker.start()
+        try:
+            about = Job("", "", broker.address, "", PARTITIONS, 0, 0, batch_bytes=BATCH_BYTES)
+            async with cluster(about) as client:
+                bench = Bench(broker, client, names)
+                await bench.warm_up()
+                for size in options.sizes:
+                    read, write = (count // part for count in SIZES[size])
+                    for codec in options.codecs:
+                        if "consume" in options.what:
+                            job = replace(about, does="consume", size=size, codec=codec, messages=read)
+                            yield await bench.consuming(job, options.rounds)
+                        if "produce" in options.what:
+                            for acks in (1, -1) if codec == "none" else (-1,):
+                                job = replace(about, does="produce", size=size, codec=codec, acks=acks, messages=write)
+                                yield await bench.producing(job, options.rounds)
+        finally:
+            broker.kill()
+
+
+async def measure(options: argparse.Namespace, names: list[str]) -> list[Row]:
+    """All cases; a line to the error stream after each."""
+    results: list[Row] = []
+    async for found in measured(options, names):
+        results += found
+        if options.json or not sys.stdout.isatty():
+            print(f"{found[0].case} done", file=sys.stderr, flush=True)
+    return results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table or JSON. Exit code 1 where a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks kafka", description=(__doc__ or "").splitlines()[0])
+    listed = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of so many counts (default: 5)")
+    parser.add_argument("--quick", action="store_true", help=f"1/{QUICK} of the messages")
+    parser.add_argument("--what", type=listed, default=["consume", "produce"], help="consume, produce or both")
+    parser.add_argument(
+        "--sizes", type=lambda text: [int(size) for size in text.split(",")], default=list(SIZES), help="100 and 1000"
+    )
+    parser.add_argument("--codecs", type=listed, default=["none", "gzip", "snappy", "lz4"], help="default: these four")
+    options = parser.parse_args(arguments)
+    quiet()
+    names = [OURS, OURS_MESSAGES]
+    for name in ("aiokafka", "confluent-kafka"):
+        if find_spec(name.replace("-", "_")) is None:
+            print(f"{name} is left out: it is not installed", file=sys.stderr)
+        else:
+            names.append(name)
+    results = asyncio.run(measure(options, names))
+    promises = verdict(results)
+    if options.json:
+        about: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine(), "broker": RELEASE}
+        print(json.dumps({**about, "measurements": [asdict(row) for row in results], "promises": promises}))
+    else:
+        print("\n".join(table(results)))
+        for sentence, kept in promises.items():
+            print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
+    return 0 if all(promises.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

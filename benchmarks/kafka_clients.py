@@ -1,0 +1,347 @@
+"""The clients that `benchmarks.kafka` compares, each run in a process of its own: one job as JSON in, one result out.
+
+Every consumer gets the same fixed partitions from their beginnings to known ends, checks CRCs, commits nothing, and has
+to touch each value (its length is added up). Every producer sends the same values without keys and returns when all
+are confirmed. Time and processor time (of all threads) count from before the client is made until the last message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import importlib
+import itertools
+import json
+import logging
+import random
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import uvloop
+
+from benchmarks.decode import payloads
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.clock import SystemClock
+from consumerd.consumer import ConsumerSettings, FixedConsumer
+from consumerd.fetch import FetchSettings
+from consumerd.net import connect
+from consumerd.offsets.choice import OffsetSettings
+from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.registry import StaticSubscription
+from consumerd.wire.v08.records import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from consumerd.handlers import Batch, HandlerContext
+
+OURS = "consumerd"
+#: Our handler asks for every message with all its fields, as peers always make them.
+OURS_MESSAGES = "consumerd, messages"
+#: What became of every so manieth message is asked at the end; that all arrived is seen on the broker.
+SAMPLED = 1000
+#: Bytes of one partition in one answer: the default of all.
+FETCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process does. `messages` of about `size` bytes over `partitions` partitions of `topic`."""
+
+    client: str
+    does: str
+    bootstrap: str
+    topic: str
+    partitions: int
+    messages: int
+    size: int
+    codec: str = "none"
+    acks: int = -1
+    batch_bytes: int = 64 << 10
+    linger: float = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Seconds from the first to the last message, and of the processor; bytes of values."""
+
+    wall: float
+    cpu: float
+    bytes: int
+
+
+def quiet() -> None:
+    """Standard output is for results."""
+    level = structlog.make_filtering_bound_logger(logging.WARNING)
+    structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def processor_seconds() -> float:
+    """Of this process with all its threads, in user and kernel."""
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    return spent.ru_utime + spent.ru_stime
+
+
+class Meter:
+    """Counts values up to the known end."""
+
+    def __init__(self, messages: int) -> None:
+        self._left = messages
+        self._bytes = 0
+        self._wall, self._cpu = time.perf_counter(), processor_seconds()
+        self.result: Result | None = None
+
+    def take(self, count: int, size: int) -> bool:
+        """So many more messages, with so many bytes; True once it was the last."""
+        self._left -= count
+        self._bytes += size
+        if self._left > 0:
+            return False
+        if self._left < 0:
+            raise SystemExit(f"{-self._left} messages more than were written")
+        self.result = Result(time.perf_counter() - self._wall, processor_seconds() - self._cpu, self._bytes)
+        return True
+
+
+# -- ours
+
+
+def cluster(job: Job) -> ClusterClient:
+    """Our client of the cluster."""
+    settings, clock = ClientSettings(), SystemClock()
+    opener = ChannelOpener(functools.partial(connect, settings=settings.connection), settings, clock)
+    host, _, port = job.bootstrap.rpartition(":")
+    return ClusterClient([(host, int(port))], opener, settings, clock=clock, rng=random.Random())
+
+
+class Counting:
+    """A handler of batches that looks at the payloads and, if asked to, makes every message."""
+
+    def __init__(self, meter: Meter, *, messages: bool) -> None:
+        self._meter = meter
+        self._messages = messages
+        self.ended: Callable[[], object] = int
+
+    async def handle(self, batch: Batch) -> None:
+        """Count."""
+        if self._messages:
+            size = sum([len(message.payload) for message in batch.messages()])
+        else:
+            size = sum(map(len, batch.payloads))
+        if self._meter.take(len(batch), size):
+            self.ended()
+
+    async def start(self, context: HandlerContext) -> None:
+        """Nothing to do."""
+
+    async def stop(self) -> None:
+        """Nothing to do."""
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Kept by nobody."""
+        return None
+
+
+async def consume_ours(job: Job, meter: Meter) -> None:
+    """The consumer of fixed partitions, as the daemon runs it."""
+    settings = ConsumerSettings(
+        group="bench",
+        consumer_id="bench_1",
+        subscription=StaticSubscription({job.topic: 1}),
+        fetch=FetchSettings(fetch_bytes=FETCH_BYTES),
+        auto_commit=False,
+    )
+    handler = Counting(meter, messages=job.client == OURS_MESSAGES)
+    places = [TopicPartition.numbered(job.topic, number) for number in range(job.partitions)]
+    async with cluster(job) as client:
+        consumer = FixedConsumer(
+            settings,
+            places,
+            client=client,
+            handler=handler,
+            clock=SystemClock(),
+            rng=random.Random(),
+            offsets=OffsetSettings(storage="none"),
+        )
+        handler.ended = consumer.request_stop
+        await consumer.run()
+
+
+async def produce_ours(job: Job, meter: Meter) -> None:
+    """By `send`, awaited for room alone."""
+    settings = LogicalProducerSettings(
+        acks=job.acks,  # type: ignore[arg-type]  # one of them
+        codec=Codec[job.codec.upper()],
+        batch_bytes=job.batch_bytes,
+        linger=job.linger,
+    )
+    async with (
+        cluster(job) as client,
+        LogicalProducer(client, settings, clock=SystemClock(), rng=random.Random()) as producer,
+    ):
+        samples = []
+        for number, value in enumerate(values(job)):
+            delivery = await producer.send(job.topic, value)
+            if number % SAMPLED == 0:
+                samples.append(delivery)
+        await producer.flush()
+        for delivery in samples:
+            await delivery
+        meter.take(job.messages, 0)
+
+
+# -- theirs
+
+
+async def consume_aiokafka(job: Job, meter: Meter) -> None:
+    """By `getmany`, its way for batches."""
+    aiokafka: Any = importlib.import_module("aiokafka")
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=job.bootstrap,
+        group_id=None,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=FETCH_BYTES,
+    )
+    await consumer.start()
+    try:
+        consumer.assign([aiokafka.TopicPartition(job.topic, number) for number in range(job.partitions)])
+        ended = False
+        while not ended:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                ended = meter.take(len(records), sum([len(record.value) for record in records]))
+    finally:
+        await consumer.stop()
+
+
+async def produce_aiokafka(job: Job, meter: Meter) -> None:
+    """By `send`, awaited for room alone."""
+    aiokafka: Any = importlib.import_module("aiokafka")
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=job.bootstrap,
+        acks="all" if job.acks == -1 else job.acks,
+        compression_type=None if job.codec == "none" else job.codec,
+        max_batch_size=job.batch_bytes,
+        linger_ms=int(job.linger * 1000),
+        enable_idempotence=job.acks == -1,
+    )
+    await producer.start()
+    try:
+        samples = []
+        for number, value in enumerate(values(job)):
+            delivery = await producer.send(job.topic, value)
+            if number % SAMPLED == 0:
+                samples.append(delivery)
+        await producer.flush()
+        for delivery in samples:
+            await delivery
+        meter.take(job.messages, 0)
+    finally:
+        await producer.stop()
+
+
+def consume_confluent(job: Job, meter: Meter) -> None:
+    """By `consume`, its way for batches."""
+    confluent: Any = importlib.import_module("confluent_kafka")
+    consumer = confluent.Consumer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "group.id": "bench",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "max.partition.fetch.bytes": FETCH_BYTES,
+            "check.crcs": True,
+        }
+    )
+    places = [confluent.TopicPartition(job.topic, number, 0) for number in range(job.partitions)]
+    consumer.assign(places)
+    ended = False
+    while not ended:
+        records = consumer.consume(num_messages=10_000, timeout=0.1)
+        if records:
+            ended = meter.take(len(records), sum([len(record.value()) for record in records]))
+    consumer.close()
+
+
+def produce_confluent(job: Job, meter: Meter) -> None:
+    """By `produce`, and `poll` where there is no room."""
+    confluent: Any = importlib.import_module("confluent_kafka")
+    producer = confluent.Producer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "acks": job.acks,
+            "compression.type": job.codec,
+            "batch.size": job.batch_bytes,
+            "linger.ms": job.linger * 1000,
+            "enable.idempotence": job.acks == -1,
+        }
+    )
+    for value in values(job):
+        while True:
+            try:
+                producer.produce(job.topic, value)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush():
+        raise SystemExit("not all messages were sent")
+    meter.take(job.messages, 0)
+
+
+#: By what they do and their names. Coroutine functions run on uvloop, all of them.
+CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = {
+    "consume": {
+        OURS: consume_ours,
+        OURS_MESSAGES: consume_ours,
+        "aiokafka": consume_aiokafka,
+        "confluent-kafka": consume_confluent,
+    },
+    "produce": {OURS: produce_ours, "aiokafka": produce_aiokafka, "confluent-kafka": produce_confluent},
+}
+
+
+def values(job: Job) -> Iterable[bytes]:
+    """What is written: the same for all."""
+    return itertools.islice(itertools.cycle(rows(job.size)), job.messages)
+
+
+rows = functools.cache(payloads)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Do the job; the result is one line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kafka_clients")
+    parser.add_argument("job", help="the fields of `Job` as a JSON object")
+    parser.add_argument("--profile", help="write the profile of it (cProfile) to this file")
+    options = parser.parse_args(arguments)
+    job = Job(**json.loads(options.job))
+    work = CLIENTS[job.does][job.client]
+    quiet()
+    rows(job.size)
+    if job.client not in {OURS, OURS_MESSAGES}:
+        importlib.import_module(job.client.replace("-", "_"))
+    meter = Meter(job.messages)
+    profile: Any = importlib.import_module("cProfile").Profile() if options.profile else None
+    if profile is not None:
+        profile.enable()
+    doing = work(job, meter)
+    if asyncio.iscoroutine(doing):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(doing)
+    if profile is not None:
+        profile.disable()
+        profile.dump_stats(options.profile)
+    if meter.result is None:
+        sys.exit(f"{job.client} ended early")
+    print(json.dumps(asdict(meter.result)))
+
+
+if __name__ == "__main__":
+    main()
