@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.mirror_kafka import kafka_target_options, key_option, renaming, target_section
+
 if TYPE_CHECKING:
     from consumerd.daemon.config import Config
+    from consumerd.daemon.forward_mirror import KafkaTarget
     from consumerd.daemon.mirroring import Target
 
 EXAMPLES = """\b
@@ -18,14 +21,28 @@ Examples:
   consumerd mirror --from-zookeeper zk1:2181 --group copy --topic events --to-broker 10.0.0.7:9092 --codec gzip --verify
   consumerd mirror --from-zookeeper zk1:2181 --group once --blacklist 'test-.*' --to-zookeeper zk2:2181 --exit-at-end
   consumerd mirror -c source.toml --to-zookeeper zk2:2181/kafka
+  consumerd mirror --from-zookeeper old:2181 --group leave --topic events --to-bootstrap-server new:9092 --partitions 12
+  consumerd mirror --from-bootstrap-server kafka1:9092 --group copy --topic events --to-bootstrap-server new:9092
 
-It is a member of the group: run it twice and they share the partitions. A batch is committed when the target has taken
-it. Stopped, killed or cut off, nothing is lost; what was sent and not committed yet is sent again. Each source
-partition goes to one partition of the target, in order; docs/tools.md says which.
+Targets of 0.7 are named by --to-zookeeper or --to-broker, later ones by --to-bootstrap-server. The mirror is a member
+of the group: run it twice and they share the partitions. A batch is committed when the target has taken it. Stopped,
+killed or cut off, nothing is lost; what was sent and not committed yet is sent again, unless the target is asked what
+it has (--resume target). Each source partition goes to one partition of the target, in order; docs/tools.md says which,
+and how `consumerd migrate verify` compares the two.
 """
 
+_OF_KAFKA_TARGETS = {
+    "renames": "--rename",
+    "partitions": "--partitions",
+    "replication_factor": "--replication-factor",
+    "key": "--key",
+    "no_headers": "--no-headers",
+    "resume": "--resume",
+    "to_config": "--to-config",
+}
 _SAID_BY_CONFIG = {
     "from_zookeeper": "--from-zookeeper",
+    "from_servers": "--from-bootstrap-server",
     "group": "--group",
     "topics": "--topic",
     "whitelist": "--whitelist",
@@ -36,6 +53,13 @@ _SAID_BY_CONFIG = {
 
 @click.command("mirror", epilog=EXAMPLES)
 @click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the source's brokers and the group register.")
+@click.option(
+    "--from-bootstrap-server",
+    "from_servers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Or a broker of 0.9 or later that coordinates the group.",
+)
 @click.option("--group", help="The group to be a member of, on the source.")
 @click.option("--topic", "topics", multiple=True, help="A topic to mirror; may be given several times.")
 @click.option("--whitelist", metavar="REGEX", help="Mirror all topics that match, new ones too.")
@@ -50,7 +74,14 @@ _SAID_BY_CONFIG = {
 )
 @click.option("--to-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the target's brokers register.")
 @click.option("--to-broker", "brokers", multiple=True, metavar="HOST:PORT", help="Or a broker; several times for more.")
-@click.option("--codec", type=click.Choice(["none", "gzip", "snappy"]), default="none", show_default=True)
+@kafka_target_options
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="lz4 and zstd with --to-bootstrap-server only.",
+)
 @click.option(
     "--from",
     "initial",
@@ -79,14 +110,19 @@ _SAID_BY_CONFIG = {
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is mirrored.")
 def command(**options: Any) -> None:
     """Copy topics from one cluster to another, as a member of a group."""
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415 - only for the command that runs
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-    from consumerd.daemon.mirroring import mirror  # noqa: PLC0415
+    from consumerd.daemon.mirroring import Target, mirror  # noqa: PLC0415
 
-    target = _target(options)
+    target = _kafka_target(options) if options["to_servers"] else _target(options)
     config = _config(options)
     configure_logs(config.log.level, config.log.format)
-    sent = run_on_loop(mirror(config, target, exit_at_end=options["exit_at_end"]), config.daemon.loop)
+    if isinstance(target, Target):
+        run = mirror(config, target, exit_at_end=options["exit_at_end"])
+    else:
+        run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
+    sent = run_on_loop(run, config.daemon.loop)
     if sys.stderr.isatty():
         click.echo(f"{sent:,} messages mirrored", err=True)
 
@@ -100,8 +136,8 @@ def _config(options: dict[str, Any]) -> Config:
             if options[name]:
                 raise click.UsageError(f"{option} is said by --config: give one of both.")
         return load(options["path"])
-    if options["from_zookeeper"] is None or options["group"] is None:
-        raise click.UsageError("give --from-zookeeper and --group, or --config.")
+    if (options["from_zookeeper"] is None) == (not options["from_servers"]) or options["group"] is None:
+        raise click.UsageError("give one of --from-zookeeper and --from-bootstrap-server, and --group; or --config.")
     if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
         raise click.UsageError("give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
     group: dict[str, Any] = {"id": options["group"]}
@@ -110,11 +146,12 @@ def _config(options: dict[str, Any]) -> Config:
     for name in ("whitelist", "blacklist"):
         if options[name]:
             group[name] = options[name]
-    document = {
-        "group": group,
-        "zookeeper": {"connect": options["from_zookeeper"], "connection_timeout": 10.0},
-        "fetch": {"initial": options["initial"] or "earliest"},
-    }
+    document: dict[str, Any] = {"group": group, "fetch": {"initial": options["initial"] or "earliest"}}
+    if options["from_servers"]:
+        group["coordination"] = "kafka"
+        document["kafka"] = {"bootstrap": list(options["from_servers"]), "connection_timeout": 10.0}
+    else:
+        document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": 10.0}
     return parse(document, "the command line")
 
 
@@ -125,7 +162,16 @@ def _target(options: dict[str, Any]) -> Target:
     from consumerd.wire.v07 import Codec  # noqa: PLC0415
 
     if bool(options["brokers"]) == (options["to_zookeeper"] is not None):
-        raise click.UsageError("give either --to-zookeeper or --to-broker.")
+        raise click.UsageError("give one of --to-zookeeper, --to-broker and --to-bootstrap-server.")
+    if options["from_servers"]:
+        raise click.UsageError(
+            "--from-bootstrap-server goes with --to-bootstrap-server only: brokers of 0.7 have no keys."
+        )
+    if options["codec"] in ("lz4", "zstd"):
+        raise click.UsageError(f"--codec {options['codec']}: brokers of 0.7 know none, gzip and snappy alone.")
+    for name, option in _OF_KAFKA_TARGETS.items():
+        if options[name]:
+            raise click.UsageError(f"{option} goes with --to-bootstrap-server only.")
     settings = ProducerSettings(
         codec=Codec[options["codec"].upper()],
         max_message_bytes=options["max_message_bytes"],
@@ -134,3 +180,32 @@ def _target(options: dict[str, Any]) -> Target:
     )
     brokers = tuple(parse_brokers(options["brokers"], "--to-broker"))
     return Target(options["to_zookeeper"], brokers, not options["any_partition"], settings)
+
+
+def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
+    from consumerd.daemon.forward_mirror import KafkaTarget  # noqa: PLC0415
+    from consumerd.forward import ForwardSettings, Naming, Placing, Resume, key_extractor  # noqa: PLC0415
+    from consumerd.wire.v08.records import Codec  # noqa: PLC0415
+
+    if options["brokers"] or options["to_zookeeper"] is not None:
+        raise click.UsageError("give one of --to-zookeeper, --to-broker and --to-bootstrap-server.")
+    if options["verify"]:
+        raise click.UsageError("--verify is for brokers of 0.7; here all replicas acknowledge what is sent.")
+    if options["any_partition"] and options["key"]:
+        raise click.UsageError("--any-partition and --key do not go together: the key says which partition.")
+    key = key_option(options["key"])
+    try:
+        settings = ForwardSettings(
+            placing=Placing.ANY if options["any_partition"] else Placing.KEY if key else Placing.KEEP,
+            key=key_extractor(key) if key else None,
+            headers=not options["no_headers"],
+            codec=Codec[options["codec"].upper()],
+            max_message_bytes=options["max_message_bytes"],
+            resume=Resume(options["resume"] or Resume.COMMITTED),
+            partitions=options["partitions"],
+            replication_factor=options["replication_factor"],
+        )
+        naming = Naming(table=dict(renaming(pair) for pair in options["renames"]))
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from error
+    return KafkaTarget(target_section(options["to_servers"], options["to_config"]), naming, settings)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SOURCE = ["--from-zookeeper", "127.0.0.1:1/a", "--group", "g"]
 TARGET = ["--to-zookeeper", "127.0.0.1:1/b"]
+KAFKA = ["--to-bootstrap-server", "127.0.0.1:1"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +27,28 @@ def logs() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "either --to-zookeeper or --to-broker"),
-        ([*TARGET, "--to-broker", "h:1"], "either --to-zookeeper or --to-broker"),
-        (TARGET, "give --from-zookeeper and --group, or --config"),
+        ([], "one of --to-zookeeper, --to-broker and --to-bootstrap-server"),
+        ([*TARGET, "--to-broker", "h:1"], "one of --to-zookeeper, --to-broker and --to-bootstrap-server"),
+        (TARGET, "one of --from-zookeeper and --from-bootstrap-server, and --group; or --config"),
         ([*TARGET, *SOURCE], "exactly one of --topic"),
         ([*TARGET, *SOURCE, "--topic", "t", "--whitelist", "a"], "exactly one of --topic"),
         ([*TARGET, *SOURCE, "--topic", "t", "--codec", "lz4"], "--codec"),
         ([*TARGET, "-c", "x.toml", "--group", "g"], "--group is said by --config"),
         ([*TARGET, "-c", "x.toml", "--topic", "t"], "--topic is said by --config"),
         ([*TARGET, "-c", "x.toml", "--from", "latest"], "--from is said by --config"),
+        ([*TARGET, *KAFKA], "one of --to-zookeeper, --to-broker and --to-bootstrap-server"),
+        ([*TARGET, "--from-bootstrap-server", "h:1", "--group", "g"], "brokers of 0.7 have no keys"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--key", "json:id"], "--key goes with --to-bootstrap-server only"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--verify"], "--verify is for brokers of 0.7"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--any-partition", "--key", "json:id"], "do not go together"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--key", "json:id"], 'needs placing = "keep"'),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--no-headers"], "needs headers = true"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5"], "a column is START-END"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5-2"], "is not possible"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--key", "xml:a"], "none of json:PATH, regex:PATTERN and column:START-END"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--rename", "a"], "is not of the form OLD=NEW"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--rename", "a=b c"], "is no name of a topic"),
+        ([*KAFKA, *SOURCE, "--from-bootstrap-server", "h:1", "--topic", "t"], "one of --from-zookeeper and"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.forward import SourceMark, read_identity
+from consumerd.partition import TopicPartition
+
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@given(
+    topic=st.text(min_size=1).filter(lambda text: text.isprintable()),
+    broker=st.integers(-1, 2**31 - 1),
+    partition=st.integers(0, 2**31 - 1),
+    offset=NUMBERS,
+    index=NUMBERS,
+    payload=st.none() | st.binary(max_size=50),
+    cluster=st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
+)
+def test_what_is_written_is_read(
+    topic: str,
+    broker: int,
+    partition: int,
+    offset: int,
+    index: int,
+    payload: bytes | None,
+    cluster: str | None,
+) -> None:
+    source = TopicPartition(topic, broker, partition)
+    headers = SourceMark(source, cluster).headers(offset, index, payload)
+    found = read_identity((("own", None), *headers))
+    assert found is not None
+    assert found.partition == source
+    assert found.place == (offset, index)
+    assert found.cluster == cluster
+    assert found.crc == (None if payload is None else zlib.crc32(payload))
+
+
+def test_the_last_way_counts() -> None:
+    first = SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x")
+    second = SourceMark(TopicPartition.numbered("b", 5), "dc").headers(6, 0, b"x")
+    found = read_identity(first + second)
+    assert found is not None
+    assert (found.partition.topic, found.offset, found.cluster) == ("b", 6, "dc")
+
+
+GOOD = dict(SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x"))
+
+
+@pytest.mark.parametrize("name", ["topic", "partition", "offset", "index"])
+def test_nothing_is_made_up_where_a_part_is_missing(name: str) -> None:
+    rest = tuple((key, value) for key, value in GOOD.items() if not key.endswith("." + name))
+    assert read_identity(rest) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("topic", None), ("topic", b""), ("topic", b"\xff"), ("broker", b"-1"), ("partition", b"one"),
+        ("offset", b"9223372036854775808"), ("offset", b"1" * 5000), ("offset", "²".encode()), ("index", b" 1"),
+        ("crc", b"123"), ("crc", b"0x123456"), ("crc", b"ABCDEF01"), ("crc", None),
+    ],
+)  # fmt: skip
+def test_hostile_values_are_no_identity(name: str, value: bytes | None) -> None:
+    assert read_identity(tuple((GOOD | {f"consumerd.source.{name}": value}).items())) is None
+
+
+def test_headers_of_others_are_none() -> None:
+    assert read_identity(()) is None
+    assert read_identity((("trace", b"1"),)) is None

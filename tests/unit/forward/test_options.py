@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumerd.errors import HandlerLoadError
+from consumerd.forward import ForwardHandler
+from consumerd.handlers import load_handler, plain_handler
+
+GOOD: dict[str, Any] = {"bootstrap": ["127.0.0.1:9092"]}
+
+
+def test_the_handler_is_found_by_its_name() -> None:
+    made = load_handler("forward", {
+        **GOOD, "tls": {"check_hostname": True}, "sasl": {"mechanism": "PLAIN", "user": "me", "password": "secret"},
+        "topics": {"a": "b"}, "key": {"json": "id"}, "codec": "zstd", "partitions": 3, "delivery_timeout": 5,
+    })  # fmt: skip
+    assert isinstance(plain_handler(made), ForwardHandler)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs the option 'bootstrap'"),
+        ({"bootstrap": []}, "bootstrap: "),
+        ({"bootstrap": ["nowhere"]}, "'nowhere' is not of the form host:port"),
+        ({**GOOD, "topik": "x"}, "did you mean 'topic'"),
+        ({**GOOD, "placing": "random"}, "there is keep, key, any"),
+        ({**GOOD, "codec": "brotli"}, "codec = 'brotli' does not exist"),
+        ({**GOOD, "resume": "source"}, "there is committed, target"),
+        ({**GOOD, "resume": "target", "headers": False}, "needs headers = true"),
+        ({**GOOD, "resume": "target", "key": {"json": "id"}}, "needs placing"),
+        ({**GOOD, "timestamp": "never"}, "there is source, now"),
+        ({**GOOD, "key_missing": "skip"}, "there is null, fail"),
+        ({**GOOD, "key": "id"}, "key is a table"),
+        ({**GOOD, "partitions": 0}, "partitions = 0"),
+        ({**GOOD, "max_message_bytes": True}, "max_message_bytes = True"),
+        ({**GOOD, "delivery_timeout": float("nan")}, "delivery_timeout = nan"),
+        ({**GOOD, "headers": "no"}, "neither true nor false"),
+        ({**GOOD, "source": ""}, "is no name"),
+        ({**GOOD, "tls": {"cert": "x"}}, "tls.cert"),
+        ({**GOOD, "sasl": {"user": "me"}}, "exactly one of password and password_file"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(HandlerLoadError) as failed:
+        load_handler("forward", options)
+    assert words in str(failed.value)
