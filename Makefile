@@ -7,7 +7,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
 
-.PHONY: setup demo test test-long check format bench spark-package clean lock
+.PHONY: setup gssapi demo test test-long check format bench spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -18,6 +18,10 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	touch $@
 
 setup: $(VENV)/.installed  ## create .venv from the pinned, hashed constraints
+
+gssapi: setup  ## add the extra `gssapi` to .venv (needs a C compiler and Kerberos' headers: libkrb5-dev)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gssapi-build.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/gssapi.txt
 
 demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of every message, and tables of them
 	@$(BIN)/consumerd demo $(if $(INPUT),--input "$(INPUT)")
@@ -49,9 +53,13 @@ clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
 
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+# Of all machines that develop: `gssapi` is compiled against Kerberos' headers, and apart.
+EXTRAS := archive delta embedded sasl spark
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
-	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) $(addprefix --extra ,$(EXTRAS)) --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/core.txt
 	$(COMPILE) -c requirements/dev.txt --extra spark pyproject.toml -o requirements/spark.txt
 	$(COMPILE) -c requirements/dev.txt --group bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
+	$(COMPILE) -c requirements/dev.txt --extra gssapi pyproject.toml -o requirements/gssapi.txt
+	$(COMPILE) -c requirements/dev.txt requirements/gssapi-build.in -o requirements/gssapi-build.txt
