@@ -49,6 +49,11 @@ class TopicPartition(NamedTuple):
         return cls(topic, NO_BROKER, partition)
 
     @classmethod
+    def parse_any(cls, topic: str, name: str) -> TopicPartition:
+        """Read a name of either kind. Raises ValueError for anything else."""
+        return cls.parse(topic, name) if "-" in name or not name.isdigit() else cls.parse_numbered(topic, name)
+
+    @classmethod
     def parse_numbered(cls, topic: str, name: str) -> TopicPartition:
         """Read the name of a partition of 0.8 or later. Raises ValueError for anything else."""
         if not _NUMBER.fullmatch(name):

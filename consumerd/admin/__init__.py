@@ -1,5 +1,8 @@
 """Looking at other people's groups and mending them: surveys, findings, changed offsets. Nobody here is a member."""
 
+from consumerd.admin.broker_groups import (
+    BrokerGroups,
+)
 from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
 from consumerd.admin.diagnosis import diagnose, lasting
 from consumerd.admin.diagnosis_offsets import Look, progress_findings
@@ -12,28 +15,68 @@ from consumerd.admin.errors import (
     RefusedError,
 )
 from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
+from consumerd.admin.group_source import (
+    GroupSource,
+    ZooKeeperGroups,
+)
 from consumerd.admin.lag import PartitionLag, lag_of, total_lag
+from consumerd.admin.logical_changes import (
+    LogicalChangePlanner,
+)
+from consumerd.admin.logical_logs import (
+    LogicalLogs,
+    Moment,
+)
+from consumerd.admin.logical_survey import (
+    Coordinator,
+    LogicalSurvey,
+    survey_zookeeper_group,
+)
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
-from consumerd.admin.survey import Survey, Topics, survey_group
+from consumerd.admin.survey import GroupSurvey, Survey, Topics, survey_group
+from consumerd.admin.topic_nodes import (
+    create_topic_nodes,
+    delete_topic_node,
+    plan_assignment,
+    require_nodes,
+    wait_for_leaders,
+    wait_until_gone,
+)
+from consumerd.admin.topic_plan import (
+    TopicPlan,
+    deal_replicas,
+)
+from consumerd.admin.topic_requests import (
+    create_topic,
+    delete_topic,
+)
 from consumerd.admin.verification import Difference, differences
 
 __all__ = [
     "BrokerAnswerError",
+    "BrokerGroups",
     "BrokerLogs",
     "Change",
     "ChangePlanner",
     "ChangedMeanwhileError",
     "CheckFailedError",
+    "Coordinator",
     "Difference",
     "Finding",
     "Fix",
     "GroupOffsets",
+    "GroupSource",
+    "GroupSurvey",
     "Kind",
     "LogRange",
+    "LogicalChangePlanner",
+    "LogicalLogs",
+    "LogicalSurvey",
     "Look",
+    "Moment",
     "NoAnswer",
     "Nudge",
     "OffsetFileError",
@@ -44,9 +87,16 @@ __all__ = [
     "Survey",
     "Target",
     "TargetKind",
+    "TopicPlan",
     "Topics",
+    "ZooKeeperGroups",
     "as_backup",
     "backup_of",
+    "create_topic",
+    "create_topic_nodes",
+    "deal_replicas",
+    "delete_topic",
+    "delete_topic_node",
     "delete_tree",
     "describe_step",
     "diagnose",
@@ -57,13 +107,18 @@ __all__ = [
     "lag_of",
     "lasting",
     "parse_offsets",
+    "plan_assignment",
     "progress_findings",
     "read_tree",
     "require_dead",
+    "require_nodes",
     "steps_for",
     "survey_group",
+    "survey_zookeeper_group",
     "take_step",
     "total_lag",
+    "wait_for_leaders",
+    "wait_until_gone",
     "withheld",
     "write_changes",
     "write_durably",

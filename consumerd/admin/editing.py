@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.survey import Survey
+    from consumerd.admin.survey import GroupSurvey
     from consumerd.partition import TopicPartition
     from consumerd.ports import Operation, ZooKeeper
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHANGES_PER_MULTI = 100
 
 
-def in_the_way(survey: Survey, partitions: Iterable[TopicPartition]) -> list[str]:
+def in_the_way(survey: GroupSurvey, partitions: Iterable[TopicPartition]) -> list[str]:
     """Who would overwrite, or has read already, what is about to change; one sentence each. Empty: nobody."""
     view = survey.view
     wanted = set(partitions)

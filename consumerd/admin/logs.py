@@ -40,7 +40,7 @@ class LogRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that can be read."""
+        """What can be read: bytes of the log in 0.7, messages since 0.8."""
         return self.end - self.earliest
 
 

@@ -1,9 +1,9 @@
-"""Offsets in files: the lines of 0.7's export tool, and JSON.
+"""Offsets in files: the lines of Kafka's export tool, and JSON.
 
 Strategy: the text is `/consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET`, one per line, relative to the chroot, as
-ExportZkOffsets writes and ImportZkOffsets reads it (golden notes, tools). JSON says the same and more: null stands for
-a partition without a committed offset, which makes a backup restore exactly what was. Both hold any number of groups.
-Which of the two a file is, its first character tells.
+ExportZkOffsets writes and ImportZkOffsets reads it (golden notes, tools); since 0.8 with a PARTITION alone. JSON says
+the same and more: null stands for a partition without a committed offset, which makes a backup restore exactly what
+was. Both hold any number of groups. Which of the two a file is, its first character tells.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from consumerd.admin.errors import OffsetFileError
-from consumerd.partition import TopicPartition
+from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.registry import MAX_OFFSET, RegistryError, check_name, offset_path
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def _ordered(partitions: Mapping[TopicPartition, int | None]) -> list[tuple[TopicPartition, int | None]]:
-    return sorted(partitions.items(), key=lambda item: (item[0].topic, item[0].name))
+    def order(item: tuple[TopicPartition, int | None]) -> tuple[str, int, str]:
+        partition = item[0]
+        return partition.topic, partition.partition if partition.broker == NO_BROKER else -1, partition.name
+
+    return sorted(partitions.items(), key=order)
 
 
 def _parse_json(text: str, source: str) -> GroupOffsets:
@@ -117,7 +121,7 @@ def _add(found: GroupOffsets, where: str, group: str, topic: str, name: str, off
     try:
         check_name("group", group)
         check_name("topic", topic)
-        partition = TopicPartition.parse(topic, name)
+        partition = TopicPartition.parse_any(topic, name)
     except (RegistryError, ValueError) as error:
         raise OffsetFileError(f"{where}: {error}") from None
     if offset is not None and offset > MAX_OFFSET:

@@ -7,12 +7,13 @@ certainty looks twice.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.group import Assignment, partitions_of
-from consumerd.registry import StaticSubscription, group_path, id_path, owner_path
+from consumerd.registry import StaticSubscription, format_owner, group_path, id_path, owner_path
 from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
@@ -28,20 +29,48 @@ Topics = dict[str, dict[int, int]]
 _CHILDREN = frozenset({"ids", "owners", "offsets"})
 
 
+class GroupSurvey(ABC):
+    """One look at a group of whatever dialect."""
+
+    __slots__ = ()
+    view: GroupView
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self.view.group
+
+    @abstractmethod
+    def plan(self) -> Assignment:
+        """Who should own what, by the rule that all members follow."""
+
+    @abstractmethod
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of subscribed topics, and those owned or committed, in order."""
+
+    def is_persistent(self, consumer_id: str) -> bool:
+        """Whether the id node of this member would outlive it."""
+        return not self.view.stats[id_path(self.group, consumer_id)].ephemeral_owner
+
+    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
+        """The stat of the partition's owner node, readable or not; None where there is none."""
+        return self.view.stats.get(owner_path(self.group, partition))
+
+    def owner_name(self, partition: TopicPartition) -> str | None:
+        """The owner as its node names it; None where nobody is known to own the partition."""
+        owner = self.view.owners.get(partition)
+        return None if owner is None else format_owner(*owner)
+
+
 @dataclass(slots=True)
-class Survey:
-    """What was seen. `topics` are the ones that exist and that members subscribe to, own or committed offsets of."""
+class Survey(GroupSurvey):
+    """What was seen of a group of 0.7. `topics`: those that exist and that members want, own or committed."""
 
     view: GroupView
     topics: Topics
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     #: Children of the group's node that 0.7 knows nothing of.
     foreign: list[str] = field(default_factory=list)
-
-    @property
-    def group(self) -> str:
-        """The group's name."""
-        return self.view.group
 
     @property
     def subscribed(self) -> Topics:
@@ -62,14 +91,6 @@ class Survey:
         for topic, brokers in self.subscribed.items():
             found.update(partitions_of(topic, brokers))
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
-
-    def is_persistent(self, consumer_id: str) -> bool:
-        """Whether the id node of this member would outlive it."""
-        return not self.view.stats[id_path(self.group, consumer_id)].ephemeral_owner
-
-    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
-        """The stat of the partition's owner node, readable or not; None where there is none."""
-        return self.view.stats.get(owner_path(self.group, partition))
 
 
 async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Survey:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
-    from consumerd.admin.survey import Survey
+    from consumerd.admin.survey import GroupSurvey
     from consumerd.group import Stream
     from consumerd.partition import TopicPartition
 
@@ -22,7 +22,7 @@ class Difference(NamedTuple):
     says: str
 
 
-def differences(survey: Survey) -> list[Difference]:
+def differences(survey: GroupSurvey) -> list[Difference]:
     """All differences: members that cannot be understood, then partitions in order. Empty: the group is balanced.
 
     Every partition of a subscribed topic must have exactly one owner, on the session of a live member, and the one that
@@ -47,7 +47,7 @@ def differences(survey: Survey) -> list[Difference]:
     return found
 
 
-def _difference(survey: Survey, partition: TopicPartition, planned: Stream | None) -> str | None:
+def _difference(survey: GroupSurvey, partition: TopicPartition, planned: Stream | None) -> str | None:
     view = survey.view
     stat = survey.owner_stat(partition)
     should = "nobody" if planned is None else format_owner(*planned)

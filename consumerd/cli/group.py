@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +15,21 @@ from consumerd.cli.session import group_option, json_option, place_options
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
+    from consumerd.admin import Difference, GroupSource
     from consumerd.cli.session import Place
+    from consumerd.ports import ZooKeeper
+
+LEADER_DEALS = (
+    "where a broker coordinates, the group's leader deals as it likes, and there is no rule to compare with; "
+    "see `consumerd group describe`"
+)
 
 EXAMPLES = """\b
 Examples:
   consumerd group list --zookeeper 127.0.0.1:2181/kafka
   consumerd group describe --zookeeper 127.0.0.1:2181/kafka --group events
   consumerd group describe --zookeeper zk1:2181 --group events --json | jq .unowned
+  consumerd group describe --bootstrap-server kafka1:9092 --group events
 """
 
 VERIFY_EXAMPLES = """\b
@@ -48,10 +57,11 @@ def command() -> None:
 @place_options()
 @json_option('One object: {"groups": [group, ...]}.')
 def list_groups(place: Place, as_json: bool) -> None:
-    """List the groups that ever had a member."""
-    from consumerd.cluster import ClusterView  # noqa: PLC0415 - heavy imports only for the command that runs
+    """List the groups that ever had a member; of brokers: those that they coordinate or keep offsets of."""
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cluster import ClusterView  # noqa: PLC0415
 
-    groups = place.run(lambda session: ClusterView(session).read_groups())
+    groups = run_by_kind(place, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
     if as_json:
         click.echo(json.dumps({"groups": groups}, indent=2))
     else:
@@ -63,17 +73,25 @@ def list_groups(place: Place, as_json: bool) -> None:
 @group_option
 @json_option("One object with members, partitions, unowned and problems.")
 def describe(place: Place, group: str | None, as_json: bool) -> None:
-    """Show members with their subscriptions, and partitions with their owners and committed offsets (bytes).
+    """Show members with their subscriptions, and partitions with their owners and committed offsets.
 
-    In a pipe every line begins with what it is: member, partition or problem. A partition is shown with owner, offset
-    and a remark: `unowned`, `owner is no member`, `nobody subscribes`, or `planned: ...` where the members' own rule
-    gives it to another stream.
+    Offsets are positions in bytes in Kafka 0.7, and number messages since 0.8. In a pipe every line begins with what it
+    is: member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner is no
+    member`, `nobody subscribes`, or `planned: ...` where the members' own rule gives it to another stream.
     """
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import read_group, show_report  # noqa: PLC0415
+    from consumerd.cli.logical_report import show_logical_report  # noqa: PLC0415
 
     name = place.group_or(group)
-    view, topics = place.run(lambda session: read_group(session, name))
-    show_report(view, topics, as_json=as_json)
+
+    async def v07(session: ZooKeeper) -> None:
+        show_report(*await read_group(session, name), as_json=as_json)
+
+    async def logical(source: GroupSource) -> None:
+        show_logical_report(await source.survey(name), as_json=as_json)
+
+    run_by_kind(place, v07, logical, groups=[name])
 
 
 @command.command("verify", epilog=VERIFY_EXAMPLES)
@@ -92,12 +110,23 @@ def verify(place: Place, group: str | None, wait: float, as_json: bool) -> None:
     """Check that every partition has exactly one owner, a live member, and the one that the members' rule names.
 
     Each difference is shown with a partition or member and what is wrong; the exit code is 11 if there is any. A
-    rebalance that is under way shows too: give it time with --wait.
+    rebalance that is under way shows too: give it time with --wait. Groups of Kafka 0.8 to 1.1 do not say which rule is
+    theirs: all is well if the owners are those of range or of roundrobin.
     """
+    from consumerd.admin import survey_group  # noqa: PLC0415
+    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_verification, verify_group  # noqa: PLC0415
 
+    require_zookeeper(place, "group verify", LEADER_DEALS)
     name = place.group_or(group)
-    differences = place.run(lambda session: verify_group(session, name, wait))
+
+    async def v07(session: ZooKeeper) -> list[Difference]:
+        return await verify_group(partial(survey_group, session, name, brokers=False), wait)
+
+    async def logical(source: GroupSource) -> list[Difference]:
+        return await verify_group(partial(source.survey, name), wait)
+
+    differences = run_by_kind(place, v07, logical, groups=[name])
     show_verification(name, differences, as_json=as_json)
 
 
@@ -115,25 +144,39 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
     consumerid-stream. Partitions of topics to which nobody subscribes are left out.
 
     The rule: per topic, partitions and streams are sorted as text (0-10 comes before 0-2); of P partitions and T
-    streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more.
+    streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
+    0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
-    from consumerd.cli.group_report import read_plan  # noqa: PLC0415
+    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
+    from consumerd.cli.group_report import read_logical_plan, read_plan  # noqa: PLC0415
     from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
     from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
-    from consumerd.group import assign  # noqa: PLC0415
+    from consumerd.group import Assignment, assign  # noqa: PLC0415
     from consumerd.registry import format_owner  # noqa: PLC0415
 
     name = group or (place.group if place is not None else None)
     if file is not None and place is None and name is None:
         topics, members = read_plan_input(file)
+        explained, planned = (topics, members), assign(topics, members)
     elif file is None and place is not None and name is not None:
-        topics, members = place.run(lambda session: read_plan(session, name))
+        require_zookeeper(place, "group plan", LEADER_DEALS)
+
+        async def v07(session: ZooKeeper) -> tuple[Any, Assignment]:
+            found = await read_plan(session, name)
+            return found, assign(*found)
+
+        async def logical(source: GroupSource) -> tuple[Any, Assignment]:
+            if explain:
+                raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
+            return None, await read_logical_plan(source, name)
+
+        explained, planned = run_by_kind(place, v07, logical, groups=[name])
     else:
         raise click.UsageError("give either a FILE, or --zookeeper and --group")
     if explain:
-        show_deals(topics, members, as_json=as_json)
+        show_deals(*explained, as_json=as_json)
         return
-    owners = {str(partition): format_owner(*owner) for partition, owner in assign(topics, members).items()}
+    owners = {str(partition): format_owner(*owner) for partition, owner in planned.items()}
     if as_json:
         click.echo(json.dumps(owners, indent=2))
     else:

@@ -1,8 +1,9 @@
-"""`consumerd group delete`: remove a dead group from ZooKeeper."""
+"""`consumerd group delete`: remove a dead group from ZooKeeper, or from its brokers."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -11,9 +12,10 @@ from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.session import group_option, json_option, place_options
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from consumerd.admin.removal import StoredNode
+    from consumerd.admin import GroupSource, GroupSurvey
     from consumerd.cli.session import Place
     from consumerd.ports import ZooKeeper
 
@@ -22,13 +24,14 @@ Examples:
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job --execute --backup old-job.json
   consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # and back again
+  consumerd group delete --bootstrap-server kafka1:9092 --group old-job --execute
 """
 
 
 class Outcome(NamedTuple):
-    """What is, or was, deleted."""
+    """What is, or was, deleted: paths of nodes, or partitions whose offsets go."""
 
-    tree: list[StoredNode]
+    paths: list[str]
     backup: Path | None
 
 
@@ -42,37 +45,75 @@ def command(place: Place, group: str | None, execute: bool, backup: Path | None,
     """Delete a whole dead group: its offsets and all that is left of members.
 
     Refused while the group has members or owners. Before anything is deleted, a file with all offsets (which `offsets
-    import` brings back) and the data of every other node is written and synced. In a pipe: one path per line.
+    import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
+    topic/partition where brokers keep the offsets.
     """
+    from consumerd.admin import ZooKeeperGroups, survey_group  # noqa: PLC0415
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
     name = place.group_or(group)
-    outcome = place.run(lambda session: _delete(session, name, execute=execute, backup=backup))
+
+    async def v07(session: ZooKeeper) -> Outcome:
+        survey = partial(survey_group, session, name, brokers=False)
+        return await _delete(session, name, survey, execute=execute, backup=backup)
+
+    async def logical(source: GroupSource) -> Outcome:
+        if isinstance(source, ZooKeeperGroups):
+            return await _delete(source.zk, name, partial(source.survey, name), execute=execute, backup=backup)
+        return await _delete_from_brokers(source, name, execute=execute, backup=backup)
+
+    outcome = run_by_kind(place, v07, logical, groups=[name])
+    what = "offset" if place.bootstrap else "node"
     if as_json:
         document = {
             "group": name,
-            "nodes": [node.path for node in outcome.tree],
+            f"{what}s": outcome.paths,
             "executed": execute,
             "backup": None if outcome.backup is None else str(outcome.backup),
         }
         click.echo(json.dumps(document, indent=2))
     else:
         verb = "deleted" if execute else "would be deleted"
-        rows = ([node.path] for node in outcome.tree)
-        show_rows(["node"], rows, title=f"group {name}: {counted(len(outcome.tree), 'node')} {verb}")
+        rows = ([path] for path in outcome.paths)
+        show_rows([what], rows, title=f"group {name}: {counted(len(outcome.paths), what)} {verb}")
     if not execute:
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 
 
-async def _delete(zk: ZooKeeper, group: str, *, execute: bool, backup: Path | None) -> Outcome:
-    from consumerd.admin import as_backup, delete_tree, read_tree, require_dead, survey_group  # noqa: PLC0415
+async def _delete(
+    zk: ZooKeeper,
+    group: str,
+    survey: Callable[[], Awaitable[GroupSurvey]],
+    *,
+    execute: bool,
+    backup: Path | None,
+) -> Outcome:
+    from consumerd.admin import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
 
     tree = await read_tree(zk, group)
+    paths = [node.path for node in tree]
     require_dead(group, tree)
     if not execute:
-        return Outcome(tree, None)
-    view = (await survey_group(zk, group, brokers=False)).view
+        return Outcome(paths, None)
+    view = (await survey()).view
     path = backup or backup_path([group])
     await write_backup(path, {group: view.offsets}, nodes=as_backup(tree))
     await delete_tree(zk, group, tree)
-    return Outcome(tree, path)
+    return Outcome(paths, path)
+
+
+async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
+    from consumerd.admin import BrokerGroups, RefusedError  # noqa: PLC0415
+
+    assert isinstance(source, BrokerGroups)
+    view = (await source.survey(group)).view
+    if view.members:
+        raise RefusedError(f"group {group!r} has {len(view.members)} members; stop them first")
+    offsets = [str(partition) for partition in sorted(view.offsets)]
+    if not execute:
+        return Outcome(offsets, None)
+    path = backup or backup_path([group])
+    await write_backup(path, {group: view.offsets})
+    await source.delete(group)
+    return Outcome(offsets, path)

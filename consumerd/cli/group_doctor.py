@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import Finding, Fix, Look
+    from consumerd.admin import Finding, Fix, GroupSource, Look
     from consumerd.cli.session import Place
     from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
@@ -29,6 +30,8 @@ Examples:
   consumerd group doctor --zookeeper zk1:2181 --group events --fix --execute
 """
 
+#: For groups that the doctor does not treat.
+OTHERS = "see `consumerd group describe`, `group lag` and, with --zookeeper, `group verify`"
 #: Seconds that members get to act on what was mended, and between looks meanwhile.
 SETTLING = 10.0
 _LOOK_AGAIN = 0.25
@@ -84,9 +87,19 @@ def command(
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
+    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
+
+    require_zookeeper(place, "group doctor", OTHERS)
     name = place.group_or(group)
     connect = connector(broker_timeout)
-    outcome = place.run(lambda session: _visit(session, name, connect, interval, fix=fix, execute=execute, force=force))
+
+    async def v07(session: ZooKeeper) -> Outcome:
+        return await _visit(session, name, connect, interval, fix=fix, execute=execute, force=force)
+
+    async def logical(_: GroupSource) -> Outcome:
+        raise ConfigError(f"group doctor is for groups of Kafka 0.7, and these are of 0.8 or later: {OTHERS}")
+
+    outcome = run_by_kind(place, v07, logical, groups=[name])
     _show(name, outcome, fix=fix, as_json=as_json)
 
 

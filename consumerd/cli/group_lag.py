@@ -1,4 +1,4 @@
-"""`consumerd group lag`: how many bytes a group is behind."""
+"""`consumerd group lag`: how far a group is behind, in bytes (0.7) or messages (0.8 and later)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import click
 from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from consumerd.admin import PartitionLag
+    from consumerd.admin import GroupSource, PartitionLag
     from consumerd.cli.session import Place
     from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
@@ -24,6 +24,7 @@ Examples:
   consumerd group lag --zookeeper 127.0.0.1:2181/kafka --group events
   consumerd group lag -c /etc/consumerd/events.toml --watch 5
   consumerd group lag --zookeeper zk1:2181 --group events --json | jq .total
+  consumerd group lag --bootstrap-server kafka1:9092 --group events
 """
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -37,7 +38,7 @@ CLEAR = "\x1b[H\x1b[2J"
     "--watch",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Look again every so many seconds, with the bytes per second that were read and written in between.",
+    help="Look again every so many seconds, with what was read and written per second in between.",
 )
 @click.option("--count", type=click.IntRange(1), help="With --watch: stop after this many looks.")
 @broker_timeout_option
@@ -53,31 +54,42 @@ def command(
 ) -> None:
     """Show committed offset, end of the log, lag and owner of each partition, and the total.
 
-    Everything is in BYTES of the log: an offset of Kafka 0.7 is a byte position, and nobody knows how many messages
-    those bytes are. A broker that cannot be asked is a remark at its partitions, not an error. In a pipe every line
-    begins with `partition` or `total`.
+    Kafka 0.7: everything is in BYTES of the log, because an offset is a byte position, and nobody knows how many
+    messages those bytes are. Kafka 0.8 and later: in MESSAGES, counting those too that compaction took away. A broker
+    that cannot be asked is a remark at its partitions, not an error. In a pipe every line begins with `partition` or
+    `total`.
     """
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
+
     name = place.group_or(group)
     looks = (1 if watch is None else None) if count is None else count
 
-    async def work(session: ZooKeeper) -> None:
+    async def look_on(look: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str) -> None:
         loop = asyncio.get_running_loop()
         before: _Sight | None = None
         number = 0
         while True:
-            sight = _Sight(loop.time(), await read_lag(session, name, topics, connector(broker_timeout)))
+            sight = _Sight(loop.time(), await look(), unit)
             _show(name, sight, before, as_json=as_json, watching=watch is not None)
             before, number = sight, number + 1
             if number == looks or watch is None:
                 return
             await asyncio.sleep(max(sight.at + watch - loop.time(), 0))
 
-    place.run(work)
+    async def v07(session: ZooKeeper) -> None:
+        await look_on(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
+
+    async def logical(source: GroupSource) -> None:
+        await look_on(lambda: read_logical_lag(source, name, topics), "message")
+
+    run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
 
 
 class _Sight(NamedTuple):
     at: float
     lags: Sequence[PartitionLag]
+    #: What offsets count.
+    unit: str
 
 
 async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
@@ -90,6 +102,15 @@ async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Co
     return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
 
 
+async def read_logical_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
+    """As `read_lag`, of a group of Kafka 0.8 or later."""
+    from consumerd.admin import lag_of  # noqa: PLC0415
+
+    survey = await source.survey(group)
+    ranges = await source.logs.ranges(partition for partition in survey.partitions() if survey.exists(partition))
+    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
+
+
 def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, watching: bool) -> None:
     from consumerd.admin import total_lag  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
@@ -97,29 +118,30 @@ def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, wa
     total = total_lag(sight.lags)
     unknown = [each for each in sight.lags if each.lag is None]
     if as_json:
-        click.echo(json.dumps(_as_json(group, sight.lags, total), indent=None if watching else 2))
+        click.echo(json.dumps(_as_json(group, sight, total), indent=None if watching else 2))
         return
     terminal = sys.stdout.isatty()
     if watching and terminal:
         click.echo(CLEAR, nl=False)
-    columns = ["partition", "owner", ">committed", ">end", ">lag (bytes)"]
+    columns = ["partition", "owner", ">committed", ">end", f">lag ({sight.unit}s)"]
     rows: list[list[object]] = [[each.partition, each.owner, each.committed, each.end, each.lag] for each in sight.lags]
     if watching:
-        columns += [">read B/s", ">written B/s"]
+        per_second = "B/s" if sight.unit == "byte" else f"{sight.unit}s/s"
+        columns += [f">read {per_second}", f">written {per_second}"]
         for row, speeds in zip(rows, _speeds(sight, before), strict=True):
             row += speeds
     for row, each in zip(rows, sight.lags, strict=True):
         row.append(each.remark)
     known = counted(len(sight.lags) - len(unknown), "partition")
     not_known = f", without {len(unknown)} that could not be asked for" if unknown else ""
-    title = f"group {group}: {counted(total, 'byte')} of lag in {known}{not_known}"
+    title = f"group {group}: {counted(total, sight.unit)} of lag in {known}{not_known}"
     show_rows([*columns, "remark"], rows, title=title, kind="partition")
     if not terminal:
         show_rows(["total"], [[total, len(unknown)]], kind="total")
 
 
 def _speeds(sight: _Sight, before: _Sight | None) -> list[list[int | None]]:
-    """Bytes per second that the group committed, and that were written, since the look before."""
+    """What the group committed, and what was written, per second since the look before."""
     if before is None:
         return [[None, None]] * len(sight.lags)
     old = {each.partition: each for each in before.lags}
@@ -137,10 +159,11 @@ def _speeds(sight: _Sight, before: _Sight | None) -> list[list[int | None]]:
     return speeds
 
 
-def _as_json(group: str, lags: Sequence[PartitionLag], total: int) -> dict[str, object]:
+def _as_json(group: str, sight: _Sight, total: int) -> dict[str, object]:
+    lags = sight.lags
     return {
         "group": group,
-        "unit": "bytes",
+        "unit": f"{sight.unit}s",
         "total": total,
         "unknown": [str(each.partition) for each in lags if each.lag is None],
         "partitions": {

@@ -16,9 +16,11 @@ from consumerd.group import partitions_of
 from consumerd.registry import RegistryError, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from consumerd.admin import GroupSource, GroupSurvey
     from consumerd.cluster import GroupView
+    from consumerd.group import Assignment
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -119,16 +121,27 @@ def _as_json(view: GroupView, rows: Iterable[_Row]) -> dict[str, Any]:
     }
 
 
-async def verify_group(zk: ZooKeeper, group: str, wait: float) -> list[Difference]:
-    """The differences at the last look; looks again for up to `wait` seconds while there are any.
+async def read_logical_plan(source: GroupSource, group: str) -> Assignment:
+    """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
+    survey = await source.survey(group)
+    members = survey.view.members.values()
+    if any(member.subscription is None for member in members):
+        raise RegistryError(f"group {group!r} cannot be planned for: {survey.view.problems[0]}")
+    if not members:
+        raise NotFoundError(f"group {group!r} has no members now; `group describe` shows its committed offsets")
+    return survey.plan()
+
+
+async def verify_group(look: Callable[[], Awaitable[GroupSurvey]], wait: float) -> list[Difference]:
+    """The differences at the last `look`; looks again for up to `wait` seconds while there are any.
 
     Raises NotFoundError for a group without members.
     """
     deadline = asyncio.get_running_loop().time() + wait
     while True:
-        survey = await survey_group(zk, group, brokers=False)
+        survey = await look()
         if not survey.view.members:
-            raise NotFoundError(f"group {group!r} has no members now, so there is nothing to verify")
+            raise NotFoundError(f"group {survey.group!r} has no members now, so there is nothing to verify")
         found = differences(survey)
         if not found or asyncio.get_running_loop().time() >= deadline:
             return found

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.cli.offsets_change import change_command
+from consumerd.cli.offsets_input import parse_assignment, parse_target, parse_time, read_file, rename, select
 from consumerd.cli.session import group_option, json_option, place_options
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupOffsets, Target
+    from consumerd.admin import GroupOffsets, GroupSource
     from consumerd.cli.offsets_change import How
     from consumerd.cli.session import Place
     from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
 Examples:
@@ -30,12 +30,14 @@ GET_EXAMPLES = """\b
 Examples:
   consumerd offsets get --zookeeper 127.0.0.1:2181/kafka --group events
   consumerd offsets get -c /etc/consumerd/events.toml --topic clicks --json
+  consumerd offsets get --bootstrap-server kafka1:9092 --group events
 """
 
 SET_EXAMPLES = """\b
 Examples:
   consumerd offsets set --zookeeper 127.0.0.1:2181/kafka --group events clicks/0-0=1048576
   consumerd offsets set --zookeeper 127.0.0.1:2181/kafka --group events clicks/0-0=0 clicks/0-1=0 --execute
+  consumerd offsets set --bootstrap-server kafka1:9092 --group events clicks/0=1048
 """
 
 RESET_EXAMPLES = """\b
@@ -55,16 +57,17 @@ IMPORT_EXAMPLES = """\b
 Examples:
   consumerd offsets import all-offsets.txt --zookeeper 127.0.0.1:2181/kafka
   consumerd offsets import events.json --zookeeper zk2:2181/kafka --rename events=events-2 --execute
+  consumerd offsets import events.json --bootstrap-server kafka1:9092 --group events
 """
 
 
 def _partition_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, if all of them are `broker-partition`."""
+    """The names, if all of them are `broker-partition` or numbers."""
     from consumerd.partition import TopicPartition  # noqa: PLC0415
 
     for name in names:
         try:
-            TopicPartition.parse("", name)
+            TopicPartition.parse_any("", name)
         except ValueError as error:
             raise click.BadParameter(f"{error}.") from None
     return names
@@ -76,8 +79,8 @@ partition_option = click.option(
     "partitions",
     multiple=True,
     callback=_partition_names,
-    metavar="BROKER-PARTITION",
-    help="Only partitions of this name; may be given several times.",
+    metavar="PARTITION",
+    help="Only partitions of this name, such as 0-3 (0.7) or 3; may be given several times.",
 )
 
 
@@ -95,13 +98,20 @@ def command() -> None:
 def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool) -> None:
     """Show the committed offsets of a group, and when they were written last (UTC).
 
-    In a pipe: topic/broker-partition, offset, time, and what is wrong with the node, if it holds no offset.
+    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (brokers do not tell it), and what is wrong
+    with the node, if it holds no offset.
     """
-    from consumerd.cli.offsets_show import read_offsets, show_offsets  # noqa: PLC0415
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
+    from consumerd.cluster import ClusterView, GroupView  # noqa: PLC0415
 
     name = place.group_or(group)
-    rows = place.run(lambda session: read_offsets(session, name, topics, partitions))
-    show_offsets(name, rows, as_json=as_json)
+
+    async def logical(source: GroupSource) -> GroupView:
+        return (await source.survey(name)).view
+
+    view = run_by_kind(place, lambda session: ClusterView(session).read_group(name), logical, groups=[name])
+    show_offsets(name, offset_rows(view, topics, partitions), as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
@@ -119,13 +129,25 @@ def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tu
 def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form: str, output: Path | None) -> None:
     """Write committed offsets in the format of Kafka 0.7's ExportZkOffsets, or as JSON.
 
-    The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each, which ImportZkOffsets of 0.7
-    reads too; `offsets import` reads both.
+    The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each (PARTITION:OFFSET since 0.8),
+    which ImportZkOffsets reads too; `offsets import` reads both.
     """
     from consumerd.admin import format_json, format_text, write_durably  # noqa: PLC0415
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
+    from consumerd.cluster import ClusterView, GroupView  # noqa: PLC0415
 
-    offsets, problems = place.run(lambda session: collect_offsets(session, groups, topics))
+    async def v07(session: ZooKeeper) -> tuple[GroupOffsets, list[str]]:
+        cluster = ClusterView(session)
+        return await collect_offsets(groups or await cluster.read_groups(), topics, cluster.read_group)
+
+    async def logical(source: GroupSource) -> tuple[GroupOffsets, list[str]]:
+        async def read(group: str) -> GroupView:
+            return (await source.survey(group)).view
+
+        return await collect_offsets(groups or await source.names(), topics, read)
+
+    offsets, problems = run_by_kind(place, v07, logical, groups=groups)
     text = format_json(offsets) if form == "json" else format_text(offsets)
     for problem in problems:
         click.echo(f"consumerd: left out: {problem}", err=True)
@@ -139,16 +161,16 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
 @place_options()
 @group_option
 @change_command
-@click.argument("assignments", nargs=-1, required=True, metavar="TOPIC/BROKER-PARTITION=OFFSET...")
+@click.argument("assignments", nargs=-1, required=True, metavar="TOPIC/PARTITION=OFFSET...")
 def set_offsets(place: Place, group: str | None, how: How, assignments: tuple[str, ...]) -> None:
     """Set the committed offset of single partitions."""
     name = place.group_or(group)
     wanted: dict[TopicPartition, int | None] = {}
     for text in assignments:
-        partition, offset = _assignment(text)
+        partition, offset = parse_assignment(text)
         if wanted.setdefault(partition, offset) != offset:
             raise click.BadParameter(f"{partition} is given two offsets.")
-    how.run(place, lambda session: how.plan_set(session, {name: wanted}))
+    how.run_set(place, {name: wanted})
 
 
 @command.command("reset", epilog=RESET_EXAMPLES)
@@ -159,13 +181,15 @@ def set_offsets(place: Place, group: str | None, how: How, assignments: tuple[st
 @click.option(
     "--to",
     metavar="WHERE",
-    help="earliest, latest, an offset, or +BYTES or -BYTES from the committed one (back to the start of a message).",
+    help="earliest, latest, an offset, or +N or -N from the committed one: messages, or BYTES in 0.7 (back to the "
+    "start of a message).",
 )
 @click.option(
     "--at-time",
     metavar="TIME",
-    help="ISO 8601 (UTC without an offset), or milliseconds since 1970: the start of the last log segment that was "
-    "complete by then. Brokers of 0.7 know times of segments only, so messages older than TIME come too.",
+    help="ISO 8601 (UTC without an offset), or milliseconds since 1970: the first message of that time or later. "
+    "Brokers before 0.10.1 know times of segments only: there it is the start of the last segment that was complete by "
+    "then, so messages older than TIME come too.",
 )
 @change_command
 def reset(
@@ -183,9 +207,9 @@ def reset(
     """
     if (to is None) == (at_time is None):
         raise click.UsageError("give either --to or --at-time")
-    target = _time(at_time) if at_time is not None else _target(to or "")
+    target = parse_time(at_time) if at_time is not None else parse_target(to or "")
     name = place.group_or(group)
-    how.run(place, lambda session: how.plan_reset(session, name, topics, partitions, target))
+    how.run_reset(place, name, topics, partitions, target)
 
 
 @command.command("import", epilog=IMPORT_EXAMPLES)
@@ -208,108 +232,6 @@ def import_offsets(
     file: str,
 ) -> None:
     """Set committed offsets to those of a file: text of ExportZkOffsets, JSON, or a backup. `-` is standard input."""
-    wanted = _select(_read(file), groups, topics, partitions, file)
-    wanted = _rename(wanted, renames)
-    how.run(place, lambda session: how.plan_set(session, wanted))
-
-
-# -- reading what the user wrote
-
-
-def _assignment(text: str) -> tuple[TopicPartition, int]:
-    from consumerd.partition import TopicPartition  # noqa: PLC0415
-    from consumerd.registry import RegistryError, check_name, parse_offset  # noqa: PLC0415
-
-    name, equals, offset = text.rpartition("=")
-    topic, slash, partition = name.rpartition("/")
-    if not (equals and slash):
-        raise click.BadParameter(
-            f"{text!r} is not of the form TOPIC/BROKER-PARTITION=OFFSET, such as events/0-3=1048576."
-        )
-    try:
-        return TopicPartition.parse(check_name("topic", topic), partition), parse_offset(offset)
-    except (ValueError, RegistryError) as error:
-        raise click.BadParameter(f"{text!r}: {error}.") from None
-
-
-def _target(text: str) -> Target:
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
-    from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
-
-    if text in ("earliest", "latest"):
-        return Target(TargetKind(text))
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
-        raise click.BadParameter(
-            f"{text!r} is none of earliest, latest, an offset, +BYTES and -BYTES.", param_hint="--to"
-        )
-    return Target(TargetKind.SHIFT if text[0] in "+-" else TargetKind.OFFSET, int(text))
-
-
-def _time(text: str) -> Target:
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
-
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return Target(TargetKind.TIME, int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither ISO 8601, such as 2012-11-21T12:00, nor milliseconds.", param_hint="--at-time"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = int(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        raise click.BadParameter("a time before 1970 has no offset.", param_hint="--at-time")
-    return Target(TargetKind.TIME, milliseconds)
-
-
-def _read(file: str) -> GroupOffsets:
-    from consumerd.admin import OffsetFileError, parse_offsets  # noqa: PLC0415
-
-    try:
-        with click.open_file(file, encoding="utf-8") as stream:
-            text = stream.read()
-    except (OSError, ValueError) as error:
-        raise OffsetFileError(f"{file} cannot be read: {error}") from None
-    return parse_offsets(text, "standard input" if file == "-" else file)
-
-
-def _select(
-    offsets: GroupOffsets, groups: tuple[str, ...], topics: tuple[str, ...], partitions: tuple[str, ...], file: str
-) -> GroupOffsets:
-    from consumerd.errors import NotFoundError  # noqa: PLC0415
-
-    for group in groups:
-        if group not in offsets:
-            raise NotFoundError(f"{file} holds no offsets of group {group!r}")
-    selected = {
-        group: {
-            partition: offset
-            for partition, offset in of_group.items()
-            if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions)
-        }
-        for group, of_group in offsets.items()
-        if not groups or group in groups
-    }
-    if not any(selected.values()):
-        raise NotFoundError(f"{file} holds nothing of what --topic and --partition leave")
-    return {group: of_group for group, of_group in selected.items() if of_group}
-
-
-def _rename(offsets: GroupOffsets, renames: tuple[str, ...]) -> GroupOffsets:
-    names: dict[str, str] = {}
-    for text in renames:
-        old, equals, new = text.partition("=")
-        if not (old and equals and new):
-            raise click.BadParameter(f"{text!r} is not of the form OLD=NEW.", param_hint="--rename")
-        if old not in offsets:
-            raise click.BadParameter(f"the file holds no offsets of group {old!r}.", param_hint="--rename")
-        names[old] = new
-    renamed: GroupOffsets = {}
-    for group, of_group in offsets.items():
-        name = names.get(group, group)
-        if name in renamed:
-            raise click.BadParameter(f"two groups of the file would become {name!r}.", param_hint="--rename")
-        renamed[name] = of_group
-    return renamed
+    wanted = select(read_file(file), groups, topics, partitions, file)
+    wanted = rename(wanted, renames)
+    how.run_set(place, wanted)

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import broker_timeout_option, connector, json_option
+from consumerd.cli.session import broker_timeout_option, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.admin import Change, ChangePlanner, GroupOffsets, Survey, Target
+    from consumerd.admin import Change, GroupOffsets, GroupSource, Target
+    from consumerd.cli.offsets_plan import Plan
     from consumerd.cli.session import Place
-    from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
+    from consumerd.registry import Dialect
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -32,17 +33,10 @@ NOTE = """
 
 Only shows what would change, unless --execute is given. Refused, with exit code 13, while members that could own the
 partitions live, and for offsets that the broker does not have or that are not the start of a message; --force overrides
-all of that. Before anything is written, what was there goes to a file that is synced. Offsets of brokers that do not
-answer are taken on trust, with a remark. In a pipe: group, topic/broker-partition, before, after, remark.
+all of that, except that a broker takes no offsets for a group that lives. Before anything is written, what was there
+goes to a file that is synced. Offsets of brokers that do not answer are taken on trust, with a remark. In a pipe:
+group, topic/broker-partition (0.7) or topic/partition, before, after, remark.
 """
-
-
-@dataclass(slots=True)
-class Plan:
-    """Changes, and what speaks against them."""
-
-    changes: list[Change]
-    refusals: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,76 +49,71 @@ class How:
     broker_timeout: float
     as_json: bool
 
-    async def plan_set(self, zk: ZooKeeper, wanted: GroupOffsets) -> Plan:
-        """Each group's partitions to the offsets that are named."""
-        plan = Plan([], [])
-        for group, offsets in wanted.items():
-            survey = await _survey(zk, group)
-            planner = await self._planner(zk, survey, offsets)
-            self._add(plan, survey, await planner.set_to(offsets))
-        return plan
+    def run_set(self, place: Place, wanted: GroupOffsets) -> None:
+        """Each group's partitions to the offsets that are named. Raises RefusedError."""
+        from consumerd.cli import offsets_plan as plans  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    async def plan_reset(
-        self, zk: ZooKeeper, group: str, topics: Sequence[str], names: Sequence[str], target: Target
-    ) -> Plan:
+        self._run(
+            place,
+            lambda zk: plans.plan_set(zk, wanted, self.force, self.broker_timeout),
+            lambda source: plans.plan_logical_set(source, wanted, self.force),
+            groups=list(wanted),
+            hint=plans.dialect_of(wanted),
+        )
+
+    def run_reset(self, place: Place, group: str, topics: Sequence[str], names: Sequence[str], target: Target) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
-        from consumerd.errors import NotFoundError  # noqa: PLC0415
+        from consumerd.cli import offsets_plan as plans  # noqa: PLC0415
 
-        survey = await _survey(zk, group, must_exist=not topics)
-        partitions = await _partitions(zk, survey, topics)
-        partitions = [partition for partition in partitions if not names or partition.name in names]
-        if not partitions:
-            what = f"topics {', '.join(topics)}" if topics else f"group {group!r}"
-            raise NotFoundError(f"there are no such partitions of {what}; `consumerd topics list` shows what there is")
-        planner = await self._planner(zk, survey, partitions)
-        plan = Plan([], [])
-        self._add(plan, survey, await planner.reset(partitions, target))
-        return plan
+        choice = plans.Choice(group, topics, names)
+        self._run(
+            place,
+            lambda zk: plans.plan_reset(zk, choice, target, self.force, self.broker_timeout),
+            lambda source: plans.plan_logical_reset(source, choice, target, self.force),
+            groups=[group],
+        )
 
-    def run(self, place: Place, make_plan: Callable[[ZooKeeper], Awaitable[Plan]]) -> None:
+    def _run(
+        self,
+        place: Place,
+        make_plan: Callable[[ZooKeeper], Awaitable[Plan]],
+        make_logical_plan: Callable[[GroupSource], Awaitable[Plan]],
+        *,
+        groups: Sequence[str],
+        hint: Dialect | None = None,
+    ) -> None:
         """Plan, show and, if asked for, write. Raises RefusedError."""
-        from consumerd.admin import RefusedError  # noqa: PLC0415
+        from consumerd.admin import RefusedError, write_changes  # noqa: PLC0415
+        from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-        async def work(session: ZooKeeper) -> tuple[Plan, Path | None]:
+        async def v07(session: ZooKeeper) -> tuple[Plan, Path | None]:
             plan = await make_plan(session)
-            if self.execute and not plan.refusals and any(change.moves for change in plan.changes):
-                return plan, await self._write(session, plan.changes)
-            return plan, None
+            return plan, await self._do(plan, lambda changes: write_changes(session, changes, force=self.force))
 
-        plan, backup = place.run(work)
+        async def logical(source: GroupSource) -> tuple[Plan, Path | None]:
+            plan = await make_logical_plan(source)
+            return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
+
+        plan, backup = run_by_kind(place, v07, logical, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:
             more = f" ({len(plan.refusals) - 1} more reasons)" if len(plan.refusals) > 1 else ""
-            raise RefusedError(f"refused: {plan.refusals[0]}{more}; nothing was changed, --force overrides this")
+            remedy = "stop them first" if plan.final else "--force overrides this"
+            raise RefusedError(f"refused: {plan.refusals[0]}{more}; nothing was changed, {remedy}")
         if not self.execute and any(change.moves for change in plan.changes):
             click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
-    def _add(self, plan: Plan, survey: Survey, changes: list[Change]) -> None:
-        from consumerd.admin import in_the_way  # noqa: PLC0415
+    async def _do(self, plan: Plan, write: Callable[[Sequence[Change]], Awaitable[int]]) -> Path | None:
+        """Back up and write, if that was asked for and nothing speaks against it; returns where the backup is."""
+        from consumerd.admin import backup_of  # noqa: PLC0415
 
-        plan.changes += changes
-        if self.force:
-            return
-        moving = [change.partition for change in changes if change.moves]
-        plan.refusals += in_the_way(survey, moving)
-        plan.refusals += [f"{change.partition}: {change.problem}" for change in changes if change.problem is not None]
-
-    async def _planner(self, zk: ZooKeeper, survey: Survey, partitions: Iterable[TopicPartition]) -> ChangePlanner:
-        from consumerd.admin import BrokerLogs, ChangePlanner  # noqa: PLC0415
-        from consumerd.cluster import ClusterView  # noqa: PLC0415
-
-        topics = await ClusterView(zk).read_topics({partition.topic for partition in partitions})
-        logs = BrokerLogs(survey.brokers, connector(self.broker_timeout))
-        return ChangePlanner(survey.view, topics, survey.brokers, logs)
-
-    async def _write(self, zk: ZooKeeper, changes: Sequence[Change]) -> Path:
-        from consumerd.admin import backup_of, write_changes  # noqa: PLC0415
-
-        before = backup_of(change for change in changes if change.moves)
+        before = backup_of(change for change in plan.changes if change.moves)
+        if not self.execute or plan.refusals or not before:
+            return None
         path = self.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await write_changes(zk, changes, force=self.force)
+        await write(plan.changes)
         return path
 
     def _show(self, plan: Plan, *, executed: bool, backup: Path | None) -> None:
@@ -166,31 +155,6 @@ def change_command(function: Decorated) -> Decorated:
     for option in decorate:
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]  # the same to click
-
-
-async def _survey(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> Survey:
-    """The group; one that never was has nothing in the way."""
-    from consumerd.admin import Survey, survey_group  # noqa: PLC0415
-    from consumerd.cluster import ClusterView, GroupView  # noqa: PLC0415
-    from consumerd.errors import NotFoundError  # noqa: PLC0415
-
-    try:
-        return await survey_group(zk, group)
-    except NotFoundError:
-        if must_exist:
-            raise
-        return Survey(GroupView(group), {}, await ClusterView(zk).read_brokers())
-
-
-async def _partitions(zk: ZooKeeper, survey: Survey, topics: Sequence[str]) -> list[TopicPartition]:
-    """What a reset is about: all registered partitions, and those committed whose broker is away."""
-    from consumerd.cluster import ClusterView  # noqa: PLC0415
-    from consumerd.group import partitions_of  # noqa: PLC0415
-
-    registered = await ClusterView(zk).read_topics(topics) if topics else survey.topics
-    found = {partition for topic, brokers in registered.items() for partition in partitions_of(topic, brokers)}
-    found |= {partition for partition in survey.view.offsets if not topics or partition.topic in topics}
-    return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
 def _offset(offset: int | None) -> str:

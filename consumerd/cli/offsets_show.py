@@ -1,4 +1,4 @@
-"""What `consumerd offsets get` and `export` read from ZooKeeper."""
+"""What `consumerd offsets get` and `export` read from ZooKeeper or from brokers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.tables import show_rows
-from consumerd.cluster import ClusterView
 from consumerd.registry import offset_path, offsets_root
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.admin import GroupOffsets
     from consumerd.cluster import GroupView
-    from consumerd.ports import ZooKeeper
 
 
 class OffsetRow(NamedTuple):
-    """One offset node. `subject` is `topic/broker-partition`, or what stands there instead."""
+    """One offset. `subject` is `topic/broker-partition` or `topic/partition`, or what stands there instead."""
 
     subject: str
     offset: int | None
@@ -29,14 +27,13 @@ class OffsetRow(NamedTuple):
     problem: str | None
 
 
-async def read_offsets(zk: ZooKeeper, group: str, topics: Sequence[str], partitions: Sequence[str]) -> list[OffsetRow]:
-    """The offset nodes of a group, of all topics and partitions or of those named. Raises NotFoundError."""
-    view = await ClusterView(zk).read_group(group)
+def offset_rows(view: GroupView, topics: Sequence[str], partitions: Sequence[str]) -> list[OffsetRow]:
+    """The offsets of a group, of all topics and partitions or of those named."""
     rows = []
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
-            written = _time(view.stats[offset_path(group, partition)].modified_ms)
-            rows.append(OffsetRow(str(partition), offset, written, None))
+            stat = view.stats.get(offset_path(view.group, partition))  # brokers do not tell when
+            rows.append(OffsetRow(str(partition), offset, None if stat is None else _time(stat.modified_ms), None))
     for subject, fault in _faults(view).items():
         topic, _, name = subject.rpartition("/")
         if (not topics or topic in topics) and (not partitions or name in partitions):
@@ -55,14 +52,13 @@ def show_offsets(group: str, rows: Sequence[OffsetRow], *, as_json: bool) -> Non
 
 
 async def collect_offsets(
-    zk: ZooKeeper, groups: Sequence[str], topics: Sequence[str]
+    groups: Sequence[str], topics: Sequence[str], read: Callable[[str], Awaitable[GroupView]]
 ) -> tuple[GroupOffsets, list[str]]:
-    """The offsets of all groups, or of those named, and sentences about what is left out. Raises NotFoundError."""
-    cluster = ClusterView(zk)
+    """The offsets of `groups`, and sentences about what is left out. Raises what `read` raises."""
     offsets: GroupOffsets = {}
     problems = []
-    for group in groups or await cluster.read_groups():
-        view = await cluster.read_group(group)
+    for group in groups:
+        view = await read(group)
         offsets[group] = {
             partition: offset for partition, offset in view.offsets.items() if not topics or partition.topic in topics
         }

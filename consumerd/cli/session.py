@@ -1,4 +1,4 @@
-"""A ZooKeeper session for the length of one command, and the options that say where ZooKeeper is.
+"""A ZooKeeper session for the length of one command, and the options that say where ZooKeeper or the brokers are.
 
 Strategy: commands that only look must not leave traces. A session creates its chroot where it is missing, so a chroot
 that was named is looked for first, through a session without one, and its absence is an error. Credentials and TLS are
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.errors import ConfigError
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from consumerd.daemon.config import Config
     from consumerd.daemon.config_servers import ZooKeeperSection
     from consumerd.net import Connection, Connector
     from consumerd.zk import Session
@@ -40,7 +39,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
             default=10.0,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait for ZooKeeper.",
+            help="How long to wait for ZooKeeper, or for a first broker.",
         )(function)
         return click.option(
             "--zookeeper", required=required, metavar="HOST:PORT/CHROOT", help="Where brokers and groups register."
@@ -51,13 +50,18 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a command finds its ZooKeeper: an address, or the `[zookeeper]` of a configuration file, or both."""
+    """Where a command finds its ZooKeeper or its brokers: an address, or a configuration file, or both."""
 
+    #: "" where brokers are asked.
     connect: str
     timeout: float
     section: ZooKeeperSection | None = None
     #: The group of the configuration file.
     group: str | None = None
+    #: Brokers of 0.8 or later to begin with; none where ZooKeeper is asked.
+    bootstrap: tuple[tuple[str, int], ...] = ()
+    #: The configuration file, whose `[kafka]` has credentials and TLS.
+    config: Config | None = None
 
     def group_or(self, group: str | None) -> str:
         """The group that was named, else that of the configuration. Raises UsageError without either."""
@@ -70,40 +74,73 @@ class Place:
         return with_session(self.connect, self.timeout, work, section=self.section)
 
 
-def place_options(*, required: bool = True) -> Callable[[Decorated], Decorated]:
-    """`--zookeeper`, `--config` and `--timeout` as one parameter `place`; None if neither is given nor required."""
+def place_options(
+    *, required: bool = True, flags: Sequence[str] = ("-c", "--config")
+) -> Callable[[Decorated], Decorated]:
+    """`--zookeeper`, `--bootstrap-server`, `-c` and `--timeout` as one parameter `place`; None if none is required.
+
+    `flags`: how the configuration file is called.
+    """
 
     def decorate(function: Decorated) -> Decorated:
         @functools.wraps(function)
-        def wrapper(*args: Any, zookeeper: str | None, config: Path | None, timeout: float, **options: Any) -> Any:
-            if zookeeper is None and config is None and required:
-                raise click.UsageError("give --zookeeper, or --config")
-            return function(*args, place=_place(zookeeper, config, timeout), **options)
+        def wrapper(
+            *args: Any,
+            zookeeper: str | None,
+            bootstrap_server: tuple[str, ...],
+            config_file: Path | None,
+            timeout: float,
+            **options: Any,
+        ) -> Any:
+            if zookeeper is not None and bootstrap_server:
+                raise click.UsageError("give either --zookeeper or --bootstrap-server")
+            if zookeeper is None and not bootstrap_server and config_file is None and required:
+                raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
+            place = _place(zookeeper, _addresses(bootstrap_server), config_file, timeout)
+            return function(*args, place=place, **options)
 
         with_config = click.option(
-            "-c",
-            "--config",
+            *flags,
+            "config_file",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A daemon's configuration: its [zookeeper] (with credentials, TLS) and its group are the defaults.",
+            help="A daemon's configuration: its servers (with credentials, TLS) and its group are the defaults.",
         )(wrapper)
-        return zookeeper_options(required=False)(with_config)  # type: ignore[return-value]  # the same signature to click
+        with_brokers = click.option(
+            "--bootstrap-server",
+            multiple=True,
+            metavar="HOST:PORT,...",
+            help="Brokers of Kafka 0.8 or later, for what they coordinate and keep themselves.",
+        )(with_config)
+        return zookeeper_options(required=False)(with_brokers)  # type: ignore[return-value]  # the same to click
 
     return decorate
 
 
-def _place(zookeeper: str | None, config: Path | None, timeout: float) -> Place | None:
-    if config is None:
-        return None if zookeeper is None else Place(zookeeper, timeout)
+def _place(
+    zookeeper: str | None, bootstrap: tuple[tuple[str, int], ...], path: Path | None, timeout: float
+) -> Place | None:
+    if path is None:
+        return Place(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
     from consumerd.daemon.config import load  # noqa: PLC0415
 
-    loaded = load(config)
-    if zookeeper is None and loaded.group.coordination != "zookeeper":
-        raise ConfigError(
-            f"{config}: group.coordination is {loaded.group.coordination!r}, and this command works on groups in "
-            "ZooKeeper; give --zookeeper if that is what is meant."
-        )
-    return Place(zookeeper or loaded.zookeeper.connect, timeout, loaded.zookeeper, loaded.group.id)
+    config = load(path)
+    if zookeeper is None and not bootstrap and config.group.coordination != "zookeeper":
+        from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
+
+        bootstrap = tuple(build_bootstrap(config.kafka))
+    connect = "" if bootstrap else zookeeper or config.zookeeper.connect
+    return Place(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
+
+
+def _addresses(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    addresses = []
+    for text in ",".join(texts).split(",") if texts else ():
+        host, colon, port = text.strip().rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise click.BadParameter(f"{text!r} is not of the form HOST:PORT.", param_hint="--bootstrap-server")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return tuple(addresses)
 
 
 def broker_timeout_option(function: Decorated) -> Decorated:

@@ -15,6 +15,8 @@ from consumerd.registry import MAX_OFFSET
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from consumerd.admin import GroupOffsets
+
 TEXT = "/consumers/g/offsets/t/0-0:12\n/consumers/g/offsets/t/0-10:0\n/consumers/g/offsets/t/0-2:7\n"
 OFFSETS = {"g": {TopicPartition("t", 0, 0): 12, TopicPartition("t", 0, 2): 7, TopicPartition("t", 0, 10): 0}}
 
@@ -58,7 +60,7 @@ def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -
         ('{"groups": {"g": {"t": {"0-0": -1}}}}', "is -1"),
         ('{"groups": {"g": {"t": {"0-0": true}}}}', "is True"),
         ('{"groups": {"g": {"t": {"0-0": 1.5}}}}', "is 1.5"),
-        ('{"groups": {"g": {"t": {"0": 1}}}}', "broker-partition name"),
+        ('{"groups": {"g": {"t": {"x": 1}}}}', "broker-partition name"),
         ('{"groups": {"g/h": {"t": {"0-0": 1}}}}', "the group 'g/h'"),
         ('{"groups": {"g": {"t": {"0-0": 9223372036854775808}}}}', "more than an offset can be"),
         ("{" + "[" * 100_000, "is not JSON"),
@@ -66,7 +68,7 @@ def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -
         ("\n/consumers/g/offsets/t/0-0:-1", "line 2"),
         ("/consumers/g/offsets/t/0-0:99999999999999999999", "more than an offset can be"),
         ("/consumers/g/offsets/t/0-0:1\n/consumers/g/offsets/t/0-0:2", "given twice"),
-        ("/consumers/g/offsets/t/0:1", "broker-partition name"),
+        ("/consumers/g/offsets/t/01:1", "is not the number of a partition"),
         ("/kafka/consumers/g/offsets/t/0-0:1", "line 1"),
     ],
 )
@@ -94,3 +96,16 @@ def test_a_backup_is_on_disk_and_never_overwrites(tmp_path: Path, monkeypatch: p
     assert path.read_text() == TEXT
     with pytest.raises(OffsetFileError, match="cannot be written: No such file"):
         write_durably(tmp_path / "no" / "folder", TEXT)
+
+
+def test_partitions_of_later_kafkas_are_numbers() -> None:
+    offsets: GroupOffsets = {
+        "g": {TopicPartition.numbered("t", 10): 1, TopicPartition.numbered("t", 2): None, TopicPartition("t", 0, 1): 3}
+    }
+    text = format_text(offsets)
+    assert text == "/consumers/g/offsets/t/0-1:3\n/consumers/g/offsets/t/10:1\n"
+    assert parse_offsets(text, "it") == {
+        "g": {TopicPartition("t", 0, 1): 3, TopicPartition.numbered("t", 10): 1},
+    }
+    assert list(json.loads(format_json(offsets))["groups"]["g"]["t"]) == ["0-1", "2", "10"]
+    assert parse_offsets(format_json(offsets), "it") == offsets

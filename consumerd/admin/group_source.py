@@ -1,0 +1,91 @@
+"""Where the groups of a cluster of Kafka 0.8 or later are: what the tools ask, whoever coordinates them.
+
+Strategy: one protocol, `GroupSource`, and two who keep it: `ZooKeeperGroups` here and `BrokerGroups`. Both ask brokers
+what they hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from consumerd.admin.editing import write_changes
+from consumerd.admin.logical_survey import Coordinator, survey_zookeeper_group
+from consumerd.cluster import LogicalClusterView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.admin.changes import Change
+    from consumerd.admin.logical_logs import LogicalLogs
+    from consumerd.admin.logical_survey import LogicalSurvey
+    from consumerd.cluster import LogicalTopics
+    from consumerd.ports import ZooKeeper
+
+
+class GroupSource(Protocol):
+    """A cluster, and the groups that are coordinated in one place."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who coordinates these groups."""
+        ...
+
+    @property
+    def logs(self) -> LogicalLogs:
+        """Asks the brokers what they hold."""
+        ...
+
+    async def names(self) -> list[str]:
+        """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
+        ...
+
+    async def survey(self, group: str) -> LogicalSurvey:
+        """One look at a group. Raises NotFoundError for one that never was."""
+        ...
+
+    async def addresses(self) -> dict[int, str]:
+        """`host:port` of the live brokers, by id."""
+        ...
+
+    async def topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+        """All topics, or those of `names` that exist."""
+        ...
+
+    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+        """Write the changes that move anything; returns how many. Raises ChangedMeanwhileError, RefusedError."""
+        ...
+
+
+class ZooKeeperGroups:
+    """Groups that old consumers (0.8 to 1.1) coordinate among themselves in ZooKeeper."""
+
+    coordinator = Coordinator.ZOOKEEPER
+
+    def __init__(self, zk: ZooKeeper, logs: LogicalLogs) -> None:
+        self.zk = zk
+        self.logs = logs
+        self._view = LogicalClusterView(zk)
+
+    async def names(self) -> list[str]:
+        """The names of all groups that ever were."""
+        return await self._view.read_groups()
+
+    async def survey(self, group: str) -> LogicalSurvey:
+        """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError."""
+        return await survey_zookeeper_group(self.zk, group)
+
+    async def addresses(self) -> dict[int, str]:
+        """The brokers that are registered, at their first listener."""
+        brokers = await self._view.read_brokers()
+        return {
+            number: f"{node.endpoints[0].host}:{node.endpoints[0].port}" if node.endpoints else ""
+            for number, node in brokers.items()
+        }
+
+    async def topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+        """As the brokers' controller registered them."""
+        return await self._view.read_topics(names)
+
+    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+        """As `write_changes`: fenced by owner nodes and versions, unless forced."""
+        return await write_changes(self.zk, changes, force=force)

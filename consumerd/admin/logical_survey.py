@@ -1,0 +1,123 @@
+"""One look at a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
+
+Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
+says by which rule the members deal (`partition.assignment.strategy` of old consumers), so the rule is inferred: the one
+that agrees with the owners there are, "range" where none does. Where a broker coordinates, a member deals as it likes,
+and there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consumerd.admin.survey import GroupSurvey
+from consumerd.cluster import LogicalClusterView
+from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.partition import TopicPartition
+from consumerd.registry import INTERNAL_TOPICS, StaticSubscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from consumerd.cluster import GroupView
+    from consumerd.group import Assignment
+    from consumerd.ports import ZooKeeper
+
+#: Topic -> numbers of its partitions.
+Numbers = dict[str, tuple[int, ...]]
+
+#: The rules of old consumers, as the setting names them; 1.0 and 1.1 sort for "roundrobin" in another order.
+RULES: Mapping[str, Callable[..., Assignment]] = {
+    "range": range_owners,
+    "roundrobin": roundrobin_owners,
+    "roundrobin (1.0 and later)": partial(roundrobin_owners, spelling=Spelling.DASH),
+}
+
+
+class Coordinator(Enum):
+    """Who says which member owns what."""
+
+    ZOOKEEPER = "zookeeper"
+    BROKER = "broker"
+
+
+@dataclass(slots=True)
+class LogicalSurvey(GroupSurvey):
+    """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
+
+    view: GroupView
+    topics: Numbers
+    coordinator: Coordinator = Coordinator.ZOOKEEPER
+    #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
+    state: str = ""
+    assignor: str = ""
+    #: Consumer id -> who and where the member is, where a broker tells it.
+    clients: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def subscribed(self) -> Numbers:
+        """The topics that at least one member wants; old consumers leave internal ones out of their filters."""
+        named: set[str] = set()
+        for member in self.view.members.values():
+            if isinstance(member.subscription, StaticSubscription):
+                named |= member.subscription.streams.keys()
+        seen = [topic for topic in self.topics if topic in named or topic not in INTERNAL_TOPICS]
+        return {topic: self.topics[topic] for topic in self.view.subscribed(seen)}
+
+    def plans(self) -> dict[str, Assignment]:
+        """Who should own what, by each rule that the members may follow."""
+        members = {name: each.subscription for name, each in self.view.members.items() if each.subscription is not None}
+        topics = self.subscribed
+        return {name: rule(topics, members) for name, rule in RULES.items()}
+
+    @property
+    def rule(self) -> str:
+        """The rule that agrees with the owners, else "range"; where a broker coordinates, what its leader uses."""
+        if self.coordinator is Coordinator.BROKER:
+            return self.assignor
+        return next((name for name, plan in self.plans().items() if plan == self.view.owners), "range")
+
+    def plan(self) -> Assignment:
+        """Who should own what, by `rule`; where a broker coordinates, who owns what."""
+        if self.coordinator is Coordinator.BROKER:
+            return dict(self.view.owners)
+        return self.plans()[self.rule]
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has the partition."""
+        return partition.partition in self.topics.get(partition.topic, ())
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
+        found = {*self.view.owners, *self.view.offsets}
+        for topic, numbers in self.subscribed.items():
+            found.update(TopicPartition.numbered(topic, number) for number in numbers)
+        return sorted(found)
+
+    def owner_name(self, partition: TopicPartition) -> str | None:
+        """The owner, with its stream where members have several."""
+        owner = self.view.owners.get(partition)
+        if owner is not None and self.coordinator is Coordinator.BROKER:
+            return owner[0]
+        return GroupSurvey.owner_name(self, partition)
+
+
+async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
+    """Look at a group in ZooKeeper. Raises NotFoundError for one that never was, DialectError for brokers of 0.7."""
+    cluster = LogicalClusterView(zk)
+    view = await cluster.read_group(group)
+    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
+    every = False
+    for member in view.members.values():
+        if isinstance(member.subscription, StaticSubscription):
+            named |= member.subscription.streams.keys()
+        elif member.subscription is not None:
+            every = True  # a filter: all topics have to be looked at
+    found = await cluster.read_assignments(None if every else sorted(named))
+    survey = LogicalSurvey(view, {topic: tuple(partitions) for topic, partitions in found.items()})
+    wanted = survey.subscribed.keys() | named
+    survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
+    return survey

@@ -1,0 +1,183 @@
+"""Which kind of cluster a command is to work on, and the client for those of Kafka 0.8 and later.
+
+Strategy: named brokers are of 0.8 or later. In ZooKeeper the brokers' own nodes tell the dialect; where no broker is
+registered, the members of the group, and then the names of its offsets, because a group may outlive its brokers. Where
+nothing tells, or both dialects are there, it is taken for 0.7, whose tools say what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from consumerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from consumerd.admin import GroupSource
+    from consumerd.cli.session import Place
+    from consumerd.client import ClusterClient
+    from consumerd.daemon.config import Config
+    from consumerd.ports import ZooKeeper
+    from consumerd.registry import BrokerNode, Dialect
+    from consumerd.zk import Session
+
+_T = TypeVar("_T")
+
+#: Seconds that a broker may take where a command has no option for it.
+BROKER_TIMEOUT = 10.0
+
+
+def run_by_kind(
+    place: Place,
+    v07: Callable[[Session], Awaitable[_T]],
+    logical: Callable[[GroupSource], Awaitable[_T]],
+    *,
+    groups: Sequence[str] = (),
+    hint: Dialect | None = None,
+    broker_timeout: float = BROKER_TIMEOUT,
+) -> _T:
+    """Run `v07` on a session of ZooKeeper, or `logical` on a cluster of 0.8 or later, and return its result.
+
+    `groups`: what the work is about; `hint`: the dialect where nothing tells it. Raises as `Place.run`, ConfigError,
+    BrokerError, and what the work raises.
+    """
+    if place.bootstrap:
+        return run_on_brokers(place, logical, broker_timeout=broker_timeout)
+
+    async def on_zookeeper(session: Session) -> _T:
+        from consumerd.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
+
+        if (await dialect_at(session, groups) or hint) is not Dialect.V08:
+            return await v07(session)
+        return await _on_registered(session, place, logical, broker_timeout)
+
+    return place.run(on_zookeeper)
+
+
+def run_on_brokers(
+    place: Place, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
+) -> _T:
+    """Run `work` on the brokers of `place`."""
+    from consumerd.admin import BrokerGroups  # noqa: PLC0415
+
+    return run_with_client(place, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
+
+
+def run_with_client(
+    place: Place, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
+) -> _T:
+    """Run `work` with a client of the brokers of `place`."""
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+
+    configure_logs("warning", "auto")
+
+    async def main() -> _T:
+        async with make_client(place.bootstrap, place.config, broker_timeout, place.timeout) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def require_zookeeper(place: Place, what: str, remedy: str) -> None:
+    """Raise ConfigError where brokers are named: `what` is for groups that coordinate in ZooKeeper."""
+    if place.bootstrap:
+        raise ConfigError(f"{what} is for groups that coordinate in ZooKeeper: {remedy}")
+
+
+async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
+    """The dialect that a ZooKeeper speaks (see above); None where nothing tells it."""
+    from consumerd.cluster.reading import children, data, read_all  # noqa: PLC0415
+    from consumerd.registry import (  # noqa: PLC0415
+        Dialect,
+        RegistryError,
+        broker_dialect,
+        broker_ids_path,
+        ids_path,
+        offsets_path,
+        offsets_root,
+        subscription_dialect,
+    )
+
+    async def dialects(path: str, tell: Callable[[bytes], Dialect]) -> set[Dialect]:
+        names = await children(zk, path)
+        texts = await read_all(names, lambda name: data(zk, f"{path}/{name}"))
+        found = set()
+        for text in texts.values():
+            try:
+                if text:
+                    found.add(tell(text))
+            except RegistryError:
+                continue  # whoever reads it as what it should be says what is wrong
+        return found
+
+    found = await dialects(broker_ids_path(), broker_dialect)
+    for group in groups:
+        found = found or await dialects(ids_path(group), subscription_dialect)
+    for group in groups if not found else ():
+        for topic in await children(zk, offsets_root(group)):
+            names = await children(zk, offsets_path(group, topic))
+            found |= {Dialect.V08 if name.isdigit() else Dialect.V07 for name in names}
+    return Dialect.V07 if len(found) > 1 else next(iter(found), None)
+
+
+async def _on_registered(
+    session: Session, place: Place, work: Callable[[GroupSource], Awaitable[_T]], broker_timeout: float
+) -> _T:
+    from consumerd.admin import LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+
+    brokers = await LogicalClusterView(session).read_brokers()
+    protocol = _protocol(place.config)
+    addresses = registered_addresses(brokers, protocol)
+    if not addresses:
+        reason = f"no broker with a {protocol} listener is registered"
+        return await work(ZooKeeperGroups(session, LogicalLogs(None, reason)))
+    async with make_client(addresses, place.config, broker_timeout, broker_timeout) as client:
+        return await work(ZooKeeperGroups(session, LogicalLogs(client)))
+
+
+def registered_addresses(brokers: dict[int, BrokerNode], protocol: str) -> list[tuple[str, int]]:
+    """Where the registered brokers speak `protocol`."""
+    found = (broker.address(protocol) for broker in brokers.values())
+    return [address for address in found if address is not None]
+
+
+def _protocol(config: Config | None) -> str:
+    """The security protocol of a listener that fits the configuration."""
+    tls = config is not None and config.kafka.tls is not None
+    if config is not None and config.kafka.sasl is not None:
+        return "SASL_SSL" if tls else "SASL_PLAINTEXT"
+    return "SSL" if tls else "PLAINTEXT"
+
+
+def make_client(
+    addresses: Sequence[tuple[str, int]], config: Config | None, timeout: float, patience: float
+) -> ClusterClient:
+    """A client for one command; neither connecting nor one answer may take longer than `timeout` seconds.
+
+    `patience`: seconds for what is tried again. Raises ConfigError.
+    """
+    import random  # noqa: PLC0415
+    from functools import partial  # noqa: PLC0415
+
+    from consumerd.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
+    from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
+
+    connection = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
+    tls, authenticate, client_id = None, None, ClientSettings().client_id
+    if config is not None:
+        from consumerd.client import SaslAuthenticator  # noqa: PLC0415
+        from consumerd.daemon.build import build_tls  # noqa: PLC0415
+        from consumerd.daemon.build_sasl import build_mechanism  # noqa: PLC0415
+
+        section = config.kafka
+        client_id = section.client_id
+        tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
+        authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
+    settings = ClientSettings(client_id=client_id, connection=connection, retry_timeout=patience)
+    clock = SystemClock()
+    opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
+    return ClusterClient(list(addresses), opener, settings, clock=clock, rng=random.Random())

@@ -1,0 +1,116 @@
+"""What users of `consumerd offsets` write: partitions with offsets, targets, times, files."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from consumerd.admin import GroupOffsets, Target
+    from consumerd.partition import TopicPartition
+
+
+def parse_assignment(text: str) -> tuple[TopicPartition, int]:
+    """Read `TOPIC/PARTITION=OFFSET`. Raises BadParameter."""
+    from consumerd.partition import TopicPartition  # noqa: PLC0415
+    from consumerd.registry import RegistryError, check_name, parse_offset  # noqa: PLC0415
+
+    name, equals, offset = text.rpartition("=")
+    topic, slash, partition = name.rpartition("/")
+    if not (equals and slash):
+        raise click.BadParameter(
+            f"{text!r} is not of the form TOPIC/PARTITION=OFFSET, such as events/0-3=1048576 (0.7) or events/3=70."
+        )
+    try:
+        return TopicPartition.parse_any(check_name("topic", topic), partition), parse_offset(offset)
+    except (ValueError, RegistryError) as error:
+        raise click.BadParameter(f"{text!r}: {error}.") from None
+
+
+def parse_target(text: str) -> Target:
+    """Read what `--to` says. Raises BadParameter."""
+    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+    from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
+
+    if text in ("earliest", "latest"):
+        return Target(TargetKind(text))
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
+        raise click.BadParameter(f"{text!r} is none of earliest, latest, an offset, +N and -N.", param_hint="--to")
+    return Target(TargetKind.SHIFT if text[0] in "+-" else TargetKind.OFFSET, int(text))
+
+
+def parse_time(text: str) -> Target:
+    """Read what `--at-time` says. Raises BadParameter."""
+    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return Target(TargetKind.TIME, int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither ISO 8601, such as 2012-11-21T12:00, nor milliseconds.", param_hint="--at-time"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise click.BadParameter("a time before 1970 has no offset.", param_hint="--at-time")
+    return Target(TargetKind.TIME, milliseconds)
+
+
+def read_file(file: str) -> GroupOffsets:
+    """The offsets of a file, `-` for standard input. Raises OffsetFileError."""
+    from consumerd.admin import OffsetFileError, parse_offsets  # noqa: PLC0415
+
+    try:
+        with click.open_file(file, encoding="utf-8") as stream:
+            text = stream.read()
+    except (OSError, ValueError) as error:
+        raise OffsetFileError(f"{file} cannot be read: {error}") from None
+    return parse_offsets(text, "standard input" if file == "-" else file)
+
+
+def select(
+    offsets: GroupOffsets, groups: tuple[str, ...], topics: tuple[str, ...], partitions: tuple[str, ...], file: str
+) -> GroupOffsets:
+    """What `--group`, `--topic` and `--partition` leave of a file. Raises NotFoundError."""
+    from consumerd.errors import NotFoundError  # noqa: PLC0415
+
+    for group in groups:
+        if group not in offsets:
+            raise NotFoundError(f"{file} holds no offsets of group {group!r}")
+    selected = {
+        group: {
+            partition: offset
+            for partition, offset in of_group.items()
+            if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions)
+        }
+        for group, of_group in offsets.items()
+        if not groups or group in groups
+    }
+    if not any(selected.values()):
+        raise NotFoundError(f"{file} holds nothing of what --topic and --partition leave")
+    return {group: of_group for group, of_group in selected.items() if of_group}
+
+
+def rename(offsets: GroupOffsets, renames: tuple[str, ...]) -> GroupOffsets:
+    """Groups renamed as `OLD=NEW` say. Raises BadParameter."""
+    names: dict[str, str] = {}
+    for text in renames:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise click.BadParameter(f"{text!r} is not of the form OLD=NEW.", param_hint="--rename")
+        if old not in offsets:
+            raise click.BadParameter(f"the file holds no offsets of group {old!r}.", param_hint="--rename")
+        names[old] = new
+    renamed: GroupOffsets = {}
+    for group, of_group in offsets.items():
+        name = names.get(group, group)
+        if name in renamed:
+            raise click.BadParameter(f"two groups of the file would become {name!r}.", param_hint="--rename")
+        renamed[name] = of_group
+    return renamed

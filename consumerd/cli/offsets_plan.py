@@ -1,0 +1,171 @@
+"""The plans of `consumerd offsets set`, `reset` and `import`: which offsets would change, and what speaks against it.
+
+Strategy: one pair of functions for each kind of cluster; they read, and write nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.admin import (
+    BrokerLogs,
+    ChangePlanner,
+    Coordinator,
+    LogicalChangePlanner,
+    LogicalSurvey,
+    Survey,
+    in_the_way,
+    survey_group,
+)
+from consumerd.cli.session import connector
+from consumerd.cluster import ClusterView, GroupView
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.group import partitions_of
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.registry import Dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.admin import Change, GroupOffsets, GroupSource, GroupSurvey, Target
+    from consumerd.ports import ZooKeeper
+
+
+class Choice(NamedTuple):
+    """Partitions of a group: those of `topics` (without any, of the group's), and of these those called as `names`."""
+
+    group: str
+    topics: Sequence[str]
+    names: Sequence[str]
+
+    def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of `partitions` that are meant. Raises NotFoundError where none is."""
+        chosen = [partition for partition in partitions if not self.names or partition.name in self.names]
+        if not chosen:
+            what = f"topics {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"
+            raise NotFoundError(f"there are no such partitions of {what}; `consumerd topics list` shows what there is")
+        return chosen
+
+
+@dataclass(slots=True)
+class Plan:
+    """Changes, and what speaks against them; `final` where not even force helps."""
+
+    changes: list[Change]
+    refusals: list[str]
+    final: bool = False
+
+    def add(self, survey: GroupSurvey, changes: list[Change], *, force: bool) -> None:
+        """Add the changes of one group."""
+        self.changes += changes
+        moving = [change.partition for change in changes if change.moves]
+        by_broker = isinstance(survey, LogicalSurvey) and survey.coordinator is Coordinator.BROKER
+        if by_broker or not force:
+            alive = in_the_way(survey, moving)
+            self.refusals += alive
+            self.final = self.final or (by_broker and bool(alive))
+        if not force:
+            problems = [f"{change.partition}: {change.problem}" for change in changes if change.problem is not None]
+            self.refusals += problems
+
+
+async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, broker_timeout: float) -> Plan:
+    """Each group's partitions to the offsets that are named. Raises ConfigError for names of 0.8 and later."""
+    _require_names(wanted, numbered=False)
+    plan = Plan([], [])
+    for group, offsets in wanted.items():
+        survey = await _survey(zk, group)
+        planner = await _planner(zk, survey, offsets, broker_timeout)
+        plan.add(survey, await planner.set_to(offsets), force=force)
+    return plan
+
+
+async def plan_reset(zk: ZooKeeper, choice: Choice, target: Target, force: bool, broker_timeout: float) -> Plan:
+    """The chosen partitions to `target`. Raises NotFoundError."""
+    survey = await _survey(zk, choice.group, must_exist=not choice.topics)
+    partitions = choice.of(await _partitions(zk, survey, choice.topics))
+    planner = await _planner(zk, survey, partitions, broker_timeout)
+    plan = Plan([], [])
+    plan.add(survey, await planner.reset(partitions, target), force=force)
+    return plan
+
+
+async def plan_logical_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> Plan:
+    """As `plan_set`, in a cluster of 0.8 or later. Raises ConfigError for names of 0.7."""
+    _require_names(wanted, numbered=True)
+    plan = Plan([], [])
+    for group, offsets in wanted.items():
+        survey = await _logical_survey(source, group)
+        plan.add(survey, await LogicalChangePlanner(survey, source.logs).set_to(offsets), force=force)
+    return plan
+
+
+async def plan_logical_reset(source: GroupSource, choice: Choice, target: Target, force: bool) -> Plan:
+    """As `plan_reset`, in a cluster of 0.8 or later."""
+    survey = await _logical_survey(source, choice.group, must_exist=not choice.topics)
+    partitions = choice.of(await _logical_partitions(source, survey, choice.topics))
+    plan = Plan([], [])
+    plan.add(survey, await LogicalChangePlanner(survey, source.logs).reset(partitions, target), force=force)
+    return plan
+
+
+def dialect_of(wanted: GroupOffsets) -> Dialect | None:
+    """What the names of the partitions say, where the cluster tells nothing."""
+    numbered = {partition.broker == NO_BROKER for offsets in wanted.values() for partition in offsets}
+    return Dialect.V08 if numbered == {True} else None
+
+
+async def _planner(
+    zk: ZooKeeper, survey: Survey, partitions: Iterable[TopicPartition], broker_timeout: float
+) -> ChangePlanner:
+    topics = await ClusterView(zk).read_topics({partition.topic for partition in partitions})
+    return ChangePlanner(survey.view, topics, survey.brokers, BrokerLogs(survey.brokers, connector(broker_timeout)))
+
+
+async def _survey(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> Survey:
+    """The group; one that never was has nothing in the way."""
+    try:
+        return await survey_group(zk, group)
+    except NotFoundError:
+        if must_exist:
+            raise
+        return Survey(GroupView(group), {}, await ClusterView(zk).read_brokers())
+
+
+async def _partitions(zk: ZooKeeper, survey: Survey, topics: Sequence[str]) -> list[TopicPartition]:
+    """What a reset is about: all registered partitions, and those committed whose broker is away."""
+    registered = await ClusterView(zk).read_topics(topics) if topics else survey.topics
+    found = {partition for topic, brokers in registered.items() for partition in partitions_of(topic, brokers)}
+    found |= {partition for partition in survey.view.offsets if not topics or partition.topic in topics}
+    return sorted(found, key=lambda partition: (partition.topic, partition.name))
+
+
+async def _logical_survey(source: GroupSource, group: str, *, must_exist: bool = False) -> LogicalSurvey:
+    """The group; one that never was has nothing in the way."""
+    try:
+        return await source.survey(group)
+    except NotFoundError:
+        if must_exist:
+            raise
+        return LogicalSurvey(GroupView(group), {}, source.coordinator)
+
+
+async def _logical_partitions(
+    source: GroupSource, survey: LogicalSurvey, topics: Sequence[str]
+) -> list[TopicPartition]:
+    """What a reset is about: all partitions there are, and those committed that are no more."""
+    if not topics:
+        return survey.partitions()
+    found = {partition for partition in survey.view.offsets if partition.topic in topics}
+    for topic, numbers in (await source.topics(topics)).items():
+        found |= {TopicPartition.numbered(topic, number) for number in numbers}
+    return sorted(found)
+
+
+def _require_names(wanted: GroupOffsets, *, numbered: bool) -> None:
+    """Raise ConfigError for partitions that are named as those of another Kafka."""
+    for partition in (partition for offsets in wanted.values() for partition in offsets):
+        if (partition.broker == NO_BROKER) is not numbered:
+            here = "0.8 or later: name it TOPIC/PARTITION" if numbered else "0.7: name it TOPIC/BROKER-PARTITION"
+            raise ConfigError(f"{partition} is no name of a partition in a cluster of Kafka {here}")
