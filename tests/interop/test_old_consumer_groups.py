@@ -6,7 +6,7 @@ Members come, leave and are killed while production goes on. Asserted of each ru
 - ours: within one ownership (from a claim to the next), messages come without a gap and without a step back;
 - one owner at a time: once a partition's next owner was handed something, the one before is handed nothing more;
 - whoever takes over hands nothing over again, but
-  - after a member that was killed: what it had handed over beyond its last commit;
+  - after a member that was killed or frozen: what it had handed over beyond its last commit;
   - after a JVM member: the one message per stream that its iterator holds when it is asked to let go;
   - a JVM member after one of ours: what ours handled lately, since old consumers read the committed offset before they
     claim the partition.
@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +39,11 @@ from consumerd.embedded.jafka_clients import compile_java
 from consumerd.embedded.kafka import kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
+from consumerd.errors import BrokerError, ExitCode
 from consumerd.group import Spelling
 from consumerd.group.assignors import range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
-from consumerd.registry import parse_owner, parse_subscription_v08, parse_topic_assignment
+from consumerd.registry import format_topic_assignment, parse_owner, parse_subscription_v08, parse_topic_assignment
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set
 
@@ -115,7 +116,7 @@ class Account:
 
     count: int
     jvm: set[str]
-    #: When a member that owned the partition was killed, and the committed offset then.
+    #: When a member that owned the partition was killed or frozen, and the committed offset then.
     killed: Mapping[str, tuple[float, int]]
     runs: list[Run] = field(default_factory=list)
 
@@ -153,7 +154,7 @@ class Account:
     def may_repeat(self, offset: int, run: Run, second: float, before: Run, first: float) -> bool:
         """Whether `run` may hold a message that another run handed over before. The module's text says when."""
         killed_at, committed = self.killed.get(before.member, (second, offset))
-        if killed_at < second and offset >= committed:
+        if first <= killed_at < second and offset >= committed:
             return True
         if before.member in self.jvm:
             return offset == before.last
@@ -177,13 +178,12 @@ class OldGroup:
         self.scene = scene
         self.zk = zk
         self.client = client
-        self.places = [TopicPartition.numbered(topic, n) for topic, count in TOPICS.items() for n in range(count)]
         self.daemons: dict[str, DaemonProcess] = {}
         self.jvms: dict[str, Child] = {}
         #: Partition -> member -> when it was killed as the owner, and what was committed.
         self.killed: defaultdict[TopicPartition, dict[str, tuple[float, int]]] = defaultdict(dict)
         #: Payloads that the broker took, in order.
-        self.sent: dict[TopicPartition, list[bytes]] = {place: [] for place in self.places}
+        self.sent: dict[TopicPartition, list[bytes]] = {}
         self._broker = broker
         self._directory = directory
         self._zookeeper = zookeeper
@@ -194,13 +194,34 @@ class OldGroup:
     # -- production
 
     async def create(self) -> None:
-        """Topics with their partitions, as the tool writes them: the controller does the rest."""
-        replicas = str(self._broker.broker_id)
+        """The topics, as the tool writes them: the controller does the rest."""
         for topic, count in TOPICS.items():
-            assignment = ",".join(f'"{n}":[{replicas}]' for n in range(count))
-            self.zk.create(f"/brokers/topics/{topic}", f'{{"version":1,"partitions":{{{assignment}}}}}'.encode())
-            for number in range(count):
-                await self.client.retrying("find leaders", lambda t=topic, n=number: self.client.leader(t, n))
+            await self.set_partitions(topic, count)
+
+    async def set_partitions(self, topic: str, count: int) -> None:
+        """Make a topic, or add partitions to it."""
+        data = format_topic_assignment({number: [self._broker.broker_id] for number in range(count)}).encode()
+        path = f"/brokers/topics/{topic}"
+        if self.zk.exists(path):
+            self.zk.set(path, data)
+        else:
+            self.zk.create(path, data)
+        for number in range(count):
+            await self._led(topic, number)
+        for number in range(count):
+            self.sent.setdefault(TopicPartition.numbered(topic, number), [])
+
+    async def _led(self, topic: str, number: int) -> None:
+        """Return when the partition has a leader; the controller takes its time."""
+        async with asyncio.timeout(30):
+            while True:
+                self.client.stale([topic])
+                try:
+                    await self.client.leader(topic, number)
+                except BrokerError:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
 
     @asynccontextmanager
     async def producing(self) -> AsyncIterator[None]:
@@ -216,11 +237,12 @@ class OldGroup:
     async def _produce(self, stop: asyncio.Event) -> None:
         batch = 0
         while not stop.is_set():
-            place = self.places[batch % len(self.places)]
+            places = list(self.sent)
+            place = places[batch % len(places)]
             first = len(self.sent[place])
             payloads = [b"%d:%d" % (place.partition, first + n) for n in range(8)]
-            codec = Codec.GZIP if batch // len(self.places) % 2 else Codec.NONE
-            await self.client.retrying("produce", lambda p=place, b=payloads, c=codec: self._send(p, b, c))
+            codec = Codec.GZIP if batch // len(places) % 2 else Codec.NONE
+            await self.client.retrying("produce", partial(self._send, place, payloads, codec))
             self.sent[place] += payloads
             batch += 1
             with suppress(TimeoutError):
@@ -294,6 +316,13 @@ class OldGroup:
 
     async def kill(self, name: str) -> None:
         """SIGKILL of a member that commits what it owns. Returns when its session is over, too."""
+        await self._silence(name, self.daemons[name].kill if name in self.daemons else self.jvms[name].end_now)
+
+    async def freeze(self, name: str) -> None:
+        """SIGSTOP of one of ours, likewise."""
+        await self._silence(name, self.daemons[name].pause)
+
+    async def _silence(self, name: str, end: Callable[[], None]) -> None:
         before = self._committed()
         owned = self.owned(name)
         assert owned
@@ -301,10 +330,7 @@ class OldGroup:
             lambda: not {p for p, offset in before.items() if self._committed()[p] == offset} & owned,
             f"commits of {name}",
         )
-        if name in self.daemons:
-            self.daemons[name].kill()
-        else:
-            self.jvms[name].end_now()
+        end()
         at = time.monotonic()
         # A commit may be on its way still. What was read before the owner nodes go is the last one's, whoever reads it.
         while self.owned(name):
@@ -314,6 +340,10 @@ class OldGroup:
             for partition in owned:
                 self.killed[partition][name] = (at, committed[partition])
             await asyncio.sleep(0.05)
+
+    @property
+    def topics(self) -> set[str]:
+        return {place.topic for place in self.sent}
 
     # -- ZooKeeper, as somebody else sees it
 
@@ -340,7 +370,7 @@ class OldGroup:
         topics = {
             topic: list(parse_topic_assignment(text))
             for topic, text in self._read("/brokers/topics").items()
-            if topic in TOPICS
+            if topic in self.topics
         }
         if self.scene.assignor == "roundrobin":
             return roundrobin_owners(topics, members, spelling=self.scene.spelling)
@@ -349,7 +379,7 @@ class OldGroup:
     def _by_partition(self, kind: str) -> dict[TopicPartition, str]:
         return {
             TopicPartition.parse_numbered(topic, name): text
-            for topic in TOPICS
+            for topic in self.topics
             for name, text in self._read(f"/consumers/{GROUP}/{kind}/{topic}").items()
         }
 
@@ -371,7 +401,7 @@ class OldGroup:
 
         seconds = await self.until(as_the_formula_says, f"assignment to {', '.join(members)}")
         owners = self._owners()
-        assert owners.keys() == set(self.places)
+        assert owners.keys() == set(self.sent)
         assert {owner for owner, _ in owners.values()} == names
         aim = {partition: len(payloads) for partition, payloads in self.sent.items()}
         await self.until(lambda: self._flows(owners, aim), "flow to the owners")
@@ -387,10 +417,10 @@ class OldGroup:
         if name in self.jvms:
             for line in self.jvms[name].output().rpartition("\n")[0].splitlines():
                 if line.startswith("MSG "):
-                    _, at, topic, number, offset, text = line.split(" ")
+                    _, at, topic, number, told, text = line.split(" ")
                     place = TopicPartition.numbered(topic, int(number))
-                    assert self._is_sent(place, int(offset), digest(text.encode("latin-1")))
-                    yield int(at) / 1e9, place, int(offset)
+                    assert self._is_sent(place, int(told), digest(text.encode("latin-1")))
+                    yield int(at) / 1e9, place, int(told)
             return
         for record in merge_records((self._directory / "records").glob(f"{GROUP}_{name}-*.ndjson")):
             if record.claim:
@@ -421,7 +451,7 @@ class OldGroup:
         await self.until(self._all_handed, "end of the backlog")
         for name in [name for name, member in self.daemons.items() if member.running]:
             await self.leave(name)
-        for partition in self.places:
+        for partition in self.sent:
             account = Account(len(self.sent[partition]), set(self.jvms), self.killed[partition])
             for name in (*self.daemons, *self.jvms):
                 account.add(name, [(at, offset) for at, of, offset in self._handed(name) if of == partition])
@@ -483,6 +513,16 @@ async def test_members_come_and_go(group: OldGroup) -> None:
         await group.kill("a")
         await group.settled("q", "x")
         await group.join_ours("b")
+        await group.settled("b", "q", "x")
+        await group.set_partitions("evenings", 5)
+        await group.settled("b", "q", "x")
+        if group.scene.filters:
+            await group.set_partitions("even-more", 4)
+            await group.settled("b", "q", "x")
+        # One that stands still for too long finds that it has lost everything, and hands over nothing of it.
+        await group.freeze("x")
+        await group.settled("b", "q")
+        group.daemons["x"].resume()
         await group.settled("b", "q", "x")
         await group.kill("q")
         await group.settled("b", "x")
