@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "produce": ("consumerd.cli.produce", "Send the lines of standard input to a topic."),
     "consume": ("consumerd.cli.consume", "Print the messages of a topic as a member of a group."),
     "mirror": ("consumerd.cli.mirror", "Copy topics from one cluster to another."),
-    "topics": ("consumerd.cli.topics", "See the topics that brokers registered."),
+    "topics": ("consumerd.cli.topics", "See the topics of a cluster, create and delete them."),
     "group": ("consumerd.cli.group", "See a consumer group, plan its assignment, find what is wrong and mend it."),
     "offsets": ("consumerd.cli.offsets", "See, change, save and restore the committed offsets of groups."),
     "migrate": ("consumerd.cli.migrate", "Leave an old cluster: verify what was copied, move committed offsets."),

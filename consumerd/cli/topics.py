@@ -1,4 +1,4 @@
-"""`consumerd topics`: what brokers registered, and what they hold."""
+"""`consumerd topics`: what brokers registered, and what they hold; topics made and deleted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 from consumerd.cli.session import broker_timeout_option, connector, json_option, place_options
 from consumerd.cli.tables import counted, show_rows
+from consumerd.cli.topics_change import create, delete
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import LogRange, NoAnswer
+    from consumerd.admin import GroupSource, LogRange, NoAnswer
     from consumerd.cli.session import Place
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
@@ -25,32 +26,46 @@ Examples:
   consumerd topics list --zookeeper 127.0.0.1:2181/kafka
   consumerd topics list --zookeeper zk1:2181,zk2:2181 | cut -f1
   consumerd topics list --zookeeper zk1:2181 --json | jq .topics
+  consumerd topics list --bootstrap-server kafka1:9092,kafka2:9092
 """
 
 DESCRIBE_EXAMPLES = """\b
 Examples:
   consumerd topics describe --zookeeper 127.0.0.1:2181/kafka --topic events
   consumerd topics describe --zookeeper 127.0.0.1:2181/kafka --json | jq '.topics.events.bytes'
+  consumerd topics describe --bootstrap-server kafka1:9092 --topic events
 """
 
 
 @click.group("topics", epilog=EXAMPLES)
 def command() -> None:
-    """See the topics that brokers registered."""
+    """See the topics of a cluster, create and delete them."""
 
 
 @command.command("list", epilog=EXAMPLES)
 @place_options()
-@json_option('One object: {"topics": {topic: {broker: partitions}}}.')
+@json_option('One object: {"topics": {topic: {broker: partitions}}}; since 0.8 with partitions and replicas.')
 def list_topics(place: Place, as_json: bool) -> None:
     """List topics with the numbers of partitions that their live brokers have.
 
     In a pipe: topic, partitions of all brokers together, broker:partitions,... with tabs in between. A topic without a
-    live broker has 0 partitions.
+    live broker has 0 partitions. Of clusters of Kafka 0.8 and later: topic, partitions, replicas of each, partitions
+    without a leader.
     """
-    from consumerd.cluster import ClusterView  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.topics_logical import show_list  # noqa: PLC0415
+    from consumerd.cluster import ClusterView  # noqa: PLC0415
 
-    topics = place.run(lambda session: ClusterView(session).read_topics())
+    async def v07(session: ZooKeeper) -> None:
+        _show_list(await ClusterView(session).read_topics(), as_json=as_json)
+
+    async def logical(source: GroupSource) -> None:
+        show_list(await source.topics(), as_json=as_json)
+
+    run_by_kind(place, v07, logical)
+
+
+def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"topics": topics}, indent=2))
         return
@@ -69,12 +84,26 @@ def list_topics(place: Place, as_json: bool) -> None:
 @broker_timeout_option
 @json_option('One object: {"brokers": ..., "topics": {topic: {"bytes": ..., "partitions": ...}}}.')
 def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_json: bool) -> None:
-    """Show every partition with its broker, its earliest and latest offset, and the bytes in between.
+    """Show every partition with its broker, its earliest and latest offset, and what is in between.
 
     The latest offset is where the next message will be written; unflushed messages do not count. A broker that does not
-    answer is a remark, not an error. In a pipe: topic/broker-partition, address, earliest, latest, bytes, remark.
+    answer is a remark, not an error. In a pipe: topic/broker-partition, address, earliest, latest, bytes, remark. Of
+    Kafka 0.8 and later: topic/partition, leader with its address, replicas, those in sync, earliest, latest, messages,
+    remark.
     """
-    sight = place.run(lambda session: _look(session, topics, connector(broker_timeout)))
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.topics_logical import look, show_description  # noqa: PLC0415
+
+    async def v07(session: ZooKeeper) -> None:
+        _show_description(await _look(session, topics, connector(broker_timeout)), as_json=as_json)
+
+    async def logical(source: GroupSource) -> None:
+        show_description(await look(source, topics), as_json=as_json)
+
+    run_by_kind(place, v07, logical, broker_timeout=broker_timeout)
+
+
+def _show_description(sight: _Sight, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(sight), indent=2))
         return
@@ -151,3 +180,7 @@ def _as_json(sight: _Sight) -> dict[str, object]:
         "brokers": {str(number): _address(broker) for number, broker in sight.brokers.items()},
         "topics": topics,
     }
+
+
+for _command in (create, delete):
+    command.add_command(_command)

@@ -1,0 +1,205 @@
+"""`consumerd topics create` and `delete`: topics of Kafka 0.8 and later."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from consumerd.cli.session import json_option, place_options
+
+if TYPE_CHECKING:
+    from consumerd.admin import GroupSource, TopicPlan, ZooKeeperGroups
+    from consumerd.cli.session import Place
+    from consumerd.client import ClusterClient
+    from consumerd.ports import ZooKeeper
+
+CREATE_EXAMPLES = """\b
+Examples:
+  consumerd topics create --bootstrap-server kafka1:9092 --topic events --partitions 6 --replication-factor 3
+  consumerd topics create --bootstrap-server kafka1:9092 --topic state --partitions 1 --replication-factor 3
+    --config cleanup.policy=compact --config min.insync.replicas=2
+  consumerd topics create -c /etc/consumerd/events.toml --topic pairs --replica-assignment 1:2,2:3,3:1
+  consumerd topics create --zookeeper zk1:2181/kafka09 --topic events --partitions 6 --replication-factor 2
+"""
+
+DELETE_EXAMPLES = """\b
+Examples:
+  consumerd topics delete --bootstrap-server kafka1:9092 --topic events
+  consumerd topics delete --bootstrap-server kafka1:9092 --topic events --execute
+  consumerd topics delete --zookeeper zk1:2181/kafka09 --topic events --execute
+"""
+
+
+def _settings(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise click.BadParameter(
+                f"{text!r} is not of the form KEY=VALUE (a daemon's configuration goes with -c)."
+            )
+        settings[key] = value
+    return settings
+
+
+def _assignment(_: click.Context, __: click.Parameter, text: str | None) -> dict[int, tuple[int, ...]] | None:
+    if text is None:
+        return None
+    try:
+        return {number: tuple(map(int, ids.split(":"))) for number, ids in enumerate(text.split(","))}
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not of the form BROKER:BROKER,BROKER:BROKER,...") from None
+
+
+@click.command("create", epilog=CREATE_EXAMPLES)
+@place_options(flags=("-c", "--configuration"))
+@click.option("--topic", required=True, help="Name of the topic.")
+@click.option("--partitions", type=click.IntRange(1, 100_000), help="Number of partitions. [default: the brokers']")
+@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Replicas of each. [default: the brokers']")
+@click.option(
+    "--replica-assignment",
+    "assignment",
+    callback=_assignment,
+    metavar="BROKER:BROKER,...",
+    help="Broker ids for each partition, the preferred leader first, instead of numbers.",
+)
+@click.option("--config", "settings", multiple=True, callback=_settings, metavar="KEY=VALUE", help="A topic's setting.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it could be created (brokers since 0.10.2).")
+@json_option('One object: {"topic": ..., "created": ...}.')
+def create(
+    place: Place,
+    topic: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    assignment: dict[int, tuple[int, ...]] | None,
+    settings: dict[str, str],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Create a topic.
+
+    Brokers since 0.10.1 are asked with --bootstrap-server, and know defaults for what is left out since 2.4. With
+    --zookeeper the topic is written there, as kafka-topics of 0.8 to 0.10 does it, and the brokers take it up. Kafka
+    0.7 makes a topic when the first message comes.
+    """
+    from consumerd.admin import TopicPlan, create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
+
+    if assignment is not None and (partitions is not None or replication_factor is not None):
+        raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
+    plan = TopicPlan(topic, partitions, replication_factor, assignment, settings)
+    waiting: list[int] = []
+    if place.bootstrap:
+
+        async def by_request(client: ClusterClient) -> None:
+            await create_topic(client, plan, timeout=place.timeout, check_only=dry_run)
+
+        run_with_client(place, by_request, broker_timeout=2 * place.timeout)
+    else:
+        waiting = place.run(lambda session: _create_nodes(session, plan, place.timeout, dry_run=dry_run))
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "created": not dry_run, "without_leader": waiting}, indent=2))
+    else:
+        click.echo(f"topic {topic}: {'could be created' if dry_run else 'created'}")
+    if waiting:
+        click.echo(f"consumerd: partitions {waiting} have no leader yet: see `consumerd topics describe`", err=True)
+
+
+async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_run: bool) -> list[int]:
+    """Create the topic through ZooKeeper; returns the partitions that nobody leads yet."""
+    import random  # noqa: PLC0415
+
+    from consumerd.admin import (  # noqa: PLC0415
+        create_topic_nodes,
+        plan_assignment,
+        require_nodes,
+        wait_for_leaders,
+    )
+    from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
+    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.errors import ConfigError  # noqa: PLC0415
+    from consumerd.registry import Dialect  # noqa: PLC0415
+
+    if await dialect_at(zk) is Dialect.V07:
+        raise ConfigError("brokers of Kafka 0.7 make a topic when the first message comes: there is nothing to create")
+    brokers = await LogicalClusterView(zk).read_brokers()
+    require_nodes(brokers)
+    assignment = plan_assignment(plan, brokers, random.Random())
+    if dry_run:
+        return []
+    await create_topic_nodes(zk, plan, assignment)
+    return await wait_for_leaders(zk, plan.name, timeout)
+
+
+@click.command("delete", epilog=DELETE_EXAMPLES)
+@place_options()
+@click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be given several times.")
+@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be deleted.")
+@json_option('One object: {"topics": {topic: {"partitions": ..., "messages": ...}}, "executed": ...}.')
+def delete(place: Place, topics: tuple[str, ...], execute: bool, as_json: bool) -> None:
+    """Delete topics with all that they hold.
+
+    Brokers since 0.10.1 are asked with --bootstrap-server; with --zookeeper the topic is marked, as kafka-topics of 0.8
+    to 0.10 does it. Either way brokers before 1.0 do it only if their delete.topic.enable is true. In a pipe: topic,
+    partitions, messages.
+    """
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.errors import ConfigError  # noqa: PLC0415
+
+    async def v07(_: ZooKeeper) -> None:
+        raise ConfigError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories")
+
+    async def logical(source: GroupSource) -> None:
+        await _delete(source, topics, place.timeout, execute=execute, as_json=as_json)
+
+    run_by_kind(place, v07, logical, broker_timeout=2 * place.timeout)
+    if not execute:
+        click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
+
+
+async def _delete(
+    source: GroupSource, topics: tuple[str, ...], timeout: float, *, execute: bool, as_json: bool
+) -> None:
+    from consumerd.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
+    from consumerd.cli.tables import show_rows  # noqa: PLC0415
+    from consumerd.cli.topics_logical import look  # noqa: PLC0415
+    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+
+    sight = await look(source, topics)
+    if isinstance(source, ZooKeeperGroups):
+        require_nodes(await LogicalClusterView(source.zk).read_brokers())
+    marked = []
+    for topic in sight.topics if execute else ():
+        if isinstance(source, BrokerGroups):
+            await delete_topic(source.client, topic, timeout=timeout)
+        elif isinstance(source, ZooKeeperGroups) and not await _delete_node(source, topic, timeout):
+            marked.append(topic)
+    sizes: dict[str, int] = dict.fromkeys(sight.topics, 0)
+    for partition, found in sight.ranges.items():
+        sizes[partition.topic] += found.size if isinstance(found, LogRange) else 0
+    if as_json:
+        document = {
+            topic: {"partitions": len(partitions), "messages": sizes[topic]}
+            for topic, partitions in sight.topics.items()
+        }
+        click.echo(json.dumps({"topics": document, "executed": execute, "marked": marked}, indent=2))
+    else:
+        rows = [(topic, len(partitions), sizes[topic]) for topic, partitions in sight.topics.items()]
+        title = "deleted" if execute else "would be deleted"
+        show_rows(["topic", ">partitions", ">messages"], rows, title=title)
+    if marked:
+        click.echo(
+            f"consumerd: {', '.join(marked)}: marked, and still there after {timeout:g} s: brokers delete topics only "
+            "if their delete.topic.enable is true and all replicas are alive",
+            err=True,
+        )
+
+
+async def _delete_node(source: ZooKeeperGroups, topic: str, timeout: float) -> bool:
+    """Mark the topic; returns whether the brokers have deleted it within `timeout` seconds."""
+    from consumerd.admin import delete_topic_node, wait_until_gone  # noqa: PLC0415
+
+    await delete_topic_node(source.zk, topic)
+    return await wait_until_gone(source.zk, topic, timeout)
