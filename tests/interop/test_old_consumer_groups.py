@@ -18,6 +18,7 @@ every partition flows to the member that is named there.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -527,3 +528,50 @@ async def test_members_come_and_go(group: OldGroup) -> None:
         await group.kill("q")
         await group.settled("b", "x")
     await group.account()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        Scene("0.8.2.2", times=DEFAULT_TIMES),
+        pytest.param(Scene("0.10.2.2", times=DEFAULT_TIMES), marks=pytest.mark.long),
+        pytest.param(Scene("1.1.1", times=DEFAULT_TIMES), marks=pytest.mark.long),
+    ],
+    indirect=True,
+    ids=str,
+)
+@pytest.mark.parametrize("obeys", [True, False], ids=["in time", "too late"])
+async def test_a_slow_handler_beside_a_jvm_member(
+    group: OldGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obeys: bool
+) -> None:
+    """A handler that obeys is cancelled after 4 s, in time for the JVM's look after 6 s. One that does not keeps its
+    partition until it has ended; by then the JVM has given up, and has to be woken by a nudge.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("handlers")), prepend=os.pathsep)
+    hold = tmp_path / "hold"
+    options = {"directory": str(tmp_path / "records"), "hold": str(hold), "obeys": obeys}
+    async with group.producing():
+        slow = await group.join_ours("a", handler={"name": "holding:HoldingHandler", "options": options})
+        jvm = await group.join_jvm("j", streams=1)
+        await group.settled("a", "j")
+        moving = TopicPartition.numbered("events", 5)  # of a's 0 to 5, when z comes and takes the last
+        assert moving in group.owned("a")
+        hold.touch()
+        await group.until(hold.with_name("hold.5").exists, "batch in hand")
+        await group.join_ours("z")
+        if obeys:
+            await group.until(lambda: moving in group.owned("j"), "takeover")
+            hold.unlink()
+        else:
+            await jvm.wait_for_line(lambda line: "can't rebalance after 4 retries" in line, 20)
+            assert moving in group.owned("a")  # its handler has not ended
+            assert group.owned("j") == set()
+            hold.unlink()
+            await slow.wait_for_event("group_nudged", 10)
+        await group.settled("a", "j", "z")
+        assert moving in group.owned("j")
+    await group.account()
+    logged = [event["event"] for event in slow.events()]
+    assert "drain_deadline_passed" in logged
+    assert logged.count("group_nudged") == (0 if obeys else 1)
+    assert ("can't rebalance" in jvm.output()) is not obeys
