@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from consumerd.daemon.config import Config
     from consumerd.daemon.config_servers import ZooKeeperSection
@@ -188,29 +189,34 @@ def with_session(
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     configure_logs("warning", "auto")
-    return asyncio.run(_with_session(zookeeper, timeout, work, section))
+
+    async def main() -> _T:
+        async with open_session(zookeeper, timeout, section) as session:
+            return await work(session)
+
+    return asyncio.run(main())
 
 
-async def _with_session(
-    zookeeper: str, timeout: float, work: Callable[[Session], Awaitable[_T]], section: ZooKeeperSection | None
-) -> _T:
+@asynccontextmanager
+async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection | None) -> AsyncIterator[Session]:
+    """A session as that of `with_session`, for work on several of them."""
     from consumerd.errors import NotFoundError  # noqa: PLC0415
     from consumerd.zk import parse_connect_string  # noqa: PLC0415
 
     hosts, chroot = parse_connect_string(zookeeper)
     servers = ",".join(map(str, hosts))
+    if chroot:
+        async with _started(servers, timeout, section) as session:
+            if await session.exists(chroot) is None:
+                raise NotFoundError(
+                    f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address"
+                )
+    async with _started(servers + chroot, timeout, section) as session:
+        yield session
 
-    async def look(session: Session) -> bool:
-        return await session.exists(chroot) is not None
 
-    if chroot and not await _on(servers, timeout, look, section):
-        raise NotFoundError(f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address")
-    return await _on(servers + chroot, timeout, work, section)
-
-
-async def _on(
-    connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]], section: ZooKeeperSection | None
-) -> _T:
+@asynccontextmanager
+async def _started(connect: str, timeout: float, section: ZooKeeperSection | None) -> AsyncIterator[Session]:
     import random  # noqa: PLC0415
 
     from consumerd.clock import SystemClock  # noqa: PLC0415
@@ -226,6 +232,6 @@ async def _on(
         session = build_session(section, clock=clock, rng=rng, wait_connected=timeout)
     await session.start(timeout)
     try:
-        return await work(session)
+        yield session
     finally:
         await session.close()
