@@ -1,0 +1,198 @@
+"""`consumerd migrate verify`: does the new cluster have what the old one has?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.mirror_kafka import renaming
+from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
+from consumerd.cli.tables import counted, show_rows
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+    from consumerd.migrate import Counts, PartitionReport, Report, Source
+    from consumerd.zk import Session
+
+EXAMPLES = """\b
+Examples:
+  consumerd migrate verify --from-zookeeper old:2181/kafka --topic events --to-bootstrap-server new:9092
+  consumerd migrate verify --from-zookeeper old:2181 --group leave --to-bootstrap-server new:9092 --allow-duplicates
+  consumerd migrate verify --from-directory /archive --layout 'broker-{broker}/{topic}-{partition}' --rename a=b \\
+      --to-bootstrap-server new:9092
+  consumerd migrate verify ... --json | jq '.partitions[].ranges[] | select(.missing > 0)'
+
+The exit code is 0 when the target has every message of the source as it was, once and in order, and 11 otherwise.
+--allow-duplicates and --allow-foreign leave these out of it; they are counted all the same.
+"""
+_COLUMNS = [">source", ">there", ">missing", ">changed", ">duplicated", ">out of order", ">foreign"]
+
+
+@click.command("verify", epilog=EXAMPLES)
+@click.option("--from-zookeeper", metavar="HOST:PORT/CHROOT", help="Where the brokers of the 0.7 cluster register.")
+@click.option(
+    "--from-directory",
+    "directories",
+    multiple=True,
+    type=str,
+    metavar="PATH",
+    help="Or an archive of its segment files; may be given several times.",
+)
+@click.option("--layout", default="{topic}-{partition}", show_default=True, help="As for `consumerd log verify`.")
+@click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose archive it is.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+@click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
+@click.option(
+    "--to-bootstrap-server",
+    "servers",
+    multiple=True,
+    required=True,
+    metavar="HOST:PORT",
+    help="A broker of the new cluster; may be given several times.",
+)
+@click.option(
+    "--to-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A daemon's configuration whose [kafka] says how to reach it: TLS, SASL, client_id.",
+)
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="What a topic is called there.")
+@click.option("--topic-template", default="{topic}", show_default=True, help="What all others are called there.")
+@click.option("--source", "cluster", metavar="NAME", help="The source's name in the headers, if it was given one.")
+@click.option(
+    "--range",
+    "range_messages",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Messages of a range that is compared by its sums.",
+)
+@click.option("--examples", type=click.IntRange(0), default=10, show_default=True, help="Of each kind of trouble.")
+@click.option("--ranges", "all_ranges", is_flag=True, help="Show every range, not only those with trouble.")
+@click.option("--allow-duplicates", is_flag=True, help="Messages that came twice do not change the exit code.")
+@click.option("--allow-foreign", is_flag=True, help="Nor do messages that are not the source's.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for ZooKeeper.",
+)
+@broker_timeout_option
+@json_option('One object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.')
+def command(**options: Any) -> int:
+    """Compare every message of a 0.7 cluster, or of an archive, with what was forwarded to a new one.
+
+    Messages are found by the headers that `consumerd mirror` and the handler `forward` write. In a pipe the first field
+    of a line is `partition`, `range`, `strangers`, `example` or `total`.
+    """
+    report = _report(options)
+    allowed = {"duplicates": options["allow_duplicates"], "foreign": options["allow_foreign"]}
+    if options["as_json"]:
+        click.echo(json.dumps(report.as_json(**allowed), indent=2))
+    else:
+        _show(report, all_ranges=options["all_ranges"])
+    return ExitCode.OK if report.is_clean(**allowed) else ExitCode.CHECK_FAILED
+
+
+def _report(options: dict[str, Any]) -> Report:
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.forward import Naming  # noqa: PLC0415
+    from consumerd.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
+
+    zookeeper, directories = options["from_zookeeper"], options["directories"]
+    if (zookeeper is None) == (not directories):
+        raise click.UsageError("give one of --from-zookeeper and --from-directory.")
+    if options["group"] is not None and zookeeper is None:
+        raise click.UsageError("--group goes with --from-zookeeper only: archives know no groups.")
+    try:
+        naming = Naming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from error
+    topics = options["topics"]
+    configure_logs("warning", "auto")
+    if zookeeper is None:
+        archive = ArchiveSource(directories, topics, layout=options["layout"], broker=options["broker_id"])
+        return asyncio.run(_compare(archive, naming, options))
+
+    async def from_cluster(session: Session) -> Report:
+        connect = connector(options["broker_timeout"])
+        return await _compare(ClusterSource(session, connect, topics, group=options["group"]), naming, options)
+
+    return with_session(zookeeper, options["timeout"], from_cluster)
+
+
+async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
+    from consumerd.migrate import Comparison  # noqa: PLC0415
+
+    async with _target(options) as client:
+        return await Comparison(
+            source,
+            client,
+            naming,
+            cluster=options["cluster"],
+            range_messages=options["range_messages"],
+            examples=options["examples"],
+            progress=_tell if sys.stderr.isatty() else lambda _: None,
+        ).run()
+
+
+def _tell(what: str) -> None:
+    click.echo(f"reading {what} ...", err=True)
+
+
+def _target(options: dict[str, Any]) -> ClusterClient:
+    from consumerd.cli.clusters import make_client  # noqa: PLC0415
+    from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
+    from consumerd.daemon.config import load  # noqa: PLC0415
+    from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
+
+    config = None if options["to_config"] is None else load(options["to_config"])
+    timeout = options["broker_timeout"]
+    return make_client(build_bootstrap(kafka_section(options["servers"])), config, timeout, 4 * timeout)
+
+
+def _show(report: Report, *, all_ranges: bool) -> None:
+    totals = report.totals
+    show_rows(
+        ["partition", "target", ">start", ">end", *_COLUMNS, ">outside", ">unreadable"],
+        (
+            (
+                each.partition, _places(each), each.start, each.end, *_cells(each.counts), each.outside,
+                len(each.unreadable),
+            )
+            for each in report.partitions
+        ),
+        title=", ".join([counted(len(report.partitions), "partition"), counted(totals.source, "message")]),
+        kind="partition",
+    )  # fmt: skip
+    show_rows(
+        ["range of", ">start", ">end", *_COLUMNS, "sum at the source", "sum at the target"],
+        (
+            (partition.partition, each.start, each.end, *_cells(each.counts), each.source_sum, each.target_sum)
+            for partition in report.partitions
+            for each in partition.ranges
+            if all_ranges or not each.counts.is_clean()
+        ),
+        kind="range",
+    )
+    show_rows(["on the target", ">foreign"], sorted(report.strangers.items()), kind="strangers")
+    unreadable = [("unreadable", problem) for each in report.partitions for problem in each.unreadable]
+    examples = [(each.kind, each.message) for each in report.examples]
+    show_rows(["trouble", "message"], unreadable + examples, kind="example")
+    show_rows([">partitions", *_COLUMNS], [[len(report.partitions), *_cells(totals)]], kind="total")
+
+
+def _cells(counts: Counts) -> tuple[int, ...]:
+    return tuple(counts.as_json().values())
+
+
+def _places(report: PartitionReport) -> str:
+    return f"{report.topic}/{','.join(map(str, report.places))}" if report.places else report.topic

@@ -1,0 +1,20 @@
+"""Leaving an old cluster (ring 1): comparing what was copied with what is there."""
+
+from consumerd.migrate.archive_source import ArchiveSource
+from consumerd.migrate.cluster_source import ClusterSource
+from consumerd.migrate.findings import Counts, PartitionReport, RangeReport, Report
+from consumerd.migrate.sources import Found, Source, Unreadable
+from consumerd.migrate.verify import Comparison
+
+__all__ = [
+    "ArchiveSource",
+    "ClusterSource",
+    "Comparison",
+    "Counts",
+    "Found",
+    "PartitionReport",
+    "RangeReport",
+    "Report",
+    "Source",
+    "Unreadable",
+]

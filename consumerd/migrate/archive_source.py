@@ -1,0 +1,120 @@
+"""An archive of segment files as the source of a comparison: folders, plain or packed segments, plain tars.
+
+Strategy: a partition is its segments in the order of their start offsets, and a read opens those that it needs. Reading
+is done where it is asked for, without threads: nothing else waits. Packed tars would have to be unpacked for every
+partition again, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.archive import Finding, find_sources
+from consumerd.archive.opening import open_segments
+from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
+from consumerd.migrate.sources import Found, Unreadable
+from consumerd.partition import TopicPartition
+from consumerd.storage.archive import DEFAULT_EXPANSION, MAX_SEGMENT_BYTES, Flaw, FlawKind, read_runs
+from consumerd.storage.archive_names import DEFAULT_LAYOUT, Layout
+from consumerd.wire.v07.walk import LAYOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from consumerd.archive import Source
+    from consumerd.storage.archive_items import Run
+
+
+class _Segment(NamedTuple):
+    start: int
+    source: Source
+
+
+class ArchiveSource:
+    """The topics named (all without any) of the segments below `paths`. Raises ConfigError for a wrong layout."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        topics: Sequence[str] = (),
+        *,
+        layout: str = DEFAULT_LAYOUT,
+        broker: int | None = None,
+    ) -> None:
+        self._paths = paths
+        self._topics = topics
+        self._layout = Layout(layout, broker)
+        self._segments: dict[TopicPartition, list[_Segment]] = {}
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Raises ConfigError where names do not tell which partition a segment is of, NotFoundError."""
+        segments: defaultdict[TopicPartition, list[_Segment]] = defaultdict(list)
+        for source in find_sources(self._paths):
+            if source.is_tar and source.part is None:
+                raise ConfigError(
+                    f"{source.name} is a packed tar, which takes reading for every look: unpack it first."
+                )
+            name = self._layout.name(source.name)
+            if name.broker is None:
+                raise ConfigError(
+                    f"{source.name} is of no broker: give --broker-id, or a --layout with {{broker}}; "
+                    "the old identity of a message has it."
+                )
+            if not self._topics or name.topic in self._topics:
+                partition = TopicPartition(name.topic, name.broker, name.partition)
+                segments[partition].append(_Segment(name.start, source))
+        for topic in self._topics:
+            if not any(partition.topic == topic for partition in segments):
+                raise NotFoundError(f"the archive has no segments of the topic {topic!r}.")
+        self._segments = {partition: sorted(found) for partition, found in sorted(segments.items())}
+        bounds = {}
+        for partition, found in self._segments.items():
+            for one, other in pairwise(found):
+                if one.start == other.start:
+                    raise ConfigError(f"{one.source.name} and {other.source.name} are the same segment: leave one out.")
+            bounds[partition] = found[0].start, self._end(found[-1])
+        return bounds
+
+    def _end(self, segment: _Segment) -> int:
+        """Where the last whole message of a segment ends."""
+        end = segment.start
+        for item in self._items(segment, None):
+            if not isinstance(item, Flaw) or item.kind is not FlawKind.TORN:
+                end = item.next_offset
+        return end
+
+    def _items(self, segment: _Segment, stop: int | None) -> Iterator[Run | Flaw]:
+        opened = open_segments(segment.source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None)
+        for each in opened:
+            if isinstance(each, Finding):
+                raise CorruptDataError(each.problem)
+            yield from read_runs(each.stream, segment.start, resync=True, stop=stop)
+
+    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+        """Raises CorruptDataError, ReadFailedError."""
+        segments = self._segments[partition]
+        ends = [segment.start for segment in segments[1:]] + [start + MAX_SEGMENT_BYTES + 1 + end]
+        for segment, following in zip(segments, ends, strict=True):
+            if following <= start or segment.start >= end:
+                continue
+            for item in self._items(segment, end):
+                if not isinstance(item, Flaw):
+                    if found := [Found(*each) for each in _places(item) if start <= each[0] < end]:
+                        yield found
+                elif start <= item.offset < end:
+                    yield Unreadable(item.offset, item.problem)
+
+
+def _places(run: Run) -> Iterator[tuple[int, int, bytes]]:
+    """Offset, index and payload of every message of a run."""
+    if run.codec:
+        for index, payload in enumerate(run.payloads, run.first):
+            yield run.offset, index, payload
+        return
+    offset = run.offset
+    overhead = LAYOUTS[run.magic].overhead
+    for payload in run.payloads:
+        yield offset, 0, payload
+        offset += overhead + len(payload)

@@ -1,0 +1,88 @@
+"""A 0.7 cluster as the source of a comparison: its partitions by ZooKeeper, its messages by FETCH.
+
+Strategy: partition after partition, one request at a time. Where a partition ends is either what its broker says, or
+what a group has committed: then only what that group declared forwarded is looked for on the target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.admin import BrokerLogs, LogRange
+from consumerd.cluster import ClusterView
+from consumerd.cluster.reading import data
+from consumerd.consumer.simple import SimpleConsumer
+from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
+from consumerd.group import partitions_of
+from consumerd.migrate.sources import Found, Unreadable
+from consumerd.registry import offset_path, parse_offset
+from consumerd.wire.v07 import BatchEnd
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
+    from consumerd.registry import Broker
+
+_FETCH_BYTES = 1 << 20
+_MOST_BYTES = 256 << 20
+
+
+class ClusterSource:
+    """The topics named (all without any) of the cluster in `zk`, up to what `group` has committed, if there is one."""
+
+    def __init__(
+        self, zk: ZooKeeper, connect: Connector, topics: Sequence[str] = (), *, group: str | None = None
+    ) -> None:
+        self._zk = zk
+        self._connect = connect
+        self._topics = topics
+        self._group = group
+        self._brokers: dict[int, Broker] = {}
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Raises NotFoundError for a topic that nobody has, BrokerError for a partition whose broker does not tell."""
+        view = ClusterView(self._zk)
+        self._brokers = await view.read_brokers()
+        found = await view.read_topics(self._topics or None)
+        for topic in self._topics:
+            if not found.get(topic):
+                raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
+        wanted = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
+        bounds = {}
+        for partition, told in (await BrokerLogs(self._brokers, self._connect).ranges(wanted)).items():
+            if not isinstance(told, LogRange):
+                raise BrokerError(f"{partition} cannot be compared: {told.reason}")
+            end = told.end if self._group is None else min(told.end, await self._committed(partition))
+            bounds[partition] = told.earliest, max(end, told.earliest)
+        return bounds
+
+    async def _committed(self, partition: TopicPartition) -> int:
+        assert self._group is not None
+        text = await data(self._zk, offset_path(self._group, partition))
+        return 0 if text is None else parse_offset(text)
+
+    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+        """Raises BrokerError, CorruptDataError."""
+        host, port = self._brokers[partition.broker].address
+        size = _FETCH_BYTES
+        async with SimpleConsumer(host, port, connect=self._connect) as consumer:
+            while start < end:
+                batch = await consumer.fetch(partition.topic, partition.partition, start, size)
+                found = [Found(each.offset, each.index, each.payload) for each in batch.messages() if each.offset < end]
+                if found:
+                    yield found
+                if batch.next_offset > start:
+                    start, size = batch.next_offset, _FETCH_BYTES
+                elif batch.end is BatchEnd.CORRUPT:
+                    problem = batch.problem or "bytes that are no message"
+                    if batch.resume_offset is None or batch.resume_offset <= start:
+                        raise CorruptDataError(f"{partition} cannot be read from {start} on: {problem}")
+                    yield Unreadable(start, problem)
+                    start = batch.resume_offset
+                elif size < _MOST_BYTES:
+                    size = min(_MOST_BYTES, max(batch.needed or 0, 2 * size))
+                else:
+                    raise CorruptDataError(f"{partition} cannot be read from {start} on: no message comes")

@@ -1,0 +1,177 @@
+"""What a comparison found: counts per range, partition and topic, with a few messages to look at. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.migrate.ranges import Range
+    from consumerd.partition import TopicPartition
+
+
+@dataclass(slots=True)
+class Counts:
+    """Messages, of a range or of many. What is `duplicated` or `foreign` counts every copy too many."""
+
+    #: Messages of the source.
+    source: int = 0
+    #: Of these, how many the target has as they were, at least once.
+    there: int = 0
+    missing: int = 0
+    #: There, but with another payload or checksum.
+    changed: int = 0
+    duplicated: int = 0
+    #: They came first when a later one of their source partition had come.
+    out_of_order: int = 0
+    #: They claim to be messages of the source that it does not have, or have no identity at all.
+    foreign: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Count what `other` counts, too."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def is_clean(self, *, duplicates: bool = False, foreign: bool = False) -> bool:
+        """Whether nothing is wrong, but for what is allowed."""
+        return not (
+            self.missing
+            or self.changed
+            or self.out_of_order
+            or (self.duplicated and not duplicates)
+            or (self.foreign and not foreign)
+        )
+
+    def as_json(self) -> dict[str, int]:
+        """By their names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One message that is wrong: which, and how."""
+
+    kind: str
+    message: str
+
+    def as_json(self) -> dict[str, str]:
+        """As an object."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class RangeReport:
+    """A range of a source partition, with its sums as hexadecimal text."""
+
+    start: int
+    end: int
+    counts: Counts
+    source_sum: str
+    target_sum: str
+    source_order: str
+    #: None where the range's messages came in several partitions of the target.
+    target_order: str | None
+
+    @classmethod
+    def of(cls, found: Range, counts: Counts) -> RangeReport:
+        """What was seen of `found`."""
+        here, there = found.source, found.target
+        order = None if there.in_order is None else f"{there.in_order:016x}"
+        assert here.in_order is not None
+        sums = f"{here.total:016x}", f"{there.total:016x}", f"{here.in_order:016x}"
+        return cls(found.start, found.end, counts, *sums, order)
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object."""
+        return {
+            "start": self.start,
+            "end": self.end,
+            **self.counts.as_json(),
+            "sum": {"source": self.source_sum, "target": self.target_sum},
+            "order": {"source": self.source_order, "target": self.target_order},
+        }
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """A source partition. `places`: the partitions of the target that its messages are in."""
+
+    partition: TopicPartition
+    topic: str
+    start: int
+    end: int
+    places: list[int]
+    ranges: list[RangeReport]
+    counts: Counts
+    #: Messages of the partition on the target from before `start` or behind `end`.
+    outside: int = 0
+    unreadable: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object."""
+        return {
+            "partition": str(self.partition),
+            "topic": self.topic,
+            "places": self.places,
+            "start": self.start,
+            "end": self.end,
+            **self.counts.as_json(),
+            "outside": self.outside,
+            "unreadable": self.unreadable,
+            "ranges": [each.as_json() for each in self.ranges],
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """All of it. `strangers`: topic/partition of the target -> messages there that are of no partition compared."""
+
+    partitions: list[PartitionReport]
+    strangers: dict[str, int]
+    examples: list[Example]
+
+    @property
+    def totals(self) -> Counts:
+        """Of all partitions, strangers among the foreign."""
+        totals = Counts(foreign=sum(self.strangers.values()))
+        for partition in self.partitions:
+            totals.add(partition.counts)
+        return totals
+
+    def is_clean(self, *, duplicates: bool = False, foreign: bool = False) -> bool:
+        """Whether the target has what the source has, but for what is allowed; all of the source was readable."""
+        return self.totals.is_clean(duplicates=duplicates, foreign=foreign) and not any(
+            partition.unreadable for partition in self.partitions
+        )
+
+    def as_json(self, *, duplicates: bool, foreign: bool) -> dict[str, Any]:
+        """One object."""
+        return {
+            "clean": self.is_clean(duplicates=duplicates, foreign=foreign),
+            "totals": self.totals.as_json(),
+            "partitions": [each.as_json() for each in self.partitions],
+            "strangers": self.strangers,
+            "examples": [each.as_json() for each in self.examples],
+        }
+
+
+class Examples:
+    """The first few of each kind."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counted: dict[str, int] = {}
+        self.found: list[Example] = []
+
+    def add(self, kind: str, message: object) -> None:
+        """Keep it, if there is room."""
+        count = self._counted[kind] = self._counted.get(kind, 0) + 1
+        if count <= self._most:
+            self.found.append(Example(kind, str(message)))
+
+    def extend(self, kind: str, messages: Iterable[object]) -> None:
+        """Several."""
+        for message in messages:
+            self.add(kind, message)

@@ -1,0 +1,111 @@
+"""The ranges of a source partition, what the source has in each, and what was seen of it on the target. No I/O.
+
+Strategy: a range is so many messages in a row, cut where an outermost message ends. It is all that is kept: memory goes
+with the number of ranges, not of messages. On the target a message is *fresh* if it stands behind all that were seen of
+its source partition in that partition of the target; what is not fresh came again, or out of order, and makes its range
+one to look at closely. So does every difference between the sums.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.migrate.sums import Place, Summing, Sums, message_number
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
+
+#: Messages of a range, unless said otherwise.
+RANGE_MESSAGES = 10_000
+
+
+class Span(NamedTuple):
+    """Where messages of a range stand in a partition of the target, [low, high), and what was furthest on before."""
+
+    low: int
+    high: int
+    before: Place | None
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the target has of a range, as far as the sums go."""
+
+    summing: Summing = field(default_factory=Summing)
+    #: Messages that came when a later one had come.
+    late: int = 0
+    #: By partition of the target.
+    spans: dict[int, Span] = field(default_factory=dict)
+
+    def note(self, partition: int, offset: int, furthest: Place | None) -> None:
+        """A message of the range stands there, behind all that were noted before."""
+        span = self.spans.get(partition)
+        self.spans[partition] = Span(offset, offset + 1, furthest) if span is None else span._replace(high=offset + 1)
+
+
+@dataclass(slots=True)
+class Range:
+    """Messages [start, end) of a source partition."""
+
+    start: int
+    end: int
+    source: Sums
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def target(self) -> Sums:
+        """The sums of what came fresh."""
+        return self.seen.summing.result(ordered=len(self.seen.spans) == 1)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is to be looked at closely."""
+        here, there = self.source, self.target
+        if self.seen.late or (here.count, here.total) != (there.count, there.total):
+            return False
+        return there.in_order is None or there.in_order == here.in_order
+
+
+class SourceRanges:
+    """The ranges of one partition, first made with `add` and `close`, then looked up."""
+
+    def __init__(self, partition: TopicPartition, start: int, size: int = RANGE_MESSAGES) -> None:
+        self.partition = partition
+        self.start = start
+        self.end = start
+        self.ranges: list[Range] = []
+        #: Stretches of the source that no one can read: messages, or what should be some.
+        self.unreadable: list[str] = []
+        self._starts: list[int] = []
+        self._size = size
+        self._summing = Summing()
+        self._begin = start
+        self._last = -1
+
+    def add(self, offset: int, index: int, payload: bytes) -> None:
+        """The next message of the source."""
+        if self._summing.count >= self._size and offset != self._last:
+            self._cut(offset)
+        self._last = offset
+        self._summing.add(message_number((offset, index), crc32(payload), payload))
+
+    def close(self, end: int) -> None:
+        """The source ends here."""
+        if self._summing.count or end > self._begin:
+            self._cut(end)
+        self.end = end
+
+    def _cut(self, end: int) -> None:
+        self.ranges.append(Range(self._begin, end, self._summing.result()))
+        self._starts.append(self._begin)
+        self._summing = Summing()
+        self._begin = end
+
+    def find(self, offset: int) -> Range | None:
+        """The range of an offset; None before the first and behind the last."""
+        if not self.start <= offset < self.end:
+            return None
+        return self.ranges[bisect_right(self._starts, offset) - 1]

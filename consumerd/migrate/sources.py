@@ -1,0 +1,45 @@
+"""What is left: partitions of a 0.7 cluster, or of an archive of its segments, read front to back.
+
+Strategy: one protocol for both. Bounds are taken once, before anything is read, so that a log that still grows has an
+end. What cannot be read is told and passed over, as far as its length can be believed: a mirror that skipped it has it
+neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from consumerd.partition import TopicPartition
+
+
+class Found(NamedTuple):
+    """One message of the source."""
+
+    offset: int
+    index: int  # type: ignore[assignment]  # the word of the protocol
+    payload: bytes
+
+
+class Unreadable(NamedTuple):
+    """A stretch without messages that can be read, from `offset` on; one sentence."""
+
+    offset: int
+    problem: str
+
+
+class Source(Protocol):
+    """Partitions to compare."""
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """All of them, with where they begin and end. Raises NotFoundError, ConfigError, BrokerError, ..."""
+        ...
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+        """What stands in [start, end), in order; both are boundaries of outermost messages.
+
+        Raises BrokerError, CorruptDataError, and what the source's files say.
+        """
+        ...

@@ -1,0 +1,216 @@
+"""Comparing what is left with what is there: the source's ranges, the target's messages, and a close look.
+
+Strategy: three passes. The source is read once, and becomes sums of ranges. Every partition of the target's topics is
+read once, its messages added to the ranges that they say they are of. Ranges whose sums agree, and whose messages came
+in order and once, are done; the others are read again on both sides, a few at a time, message by message. Bounds are
+taken first on the source and then on the target, so that a mirror at work only makes the target have more, which is
+counted and called neither wrong nor foreign.
+
+What out of order means across ranges: a message is late when a later one of its source partition stood before it in
+the same partition of the target; only the first copy of each counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from consumerd.errors import NotFoundError
+from consumerd.forward import TargetLog, read_identity
+from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeReport, Report
+from consumerd.migrate.narrowing import Suspect
+from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
+from consumerd.migrate.sources import Unreadable
+from consumerd.migrate.sums import Place, message_number
+from consumerd.wire.crc import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumerd.client import ClusterClient
+    from consumerd.forward import Naming
+    from consumerd.forward.target_log import Bounds
+    from consumerd.migrate.ranges import Range
+    from consumerd.migrate.sources import Source
+    from consumerd.partition import TopicPartition
+    from consumerd.wire.v08.records import Record
+
+#: Ranges that are looked at closely at a time.
+CLOSE_RANGES = 20
+
+
+class Comparison:
+    """Compares `source` with the topics of `client`'s cluster that `naming` gives. Used once.
+
+    `cluster`: the source's name in the headers. `examples`: how many messages of each kind of trouble are named.
+    `progress` is told what begins.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        client: ClusterClient,
+        naming: Naming,
+        *,
+        cluster: str | None = None,
+        range_messages: int = RANGE_MESSAGES,
+        examples: int = 10,
+        progress: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._source = source
+        self._client = client
+        self._log = TargetLog(client)
+        self._naming = naming
+        self._cluster = cluster
+        self._size = range_messages
+        self._examples = Examples(examples)
+        self._progress = progress
+        self._ranges: dict[TopicPartition, SourceRanges] = {}
+        self._outside: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._strangers: defaultdict[str, int] = defaultdict(int)
+        #: (source partition, topic's partition on the target) -> the place that is furthest on.
+        self._furthest: dict[tuple[TopicPartition, int], Place] = {}
+        self._bounds: dict[tuple[str, int], Bounds] = {}
+
+    async def run(self) -> Report:
+        """Raises NotFoundError for a topic that is not there, and what reading either side raises."""
+        partitions = await self._source.partitions()
+        by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            try:
+                by_topic[self._naming.target(partition.topic)].append(partition)
+            except ValueError as error:
+                raise NotFoundError(f"{partition.topic!r} is on no target: {error}.") from error
+        for partition, (start, end) in partitions.items():
+            self._progress(f"source {partition}")
+            await self._sum_up(partition, start, end)
+        for topic in by_topic:
+            await self._find_bounds(topic)
+        reports = []
+        for topic, mine in by_topic.items():
+            for number in self._numbers(topic):
+                self._progress(f"target {topic}/{number}")
+                await self._scan(topic, number, frozenset(mine))
+            close = await self._look_closely(topic, mine)
+            reports += [self._report(partition, topic, close) for partition in mine]
+        return Report(reports, dict(self._strangers), self._examples.found)
+
+    # -- the source
+
+    async def _sum_up(self, partition: TopicPartition, start: int, end: int) -> None:
+        ranges = self._ranges[partition] = SourceRanges(partition, start, self._size)
+        async for found in self._source.read(partition, start, end):
+            if isinstance(found, Unreadable):
+                ranges.unreadable.append(found.problem)
+                continue
+            for offset, index, payload in found:
+                ranges.add(offset, index, payload)
+        ranges.close(end)
+
+    # -- the target
+
+    async def _find_bounds(self, topic: str) -> None:
+        await self._client.retrying(f"find {topic}", lambda: self._client.refresh([topic]))
+        known = self._client.metadata.topics.get(topic)
+        if known is None or not known.partitions:
+            raise NotFoundError(f"the target has no topic {topic!r}; give --rename if it has another name there.")
+        for number in sorted(known.partitions):
+            self._bounds[topic, number] = await self._log.bounds(topic, number)
+
+    def _numbers(self, topic: str) -> list[int]:
+        return [number for name, number in self._bounds if name == topic]
+
+    async def _scan(self, topic: str, number: int, mine: frozenset[TopicPartition]) -> None:
+        async for records in self._log.read(topic, number, *self._bounds[topic, number]):
+            for record in records:
+                self._see(record, topic, number, mine)
+
+    def _see(self, record: Record, topic: str, number: int, mine: frozenset[TopicPartition]) -> None:
+        identity = read_identity(record.headers)
+        if identity is None or identity.cluster != self._cluster or identity.partition not in mine:
+            self._strangers[f"{topic}/{number}"] += 1
+            self._examples.add("foreign", f"{topic}/{number} offset {record.offset}: {identity or 'no old identity'}")
+            return
+        found = self._ranges[identity.partition].find(identity.offset)
+        if found is None:
+            self._outside[identity.partition] += 1
+            return
+        seen, place, key = found.seen, identity.place, (identity.partition, number)
+        furthest = self._furthest.get(key)
+        seen.note(number, record.offset, furthest)
+        if furthest is not None and place <= furthest:
+            seen.late += 1
+            return
+        self._furthest[key] = place
+        seen.summing.add(message_number(place, identity.crc, record.payload))
+
+    # -- a close look
+
+    async def _look_closely(self, topic: str, mine: Sequence[TopicPartition]) -> dict[int, Counts]:
+        """What is wrong in the ranges that do not agree, by the ranges' ids."""
+        close: dict[int, Counts] = {}
+        suspects = [
+            Suspect(partition, each) for partition in mine for each in self._ranges[partition].ranges if not each.agrees
+        ]
+        for first in range(0, len(suspects), CLOSE_RANGES):
+            group = suspects[first : first + CLOSE_RANGES]
+            self._progress(f"a close look at {len(group)} of {len(suspects)} ranges of {topic}")
+            for suspect in group:
+                await self._expect(suspect)
+            for number in self._numbers(topic):
+                await self._compare(topic, number, group)
+            for suspect in group:
+                close[id(suspect.range)] = suspect.finish(self._examples)
+        return close
+
+    async def _expect(self, suspect: Suspect) -> None:
+        found = suspect.range
+        async for messages in self._source.read(suspect.partition, found.start, found.end):
+            if not isinstance(messages, Unreadable):
+                for offset, index, payload in messages:
+                    place = offset, index
+                    suspect.expected[place] = message_number(place, crc32(payload), payload)
+
+    async def _compare(self, topic: str, number: int, group: Sequence[Suspect]) -> None:
+        spans = [span for suspect in group if (span := suspect.range.seen.spans.get(number)) is not None]
+        if not spans:
+            return
+        by_range = {id(suspect.range): suspect for suspect in group}
+        low, high = min(span.low for span in spans), max(span.high for span in spans)
+        furthest: dict[TopicPartition, Place] = {}
+        async for records in self._log.read(topic, number, low, high):
+            for record in records:
+                identity = read_identity(record.headers)
+                if identity is None or identity.cluster != self._cluster:
+                    continue
+                ranges = self._ranges.get(identity.partition)
+                found = None if ranges is None else ranges.find(identity.offset)
+                if found is None:
+                    continue
+                before = furthest.get(identity.partition)
+                if (suspect := by_range.get(id(found))) is not None:
+                    span = found.seen.spans[number]
+                    known = [place for place in (before, span.before) if place is not None]
+                    suspect.see(identity, record.payload, max(known, default=None), self._examples)
+                    if identity.place not in suspect.expected:
+                        continue
+                furthest[identity.partition] = identity.place if before is None else max(before, identity.place)
+
+    # -- what came of it
+
+    def _report(self, partition: TopicPartition, topic: str, close: dict[int, Counts]) -> PartitionReport:
+        ranges = self._ranges[partition]
+        reports = [RangeReport.of(each, close.get(id(each)) or _clean(each)) for each in ranges.ranges]
+        counts = Counts()
+        for report in reports:
+            counts.add(report.counts)
+        places = sorted({number for each in ranges.ranges for number in each.seen.spans})
+        return PartitionReport(
+            partition, topic, ranges.start, ranges.end, places, reports, counts,
+            outside=self._outside[partition], unreadable=ranges.unreadable,
+        )  # fmt: skip
+
+
+def _clean(found: Range) -> Counts:
+    count = found.source.count
+    return Counts(source=count, there=count)
