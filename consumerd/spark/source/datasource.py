@@ -11,13 +11,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumerd.errors import ConsumerdError
 from consumerd.spark.source.columns import requested, schema_ddl
 from consumerd.spark.source.files_reading import read_files_split
 from consumerd.spark.source.files_split import FilesSplit
 from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logical_split import LogicalSplit
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.source.reading import ReadRequest, read_split
 from consumerd.spark.source.split import Split
@@ -106,12 +107,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._follower().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        most = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        most = self._options.max_per_trigger
+        if most is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(most) if self._options.counts_messages else ReadMaxBytes(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
         with _plainly():
-            return self._follower().latest(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+            return self._follower().latest(start, _most(limit))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's name
         return self._follower().reported()
@@ -162,9 +165,21 @@ def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
     )
 
 
+def _most(limit: ReadLimit) -> int | None:
+    """Of what offsets count, how much a micro-batch may take; None: all."""
+    match limit:
+        case ReadMaxBytes(most) | ReadMaxRows(most):
+            return most
+    return None
+
+
 def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Split):
         return read_split(partition, request)
     if isinstance(partition, FilesSplit):
         return read_files_split(partition, request)
+    if isinstance(partition, LogicalSplit):
+        from consumerd.spark.source.logical_reading import read_logical_split  # noqa: PLC0415 - a protocol of its own
+
+        return read_logical_split(partition, request)
     return iter(())  # Spark makes one partition of no partitions

@@ -1,4 +1,4 @@
-"""Which origin has the partitions of a query: files, live brokers, the daemon's own files.
+"""Which origin has the partitions of a query: files, live brokers of either dialect, the daemon's own files.
 
 Strategy: one function; each kind of place has a module of its own, which is loaded only when it is asked for.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.spark.source.options import FilesPlace, PathPlace
+from consumerd.spark.source.options import BootstrapPlace, FilesPlace, PathPlace
 
 if TYPE_CHECKING:
     from consumerd.spark.source.logs import Origin
@@ -24,6 +24,10 @@ def open_origin(options: SourceOptions) -> Origin:
         from consumerd.spark.source.files_origin import FilesOrigin  # noqa: PLC0415
 
         return FilesOrigin(options.place, options)
+    if isinstance(options.place, BootstrapPlace):
+        from consumerd.spark.source.logical_origin import LogicalOrigin  # noqa: PLC0415
+
+        return LogicalOrigin(options.place, options)
     from consumerd.spark.source.broker_origin import BrokerOrigin  # noqa: PLC0415
 
     return BrokerOrigin(options.place, options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from consumerd.spark.source.columns import Mode
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
@@ -43,10 +43,43 @@ class BrokerPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to brokers. PEM files, on every machine that reads; `ca`: whom to trust, the system's authorities if None."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """User and password, for SASL/PLAIN. `password_file` is read where the query is planned."""
+
+    user: str
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapPlace:
+    """Brokers of 0.8 and later, of which `servers` tell: (host, port) each. Offsets count messages there."""
+
+    servers: tuple[tuple[str, int], ...]
+    #: Leave out what transactions did not commit.
+    read_committed: bool = False
+    tls: Tls | None = None
+    login: Login | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FilesPlace:
     """What the daemon's `files` handler wrote."""
 
     directory: str
+
+
+Place: TypeAlias = PathPlace | ZooKeeperPlace | BrokerPlace | BootstrapPlace | FilesPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +107,7 @@ class SubscribePattern:
 class SourceOptions:
     """All options, read and checked. Sizes are bytes, times seconds unless named otherwise."""
 
-    place: PathPlace | ZooKeeperPlace | BrokerPlace | FilesPlace
+    place: Place
     topics: Assign | Subscribe | SubscribePattern
     starting: Position | None = None
     ending: Position = LATEST
@@ -84,15 +117,20 @@ class SourceOptions:
     mode: Mode = Mode.PERMISSIVE
     include_headers: bool = False
     min_partitions: int = 1
-    #: 0: segments are not cut.
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES
-    max_bytes_per_trigger: int | None = None
+    #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
+    max_split: int = DEFAULT_SPLIT_BYTES
+    max_per_trigger: int | None = None
     group_id: str | None = None
     commit_offsets: bool = False
     fetch_size: int = 1 << 20
     timeout: float = 30.0
     max_message_bytes: int | None = None
     max_decompressed_bytes: int | None = None
+
+    @property
+    def counts_messages(self) -> bool:
+        """Whether offsets count messages, not bytes."""
+        return isinstance(self.place, BootstrapPlace)
 
     @property
     def limits(self) -> Limits:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.option_kafka import ALIASES, BY_UNIT, KAFKA_READERS, bootstrap_place, read_servers
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
@@ -34,6 +35,7 @@ from consumerd.spark.source.option_texts import (
 from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
     Assign,
+    BootstrapPlace,
     BrokerPlace,
     FilesPlace,
     PathPlace,
@@ -48,6 +50,8 @@ from consumerd.wire.v07 import LATEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from consumerd.spark.source.option_values import Place
+
 __all__ = [
     "BATCH_ONLY",
     "CHOICES",
@@ -56,6 +60,7 @@ __all__ = [
     "PLACES",
     "STREAM_ONLY",
     "Assign",
+    "BootstrapPlace",
     "BrokerPlace",
     "FilesPlace",
     "OptionError",
@@ -77,6 +82,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "paths": read_path_list,
     "zookeeper": read_zookeeper,
     "brokers": read_brokers,
+    "bootstrap": read_servers,
     "files": lambda name, value: plain_path(read_text(name, value)),
     "layout": read_layout,
     "broker": whole_number(0, _INT32),
@@ -92,23 +98,33 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "includeHeaders": read_boolean,
     "minPartitions": whole_number(1, 1_000_001),
     "maxSplitBytes": byte_count(0),
+    "maxRecordsPerPartition": whole_number(1, _INT64),
     "maxBytesPerTrigger": byte_count(1),
+    "maxOffsetsPerTrigger": whole_number(1, _INT64),
     "groupId": read_text,
     "commitOffsets": read_boolean,
     "fetchSize": byte_count(1),
     "timeoutMs": whole_number(1, _INT32),
     "maxMessageBytes": byte_count(1),
     "maxDecompressedBytes": byte_count(1),
+    **KAFKA_READERS,
 }
 #: All names, in the order of the documentation.
 OPTIONS: Final = tuple(_READERS)
-PLACES: Final = ("path", "zookeeper", "brokers", "files")
+PLACES: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 #: What only a stream takes, and what only a batch.
-STREAM_ONLY: Final = ("maxBytesPerTrigger", "groupId", "commitOffsets")
+STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "groupId", "commitOffsets")
 BATCH_ONLY: Final = ("endingOffsets",)
-_ONLY_WITH: Final = {"layout": "path", "broker": "path", "partitions": "brokers", "commitOffsets": "groupId"}
-_LOWERED: Final = {name.lower(): name for name in OPTIONS}
+_ONLY_WITH: Final = {
+    "layout": "path",
+    "broker": "path",
+    "partitions": "brokers",
+    "commitOffsets": "groupId",
+    **dict.fromkeys((*BY_UNIT.values(), *KAFKA_READERS), "bootstrap"),
+}
+_OWN: Final = tuple(name for name in OPTIONS if name not in KAFKA_READERS)
+_LOWERED: Final = {name.lower(): name for name in OPTIONS} | dict(ALIASES)
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
@@ -118,6 +134,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         name = _LOWERED.get(key.lower())
         if name is None:
             raise OptionError(_unknown(key))
+        if name in given:
+            raise OptionError(f"the option {name} is there twice, once as {key}; leave one of them out")
         given[name] = _READERS[name](name, value)
     if "paths" in given:
         given["path"] = (*given.get("path", ()), *given.pop("paths"))
@@ -127,6 +145,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         if name in given and other not in given:
             raise OptionError(f"the option {name} means something together with {other} only; add that or leave it out")
     _check_together(given)
+    split, trigger = BY_UNIT.values() if place == "bootstrap" else BY_UNIT
     return SourceOptions(
         place=_place(place, given),
         topics=given[choice],
@@ -137,8 +156,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         mode=given.get("mode", Mode.PERMISSIVE),
         include_headers=given.get("includeHeaders", False),
         min_partitions=given.get("minPartitions", 1),
-        max_split_bytes=given.get("maxSplitBytes", DEFAULT_SPLIT_BYTES),
-        max_bytes_per_trigger=given.get("maxBytesPerTrigger"),
+        max_split=given.get(split, 0 if place == "bootstrap" else DEFAULT_SPLIT_BYTES),
+        max_per_trigger=given.get(trigger),
         group_id=given.get("groupId"),
         commit_offsets=given.get("commitOffsets", False),
         fetch_size=given.get("fetchSize", 1 << 20),
@@ -156,7 +175,7 @@ def refuse_options(options: Iterable[str], names: Iterable[str], where: str) -> 
             raise OptionError(f"the option {name} means nothing in {where}; leave it out")
 
 
-def _place(name: str, given: Mapping[str, Any]) -> PathPlace | ZooKeeperPlace | BrokerPlace | FilesPlace:
+def _place(name: str, given: Mapping[str, Any]) -> Place:
     if name == "path":
         paths = tuple(path if "://" in path or "::" in path else str(Path(path).absolute()) for path in given[name])
         return PathPlace(paths, given.get("layout", DEFAULT_LAYOUT), given.get("broker"))
@@ -164,6 +183,8 @@ def _place(name: str, given: Mapping[str, Any]) -> PathPlace | ZooKeeperPlace | 
         return ZooKeeperPlace(given[name])
     if name == "brokers":
         return BrokerPlace(given[name], given.get("partitions"))
+    if name == "bootstrap":
+        return bootstrap_place(given)
     return FilesPlace(given[name])
 
 
@@ -183,6 +204,12 @@ def _check_together(given: Mapping[str, Any]) -> None:
         raise OptionError("the options startingOffsets and startingTimestamp both say where to start; give one of them")
     if "broker" in given and "{broker}" in given.get("layout", ""):
         raise OptionError("the option broker says what {broker} in the option layout says already; leave out either")
+    for counted, instead in BY_UNIT.items():
+        if "bootstrap" in given and counted in given:
+            raise OptionError(
+                f"the option {counted} counts bytes, and offsets of brokers of 0.8 and later count messages; "
+                f"give {instead}"
+            )
     if "brokers" in given:
         if "subscribePattern" in given:
             raise OptionError(
@@ -202,6 +229,9 @@ def _check_together(given: Mapping[str, Any]) -> None:
 
 
 def _unknown(key: str) -> str:
+    if key.lower().startswith("kafka."):
+        known = ", ".join((*ALIASES, *KAFKA_READERS))
+        return f"the option {key[:80]} is none that is supported in Spark; of Kafka's there are {known}"
     near = difflib.get_close_matches(key.lower(), _LOWERED, n=1)
-    hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
+    hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"there are {', '.join(_OWN)} and some of Kafka's"
     return f"there is no option {key[:80]}; {hint}"

@@ -107,9 +107,9 @@ def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> in
 def split_ranges(
     logs: Mapping[Key, PartitionLog], ranges: Mapping[Key, tuple[int, int]], options: SourceOptions, losses: Losses
 ) -> list[InputPartition]:
-    """Splits for a range of each partition: of about `maxSplitBytes`, smaller where `minPartitions` asks for more."""
+    """Splits for a range of each partition: of about `max_split`, smaller where `minPartitions` asks for more."""
     total = sum(end - start for start, end in ranges.values())
-    most = options.max_split_bytes
+    most = options.max_split
     if options.min_partitions > 1 and total:
         fair = max(1, total // options.min_partitions)
         most = min(most, fair) if most else fair

@@ -69,7 +69,7 @@ def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail,
     SplitBoundaryError, PlaceError, BrokerReadError. Memory: some times the largest message, and a batch.
     """
-    _settle_worker()
+    settle_worker()
     return _SplitReader(split, request).read()
 
 
@@ -178,7 +178,7 @@ class _SplitReader:
 _settled = False
 
 
-def _settle_worker() -> None:
+def settle_worker() -> None:
     """In a worker of Spark's: take what is imported out of the garbage collections, one of which ends each task."""
     global _settled  # noqa: PLW0603 - a process settles once
     if not _settled and TaskContext.get() is not None:

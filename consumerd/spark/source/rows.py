@@ -23,6 +23,7 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from consumerd.spark.source.logical_split import LogicalSplit
     from consumerd.spark.source.split import Split
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
@@ -48,7 +49,7 @@ class BatchBuilder:
         self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
         self._split = split
-        self._same = _Repeated(split)
+        self._same = Repeated(split)
         self._pieces: list[dict[str, pa.Array]] = []
         self._sizes: list[int] = []
         self._rows = 0
@@ -109,10 +110,10 @@ class BatchBuilder:
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 
-class _Repeated:
+class Repeated:
     """Columns of one value each: what the split says of all its messages, and what holds for all that is plain."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split | LogicalSplit) -> None:
         self._values = {
             "topic": split.topic,
             "partition": split.partition,
@@ -125,6 +126,7 @@ class _Repeated:
         self._made: dict[str, pa.Array] = {}
 
     def column(self, field: pa.Field, rows: int) -> pa.Array:
+        """The column of that name, so many rows long; null where nothing is said."""
         made = self._made.get(field.name)
         if made is None or len(made) < rows:
             value = self._values.get(field.name)
@@ -212,13 +214,13 @@ class _Loose:
         if "value" in wanted:
             piece["value"] = _binary(self.payloads)
         if "offset" in wanted:
-            piece["offset"] = _numbers(self.offsets, pa.int64())
+            piece["offset"] = numbers(self.offsets, pa.int64())
         if "next_offset" in wanted:
-            piece["next_offset"] = _numbers(self.nexts, pa.int64())
+            piece["next_offset"] = numbers(self.nexts, pa.int64())
         if "index" in wanted:
-            piece["index"] = _numbers(self.indexes, pa.int32())
+            piece["index"] = numbers(self.indexes, pa.int32())
         if "codec" in wanted:
-            piece["codec"] = _CODECS.take(_numbers(self.codecs, pa.int8()))
+            piece["codec"] = _CODECS.take(numbers(self.codecs, pa.int8()))
         if self.flaws:
             if "crc_ok" in wanted:
                 piece["crc_ok"] = pa.array([row not in self.flaws for row in range(rows)], pa.bool_())
@@ -236,6 +238,6 @@ def _binary(payloads: Sequence[bytes | None]) -> pa.Array:
     return pa.array(payloads, pa.binary())
 
 
-def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
+def numbers(values: array[int], kind: pa.DataType) -> pa.Array:
     """The array's own memory as a column."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

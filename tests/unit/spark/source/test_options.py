@@ -34,7 +34,7 @@ def test_what_is_left_out() -> None:
     assert found.place == PathPlace(("/logs",))
     assert found.topics == Subscribe(("t",))
     assert (found.start_of_batch(), found.start_of_stream(), found.ending) == (EARLIEST, LATEST, LATEST)
-    assert found.max_split_bytes == DEFAULT_SPLIT_BYTES
+    assert found.max_split == DEFAULT_SPLIT_BYTES
     assert found.limits == DEFAULT_LIMITS
     assert (found.fail_on_data_loss, found.mode, found.timeout) == (True, Mode.PERMISSIVE, 30)
     assert pickle.loads(pickle.dumps(found)) == found
@@ -79,7 +79,7 @@ def test_numbers_words_and_positions() -> None:
     )
     assert found.starting == {"t": {"0-0": 71, "0-1": -2}}
     assert (found.ending, found.fail_on_data_loss, found.mode) == (LATEST, False, Mode.FAILFAST)
-    assert (found.min_partitions, found.max_split_bytes, found.max_bytes_per_trigger) == (8, 0, 1 << 30)
+    assert (found.min_partitions, found.max_split, found.max_per_trigger) == (8, 0, 1 << 30)
     assert (found.fetch_size, found.timeout, found.limits.max_message_bytes) == (512 << 10, 1.5, 5 << 20)
     assert (found.group_id, found.commit_offsets, found.include_headers) == ("g", True, True)
 
@@ -92,7 +92,7 @@ def test_numbers_words_and_positions() -> None:
         ({**HERE, "qqq": "1"}, "there is no option qqq; there are path, paths, zookeeper, "),
         (
             {"subscribe": "t"},
-            "no option says where the messages are; give exactly one of path, zookeeper, brokers or files",
+            "no option says where the messages are; give exactly one of path, zookeeper, brokers, bootstrap or files",
         ),
         ({"path": "/l"}, "no option says which topics to read; give exactly one of assign, subscribe or "),
         (

@@ -1,0 +1,134 @@
+"""What Spark's tasks read of real brokers of 0.8 and later: every format and codec, cut anywhere, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import error_of
+from consumerd.embedded.kafka import RELEASES
+from consumerd.spark.source import logical_connection
+from consumerd.spark.source.columns import COLUMNS
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logical_reading import read_logical_split
+from consumerd.spark.source.logical_split import LogicalSplit
+from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.reading import ReadRequest
+from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+STAMP = 1_700_000_000_123
+REQUEST = ReadRequest(tuple(column.name for column in COLUMNS), fetch_size=2000, timeout=20)
+
+
+def formats_of(version: str) -> list[tuple[int, Codec]]:
+    """(magic, codec) of all that producers can send to a broker of `version`."""
+    number = RELEASES[version].number
+    magics = [2] if number >= (4,) else [0] + [1] * (number >= (0, 10)) + [2] * (number >= (0, 11))
+    codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+    return [(magic, codec) for magic in magics for codec in codecs + [Codec.ZSTD] * (magic == 2 and number >= (2, 1))]
+
+
+async def create(client: ClusterClient) -> None:
+    async def led() -> object:
+        await client.refresh(["events"], create=True)
+        return await client.leader("events", 0)
+
+    await client.retrying("create the topic", led)
+
+
+async def produce(client: ClusterClient, magic: int, codec: Codec, payloads: list[bytes | None]) -> None:
+    keys = [None if payload is None else b"k" + payload[:3] for payload in payloads]
+    if magic == 2:
+        headers = dict.fromkeys(range(1, len(payloads), 2), (("trace", b"\x01"), ("none", None)))
+        data = encode_record_batch(payloads, codec=codec, keys=keys, headers=headers, timestamps=STAMP)
+    else:
+        data = encode_message_set(
+            payloads, magic=magic, codec=codec, keys=keys, timestamps=STAMP if magic else -1
+        )  # fmt: skip
+    body: dict[str, Any] = {
+        "acks": -1,
+        "timeout": 5000,
+        "topic_data": [{"topic": "events", "data": [{"partition": 0, "record_set": data}]}],
+    }
+
+    async def send() -> None:
+        node = await client.leader("events", 0)
+        channel = await client.node_channel(node.id)
+        version = min(channel.versions.pick(PRODUCE, at_most=9), (0, 2, 9)[magic])
+        answer = await channel.call(PRODUCE, body, version=version)
+        if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
+            raise error
+
+    await client.retrying("produce", send)
+
+
+def planned(port: int, **options: Any) -> list[LogicalSplit]:
+    given = {"bootstrap": f"127.0.0.1:{port}", "assign": '{"events": ["0"]}', "timeoutMs": 20_000, **options}
+    found = plan_batch(read_options({name: str(value) for name, value in given.items()}), Pruning())
+    assert all(isinstance(split, LogicalSplit) for split in found)
+    return found  # type: ignore[return-value]  # as was asserted
+
+
+def read(splits: list[LogicalSplit], request: ReadRequest = REQUEST) -> list[dict[str, Any]]:
+    return [row for split in splits for batch in read_logical_split(split, request) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
+)
+async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka(version)
+    old = RELEASES[version].number < (0, 10)
+    expected: list[dict[str, Any]] = []
+    async with cluster_client(broker) as client:
+        await create(client)
+        for magic, codec in formats_of(version):
+            payloads: list[bytes | None] = [b"%03d of magic %d" % (n, magic) * 3 for n in range(50)]
+            payloads[-1] = None
+            await produce(client, magic, codec, payloads)
+            for number, payload in enumerate(payloads):
+                headers = [{"key": "trace", "value": b"\x01"}, {"key": "none", "value": None}]
+                offset = len(expected)
+                expected.append(
+                    {
+                        "key": None if payload is None else b"k" + payload[:3],
+                        "value": payload,
+                        "topic": "events",
+                        "partition": 0,
+                        "offset": offset,
+                        "timestamp": datetime.fromtimestamp(STAMP / 1000, UTC) if magic else None,
+                        "timestampType": None if old else 0,  # newer ones store them in their own format
+                        "headers": headers if magic == 2 and number % 2 else None,
+                        "broker": None,
+                        "broker_partition": "0",
+                        "index": 0,
+                        "next_offset": offset + 1,
+                        "codec": codec.name.lower(),
+                        "crc_ok": True,
+                        "_corrupt": None,
+                    }
+                )
+    whole = await asyncio.to_thread(planned, broker.port)
+    assert [(split.start, split.end) for split in whole] == [(0, len(expected))]
+    assert await asyncio.to_thread(read, whole) == expected
+    pieces = await asyncio.to_thread(planned, broker.port, maxRecordsPerPartition=70)
+    assert len(pieces) == -(-len(expected) // 70)
+    some = ReadRequest(("offset", "value"), fetch_size=100, timeout=20)  # grows until something fits
+    wanted = [{"offset": row["offset"], "value": row["value"]} for row in expected]
+    assert await asyncio.to_thread(read, pieces, some) == wanted
+    from_there = json.dumps({"events": {"0": 33}})
+    to_there = json.dumps({"events": {"0": 61}})
+    middle = await asyncio.to_thread(planned, broker.port, startingOffsets=from_there, endingOffsets=to_there)
+    assert await asyncio.to_thread(read, middle, some) == wanted[33:61]
+    assert (("127.0.0.1", broker.port) in logical_connection._old) == old
