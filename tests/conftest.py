@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -27,6 +28,10 @@ if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by it
     # How long an example takes says more of the machine's other work than of ours.
     hypothesis.settings.register_profile("patient", deadline=None)
     hypothesis.settings.load_profile("patient")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore it, and so would the children of tests that end them with Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Tests that use the fixture get the marker, so that `-m "not zookeeper"` leaves out all that need a server.
 _MARKED_FIXTURES = {

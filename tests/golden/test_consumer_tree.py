@@ -17,6 +17,7 @@ import pytest
 
 from consumerd.broker.registration import Registration
 from consumerd.clock import SystemClock
+from consumerd.cluster.reading import children
 from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
 from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.fetch import FetchSettings
@@ -30,6 +31,7 @@ from consumerd.registry import (
     configured_consumer_id,
 )
 from consumerd.zk import Session
+from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,13 +173,14 @@ def _version(path: str, version: int) -> int | None:
 
 
 async def _tree(zk: Session, path: str) -> Tree:
+    """What is below `path`. Nodes that go while it is read are left out."""
     tree: Tree = {}
-    for name in await zk.children(path or "/"):
+    for name in await children(zk, path or "/"):
         below = f"{path}/{name}"
-        stat = await zk.exists(below)
-        if stat is None:
+        try:
+            data, stat = await zk.get(below)
+        except NoNode:
             continue
-        data, stat = await zk.get(below)
         text = None if data is None else data.decode()
         tree[below] = (text, bool(stat.ephemeral_owner), _version(below, stat.version))
         tree |= await _tree(zk, below)

@@ -79,7 +79,9 @@ def test_a_task_is_tried_again_and_a_dead_broker_is_named(
             session.stdin.write("\n")
             sentence = session.stdout.readline()
             assert not broker.running
-            assert f"BrokerReadError: broker {proxy.connect} ended the connection before it answered about" in sentence
+            # The proxy has taken the connection, or the kernel has on its behalf: it ends before or after a request.
+            assert "BrokerReadError: " in sentence
+            assert proxy.connect in sentence
             session.stdin.write("\n")
             assert session.wait(60) == 0
         finally:
