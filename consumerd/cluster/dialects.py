@@ -77,8 +77,10 @@ def _of_member(text: bytes) -> Dialect | None:
     return Dialect.V08
 
 
-async def wait_for_dialect(zk: ZooKeeper, group: str, clock: Clock) -> Dialect:
-    """As `read_dialect`, as soon as there is somebody. Raises DialectError."""
+async def wait_for_dialect(
+    zk: ZooKeeper, group: str, clock: Clock, waiting: Callable[[], object] = lambda: None
+) -> Dialect:
+    """As `read_dialect`, as soon as there is somebody; `waiting` is told where nobody is yet. Raises DialectError."""
     changed = asyncio.Event()
     unwatch = [zk.watch(path, changed.set) for path in (broker_ids_path(), ids_path(group))]
     told = False
@@ -96,6 +98,7 @@ async def wait_for_dialect(zk: ZooKeeper, group: str, clock: Clock) -> Dialect:
             if not told:
                 log.warning("dialect_unknown", group=group, reason="no broker and no member has registered yet")
                 told = True
+                waiting()
             try:
                 async with asyncio.timeout(_POLL):
                     await changed.wait()

@@ -34,8 +34,7 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock) -> Dialect:
     group = config.group
     try:
         if group.dialect == "auto":
-            notify(status("looking for a broker in ZooKeeper"))
-            dialect = await wait_for_dialect(zk, group.id, clock)
+            dialect = await wait_for_dialect(zk, group.id, clock, lambda: notify(status("waiting for a first broker")))
         else:
             dialect = _NAMES[group.dialect]
             await _require(dialect, zk, group.id)

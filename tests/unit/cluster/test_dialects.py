@@ -66,9 +66,11 @@ async def test_a_mixture_is_refused(nodes: dict[str, bytes]) -> None:
 async def test_who_comes_first_is_waited_for(path: str, text: bytes) -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
-        waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock()))
+        told: list[str] = []
+        waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock(), lambda: told.append("nobody")))
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
+        assert told == ["nobody"]
         zookeeper.put(path, text)
         async with asyncio.timeout(5):
             assert await waiting is V08

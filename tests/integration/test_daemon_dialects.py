@@ -1,0 +1,91 @@
+"""Which dialect a daemon joins in, and what it will not join: nothing of the wrong kind is ever registered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+OLD_BROKER = b"host-1:127.0.0.1:1"
+NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":1}'
+OLD_MEMBER = b'{ "t": 1 }'
+NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+BROKER, MEMBER = "/brokers/ids/0", "/consumers/g/ids/g_other"
+
+
+async def register(world: Any, nodes: Mapping[str, bytes]) -> None:
+    for path, text in nodes.items():
+        await world.zk.create_ephemeral(path, text, wait=0)
+
+
+async def members(world: Any) -> list[str]:
+    stat = await world.zk.exists("/consumers/g/ids")
+    return await world.zk.children("/consumers/g/ids") if stat is not None else []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "group", "code", "sentence"),
+    [
+        ({BROKER: NEW_BROKER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.8+, and"),
+        ({MEMBER: OLD_MEMBER}, {"dialect": "0.8"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.7, and"),
+        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "mix Kafka 0.7 with 0.8 or later"),
+        ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "mix Kafka 0.7 with 0.8"),
+        ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 go by range alone"),
+        ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 keep no offsets"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_before_anything_is_registered(
+    world: Any, nodes: dict[str, bytes], group: dict[str, str], code: ExitCode, sentence: str
+) -> None:
+    await register(world, nodes)
+    before = await members(world)
+    outcome = await world.run(group={"topics": {"t": 1}, **group})
+    assert outcome.code == code
+    assert len(outcome.sentences) == 1
+    assert sentence in outcome.sentences[0]
+    assert not outcome.said("member_registered")
+    assert await members(world) == before
+
+
+async def test_with_nobody_there_a_daemon_waits_and_can_be_stopped(world: Any) -> None:
+    daemon = DaemonProcess(world.directory, world.config())
+    async with asyncio.timeout(30):
+        starting = asyncio.create_task(daemon.start())
+        await world.until(
+            lambda: daemon.started and any(each["event"] == "dialect_unknown" for each in daemon.events())
+        )
+        assert await members(world) == []
+        daemon.terminate()
+        await asyncio.wait([starting])
+    assert starting.exception() is not None  # it never was ready
+    assert await daemon.wait(10) == ExitCode.OK
+
+
+async def test_a_first_broker_shows_the_dialect_and_a_stranger_ends_the_membership(world: Any) -> None:
+    daemon = DaemonProcess(world.directory, world.config())
+    async with asyncio.timeout(60):
+        starting = asyncio.create_task(daemon.start())
+        await world.until(
+            lambda: daemon.started and any(each["event"] == "dialect_unknown" for each in daemon.events())
+        )
+        await register(world, {BROKER: NEW_BROKER})
+        await starting
+        (name,) = await members(world)
+        data, _ = await world.zk.get(f"/consumers/g/ids/{name}")
+        wanted = json.loads(data or b"")
+        assert (wanted["version"], wanted["subscription"], wanted["pattern"]) == (1, {"t": 1}, "static")
+        # A peer of the other dialect: neither could go on beside the other, and it is told why.
+        await register(world, {MEMBER: OLD_MEMBER})
+        assert await daemon.wait(20) == ExitCode.ZOOKEEPER
+    assert "cannot join group 'g': a member of this group speaks the dialect of Kafka 0.7" in daemon.child.output()
+    assert await members(world) == ["g_other"]
