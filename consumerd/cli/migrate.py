@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: command -> (module, what the list of commands says about it); each module has a `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("consumerd.cli.migrate_verify", "Compare what an old cluster or archive holds with a new cluster."),
+    "offsets": ("consumerd.cli.migrate_offsets", "Move a group's committed offsets to where it goes on."),
 }
 
 

@@ -1,0 +1,264 @@
+"""`consumerd migrate offsets`: a group's committed offsets to where it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.cli.backups import backup_option, backup_path, write_backup
+from consumerd.cli.migrate_sides import open_side, side_place
+from consumerd.cli.mirror_kafka import renaming
+from consumerd.cli.session import Decorated, broker_timeout_option, json_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.admin import GroupSurvey
+    from consumerd.cli.migrate_sides import Side
+    from consumerd.cli.session import Place
+    from consumerd.migrate.offsets_plan import MovePlan, MovePlanner
+
+EXAMPLES = """\b
+Examples:
+  consumerd migrate offsets --group events --from-zookeeper zk1:2181/kafka --to-bootstrap-server kafka1:9092
+  consumerd migrate offsets --group events --from-zookeeper zk1:2181/kafka --to-bootstrap-server kafka1:9092 --execute
+  consumerd migrate offsets --group events --to-group events-2 --from-zookeeper old:2181 \\
+      --to-bootstrap-server new:9092 --rename clicks=web.clicks --source dc1
+  consumerd migrate offsets --group events --from-bootstrap-server kafka1:9092 --to-zookeeper zk1:2181/kafka
+
+Only shows what would change, unless --execute is given. Within one cluster of Kafka 0.8 or later offsets are the same
+numbers in ZooKeeper and in Kafka. From 0.7, and with --translate from any other cluster, they are translated by what
+`consumerd mirror` wrote into the headers of forwarded messages: the target's topics are read until the first message
+that the group has not handled.
+
+Refused, with exit code 13, while members live on either side, where an offset would go back on the target or lie
+outside of its log, and where messages in between were not forwarded; --force overrides all of that but the target's
+coordinator, which takes no offsets of strangers while a group lives. In a pipe: group, topic/partition, before, after,
+lag, from, remark.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the command was asked for."""
+
+    group: str
+    to_group: str
+    topics: tuple[str, ...]
+    renames: dict[str, str]
+    #: None: as the clusters say.
+    translate: bool | None
+    source: str | None
+    execute: bool
+    force: bool
+    backup: Path | None
+    broker_timeout: float
+    as_json: bool
+
+
+def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
+    options = [
+        click.option(f"--{side}-zookeeper", metavar="HOST:PORT/CHROOT", help=f"{what}: in ZooKeeper."),
+        click.option(
+            f"--{side}-bootstrap-server",
+            f"{side}_servers",
+            multiple=True,
+            metavar="HOST:PORT,...",
+            help=f"{what}: in Kafka (0.8.2 and later).",
+        ),
+        click.option(
+            f"--{side}-config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="A daemon's configuration: its servers (with credentials, TLS) and its group are the defaults.",
+        ),
+    ]
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@click.command("offsets", epilog=EXAMPLES)
+@_side_options("from", "Where the offsets are")
+@_side_options("to", "Where they go")
+@click.option("--group", help="The group. [default: that of --from-config]")
+@click.option("--to-group", help="Its name on the target. [default: that of --to-config, else the same]")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="What a topic is called on the target.")
+@click.option(
+    "--translate/--same-numbers",
+    default=None,
+    help="Translate by the headers of forwarded messages, or keep the numbers. [default: as the clusters are]",
+)
+@click.option("--source", metavar="NAME", help="With --translate: the name of the source that the headers have.")
+@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would change.")
+@click.option("--force", is_flag=True, help="Move in spite of living members and of problems.")
+@backup_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for ZooKeeper, or for a first broker.",
+)
+@broker_timeout_option
+@json_option("One object: moves, problems, notes, executed, backup.")
+def command(
+    from_zookeeper: str | None,
+    from_servers: tuple[str, ...],
+    from_config: Path | None,
+    to_zookeeper: str | None,
+    to_servers: tuple[str, ...],
+    to_config: Path | None,
+    group: str | None,
+    to_group: str | None,
+    renames: tuple[str, ...],
+    timeout: float,
+    **rest: Any,
+) -> None:
+    """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
+    from consumerd.admin import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+
+    origin = side_place("from", from_zookeeper, from_servers, from_config, timeout)
+    target = side_place("to", to_zookeeper, to_servers, to_config, timeout)
+    name = origin.group_or(group)
+    options = _Options(name, to_group or target.group or name, renames=dict(map(renaming, renames)), **rest)
+    configure_logs("warning", "auto")
+    plan, backup = asyncio.run(_move(origin, target, options))
+    refusals = [] if options.force else plan.refusals
+    executed = options.execute and not refusals
+    _show(plan, options, executed=executed, backup=backup)
+    if refusals:
+        more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
+        raise RefusedError(f"refused: {refusals[0]}{more}; nothing was changed, --force overrides this")
+    if not options.execute and any(change.moves for change in plan.changes):
+        click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+
+
+async def _move(origin: Place, target: Place, options: _Options) -> tuple[MovePlan, Path | None]:
+    """Plan, and do it if that is asked for and nothing speaks against it."""
+    from consumerd.admin import backup_of  # noqa: PLC0415
+    from consumerd.errors import ConfigError  # noqa: PLC0415
+    from consumerd.migrate.offsets_plan import MovePlanner  # noqa: PLC0415
+
+    async with (
+        open_side(origin, options.group, options.broker_timeout) as old,
+        open_side(target, options.to_group, options.broker_timeout) as new,
+    ):
+        if new.groups is None:
+            raise ConfigError(
+                f"no broker of Kafka 0.8 or later is registered in ZooKeeper at {target.connect}: offsets of 0.7 are "
+                "places of bytes, which nothing else can be translated to."
+            )
+        survey = await old.survey(options.group)
+        planner = MovePlanner(
+            survey,
+            new.groups,
+            options.to_group,
+            rename=lambda topic: options.renames.get(topic, topic),
+            topics=options.topics or None,
+        )
+        plan = await _plan(planner, survey, old, new, options)
+        moving = [change for change in plan.changes if change.moves]
+        if not (options.execute and moving) or (plan.refusals and not options.force):
+            return plan, None
+        before = backup_of(moving)
+        path = options.backup or backup_path(sorted(before))
+        await write_backup(path, before)
+        await new.groups.write(moving, force=options.force)
+        return plan, path
+
+
+async def _plan(planner: MovePlanner, survey: GroupSurvey, old: Side, new: Side, options: _Options) -> MovePlan:
+    from consumerd.errors import BrokerError  # noqa: PLC0415
+    from consumerd.forward import TargetLog  # noqa: PLC0415
+
+    if not await _translates(old, new, options):
+        return await planner.keep_numbers()
+    if new.client is None:
+        raise BrokerError("the target's brokers cannot be reached, and its messages say where the group goes on.")
+    empty = await old.empty(survey, planner.committed, options.broker_timeout)
+    return await planner.translate(TargetLog(new.client), cluster=options.source, empty=empty)
+
+
+async def _translates(old: Side, new: Side, options: _Options) -> bool:
+    """Whether offsets have to be translated. Raises UsageError where that is not to be seen."""
+    if old.groups is None:
+        if options.translate is False:
+            raise click.UsageError("--same-numbers makes no sense: offsets of Kafka 0.7 are places of bytes")
+        return True
+    if options.translate is not None:
+        return options.translate
+    assert new.groups is not None
+    ours, theirs = await old.groups.addresses(), await new.groups.addresses()
+    if set(ours.values()) & set(theirs.values()):
+        return False
+    raise click.UsageError(
+        "the two sides have no broker in common: give --translate if messages were forwarded from one to the other, or "
+        "--same-numbers if the target is a copy with the same offsets (or the same cluster by other addresses)"
+    )
+
+
+def _show(plan: MovePlan, options: _Options, *, executed: bool, backup: Path | None) -> None:
+    from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
+
+    if options.as_json:
+        click.echo(json.dumps(_as_json(plan, executed=executed, backup=backup), indent=2))
+        return
+    moving = sum(change.moves for change in plan.changes)
+    show_rows(
+        ["group", "partition", ">before", ">after", ">lag", "from", "remark"],
+        (
+            (
+                move.change.group,
+                move.change.partition,
+                "none" if move.change.before is None else move.change.before,
+                move.change.after,
+                "?" if move.lag is None else move.lag,
+                ", ".join(f"{source} at {offset}" for source, offset in move.sources),
+                _remark(move.change.problem, move.change.note, move.change.moves),
+            )
+            for move in plan.moves
+        ),
+        title=f"{moving} of {counted(len(plan.moves), 'offset')} {'changed' if executed else 'would change'}",
+    )
+    for sentence in [*plan.problems, *plan.notes]:
+        click.echo(f"consumerd: {printable(sentence)}", err=True)
+
+
+def _remark(problem: str | None, note: str | None, moves: bool) -> str:
+    return "; ".join(each for each in (problem, note, None if moves or problem else "stays") if each)
+
+
+def _as_json(plan: MovePlan, *, executed: bool, backup: Path | None) -> dict[str, object]:
+    return {
+        "executed": executed,
+        "backup": None if backup is None else str(backup),
+        "problems": plan.problems,
+        "notes": plan.notes,
+        "moves": [
+            {
+                "group": move.change.group,
+                "partition": str(move.change.partition),
+                "before": move.change.before,
+                "after": move.change.after,
+                "lag": move.lag,
+                "moves": move.change.moves,
+                "from": {str(source): offset for source, offset in move.sources},
+                "problem": move.change.problem,
+                "note": move.change.note,
+            }
+            for move in plan.moves
+        ],
+    }

@@ -1,0 +1,115 @@
+"""The two sides of a move of offsets: where they are, opened for the length of one command.
+
+Strategy: each side is a ZooKeeper or a list of brokers. A ZooKeeper is asked which dialect it speaks; brokers of 0.8
+and later are reached by what is registered there. Whatever is opened is closed with the one stack.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from pathlib import Path
+
+    from consumerd.admin import GroupSource, GroupSurvey
+    from consumerd.cli.session import Place
+    from consumerd.client import ClusterClient
+    from consumerd.partition import TopicPartition
+    from consumerd.zk import Session
+
+
+def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float) -> Place:
+    """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
+    import click  # noqa: PLC0415
+
+    from consumerd.cli.session import Place  # noqa: PLC0415 - heavy imports only for the command that runs
+
+    if zookeeper is not None and servers:
+        raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
+    if zookeeper is None and not servers and config is None:
+        raise click.UsageError(f"give --{side}-zookeeper, --{side}-bootstrap-server, or --{side}-config")
+    from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
+    from consumerd.daemon.config import load  # noqa: PLC0415
+    from consumerd.daemon.config_servers import KafkaSection  # noqa: PLC0415
+
+    listed = tuple(address for text in servers for address in text.split(","))
+    bootstrap = tuple(build_bootstrap(KafkaSection(bootstrap=listed))) if listed else ()
+    if config is None:
+        return Place(zookeeper or "", timeout, bootstrap=bootstrap)
+    loaded = load(config)
+    if zookeeper is None and not bootstrap and loaded.group.coordination != "zookeeper":
+        bootstrap = tuple(build_bootstrap(loaded.kafka))
+    connect = "" if bootstrap else zookeeper or loaded.zookeeper.connect
+    return Place(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side, open. Exactly one of `groups` (0.8 and later) and `old` (0.7) is there."""
+
+    groups: GroupSource | None = None
+    old: Session | None = None
+    #: Of the brokers of 0.8 and later; None where none can be reached.
+    client: ClusterClient | None = None
+
+    async def survey(self, group: str) -> GroupSurvey:
+        """One look at the group. Raises NotFoundError, BrokerError, ZooKeeperError."""
+        if self.groups is not None:
+            return await self.groups.survey(group)
+        from consumerd.admin import survey_group  # noqa: PLC0415
+
+        assert self.old is not None
+        return await survey_group(self.old, group)
+
+    async def empty(
+        self, survey: GroupSurvey, partitions: Iterable[TopicPartition], timeout: float
+    ) -> set[TopicPartition]:
+        """Those whose logs hold nothing, as far as the brokers tell."""
+        from consumerd.admin import BrokerLogs, LogRange, Survey  # noqa: PLC0415
+        from consumerd.cli.session import connector  # noqa: PLC0415
+
+        if self.groups is not None:
+            ranges = await self.groups.logs.ranges(partitions)
+        else:
+            assert isinstance(survey, Survey)
+            ranges = await BrokerLogs(survey.brokers, connector(timeout)).ranges(partitions)
+        return {each for each, known in ranges.items() if isinstance(known, LogRange) and not known.size}
+
+
+@asynccontextmanager
+async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIterator[Side]:
+    """Open one side. Raises as `with_session` and `make_client`."""
+    from consumerd.admin import BrokerGroups, LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.cli.clusters import dialect_at, make_client, registered_addresses  # noqa: PLC0415
+    from consumerd.cli.session import open_session  # noqa: PLC0415
+    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.registry import Dialect  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        if place.bootstrap:
+            client = make_client(place.bootstrap, place.config, broker_timeout, place.timeout)
+            await stack.enter_async_context(client)
+            yield Side(BrokerGroups(client), client=client)
+            return
+        session = await stack.enter_async_context(open_session(place.connect, place.timeout, place.section))
+        if await dialect_at(session, [group]) is not Dialect.V08:
+            yield Side(old=session)
+            return
+        brokers = await LogicalClusterView(session).read_brokers()
+        addresses = registered_addresses(brokers, _protocol(place))
+        if not addresses:
+            reason = f"no broker with a {_protocol(place)} listener is registered"
+            yield Side(ZooKeeperGroups(session, LogicalLogs(None, reason)))
+            return
+        client = make_client(addresses, place.config, broker_timeout, broker_timeout)
+        await stack.enter_async_context(client)
+        yield Side(ZooKeeperGroups(session, LogicalLogs(client)), client=client)
+
+
+def _protocol(place: Place) -> str:
+    kafka = None if place.config is None else place.config.kafka
+    plain = "SSL" if kafka is not None and kafka.tls is not None else "PLAINTEXT"
+    return plain if kafka is None or kafka.sasl is None else f"SASL_{plain}"

@@ -1,0 +1,177 @@
+"""Which offsets a group gets where it goes, and what speaks against it. Nothing is written here.
+
+Strategy: every partition of the target becomes a `Move`: a change of the target's offset, with where it comes from. The
+numbers are kept where both sides are one cluster (offsets in ZooKeeper and in Kafka number the same messages), and
+translated by what the forwarder wrote everywhere else. What would go back on the target, what its logs do not hold and
+who lives on either side are problems: nothing is written while there is one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consumerd.admin import Change, LogicalChangePlanner, LogicalSurvey, LogRange, in_the_way
+from consumerd.cluster import GroupView
+from consumerd.errors import NotFoundError
+from consumerd.migrate.offsets_translation import Translator
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from consumerd.admin import GroupSource, GroupSurvey
+    from consumerd.migrate.offsets_translation import ForwardedLog
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition of the target. `end`: where its log ends; None where nobody tells."""
+
+    change: Change
+    #: Old partitions with their offsets, as far as they are of this place.
+    sources: tuple[tuple[TopicPartition, int], ...] = ()
+    end: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Messages that the group will be handed there, as of now."""
+        after = self.change.after
+        return None if self.end is None or after is None else max(0, self.end - after)
+
+
+@dataclass(slots=True)
+class MovePlan:
+    """What would be done. `problems` and `notes` are sentences about more than one place."""
+
+    moves: list[Move] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What to write."""
+        return [move.change for move in self.moves]
+
+    @property
+    def refusals(self) -> list[str]:
+        """All that speaks against it."""
+        single = [f"{each.partition}: {each.problem}" for each in self.changes if each.problem is not None]
+        return [*self.problems, *single]
+
+
+class MovePlanner:
+    """Plans how the offsets of `source`, a look at the old group, become those of `group` on `target`.
+
+    `rename`: the target's topic for an old one. `topics`: only these old ones; None for all.
+    """
+
+    def __init__(
+        self,
+        source: GroupSurvey,
+        target: GroupSource,
+        group: str,
+        *,
+        rename: Callable[[str], str] = lambda topic: topic,
+        topics: Iterable[str] | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._group = group
+        self._rename = rename
+        wanted = None if topics is None else set(topics)
+        self._committed = {
+            partition: offset
+            for partition, offset in source.view.offsets.items()
+            if wanted is None or partition.topic in wanted
+        }
+
+    @property
+    def committed(self) -> Mapping[TopicPartition, int]:
+        """What is moved."""
+        return self._committed
+
+    def _require(self) -> None:
+        if not self._committed:
+            raise NotFoundError(f"group {self._source.group!r} committed no such offsets; see `consumerd offsets get`")
+
+    async def keep_numbers(self) -> MovePlan:
+        """The same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
+        self._require()
+        wanted: dict[TopicPartition, int] = {}
+        sources: defaultdict[TopicPartition, list[tuple[TopicPartition, int]]] = defaultdict(list)
+        for partition, offset in sorted(self._committed.items()):
+            place = TopicPartition.numbered(self._rename(partition.topic), partition.partition)
+            wanted[place] = min(offset, wanted.get(place, offset))
+            sources[place].append((partition, offset))
+        return await self._plan(wanted, sources)
+
+    async def translate(
+        self, log: ForwardedLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
+    ) -> MovePlan:
+        """By what was forwarded, as `log` shows it; `empty`: old partitions whose logs hold nothing.
+
+        Raises NotFoundError, also for topics that the target does not have, and what reading it raises.
+        """
+        self._require()
+        by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in sorted(self._committed):
+            by_topic[self._rename(partition.topic)].append(partition)
+        there = await self._target.topics(by_topic)
+        translator = Translator(log, self._committed, cluster=cluster)
+        wanted: dict[TopicPartition, int] = {}
+        sources: dict[TopicPartition, list[tuple[TopicPartition, int]]] = {}
+        plan = MovePlan()
+        for topic, partitions in by_topic.items():
+            if not there.get(topic):
+                raise NotFoundError(f"the target has no topic {topic!r}: forward to it first, or name it by --rename")
+            found = await translator.translate(topic, there[topic], partitions, empty)
+            plan.problems += found.problems
+            plan.notes += found.notes
+            for number, place in found.places.items():
+                one = TopicPartition.numbered(topic, number)
+                wanted[one] = place.offset
+                sources[one] = [(each, self._committed[each]) for each in sorted(place.sources)]
+        planned = await self._plan(wanted, sources)
+        planned.problems[:0] = plan.problems
+        planned.notes += plan.notes
+        return planned
+
+    async def _plan(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
+    ) -> MovePlan:
+        survey = await self._survey()
+        changes = await LogicalChangePlanner(survey, self._target.logs).set_to(dict(wanted))
+        ranges = await self._target.logs.ranges(wanted)
+        plan = MovePlan()
+        plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
+        plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(survey, wanted)]
+        for change in changes:
+            known = ranges[change.partition]
+            end = known.end if isinstance(known, LogRange) else None
+            plan.moves.append(Move(_forwards_only(change), tuple(sources.get(change.partition, ())), end))
+        return plan
+
+    def _alive(self) -> list[str]:
+        """Who still works on the old side: what they commit from now on would be left behind."""
+        return in_the_way(self._source, self._committed)
+
+    def _unread(self) -> list[str]:
+        """What of the old side could not be understood: perhaps an offset."""
+        return self._source.view.problems
+
+    async def _survey(self) -> LogicalSurvey:
+        try:
+            return await self._target.survey(self._group)
+        except NotFoundError:
+            return LogicalSurvey(GroupView(self._group), {}, self._target.coordinator)
+
+
+def _forwards_only(change: Change) -> Change:
+    before, after = change.before, change.after
+    if change.problem is None and before is not None and after is not None and after < before:
+        return change._replace(problem=f"it would go back by {before - after:,}")
+    return change

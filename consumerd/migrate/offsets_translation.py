@@ -1,0 +1,155 @@
+"""Where a group goes on in a topic that was forwarded: from offsets of the old logs to those of the new one.
+
+Strategy: forwarded messages say in their headers who they were (`consumerd.forward.identity`). A message of the target
+is *handled* if its headers name a partition of the old group and an offset before what the group committed there. Each
+partition of the target is read from its start to the first message that is not known to be handled; that is where the
+group goes on. So whatever the forwarder sent twice, in whatever order and to whichever partition it went, nothing is
+left out: messages of other origin, or without headers, count as not handled. What is handed over a second time is what
+was handled and stands behind that place: where several old partitions share one, up to the distance between them.
+
+Only reading the log tells, since a place that was repeated hides the first of its kind from any search by halves.
+
+What was never forwarded does not show there. So each old partition is looked for as well: its first message on the
+target must not begin behind what the group committed, and one of which there is nothing at all is a problem by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from consumerd.forward import read_identity
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from consumerd.forward.target_log import Bounds
+    from consumerd.partition import TopicPartition
+    from consumerd.wire.v08.records import Record
+
+
+class ForwardedLog(Protocol):
+    """What was forwarded: `consumerd.forward.TargetLog`."""
+
+    async def bounds(self, topic: str, partition: int) -> Bounds: ...
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
+
+
+class Place(NamedTuple):
+    """Where the group goes on in one partition of the target, and where that ended when it was looked at.
+
+    `sources`: old partitions of which something was seen up to there.
+    """
+
+    offset: int
+    end: int
+    sources: frozenset[TopicPartition]
+
+
+@dataclass(slots=True)
+class Translation:
+    """One topic of the target. `problems` and `notes` are sentences."""
+
+    places: dict[int, Place] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Translator:
+    """Translates for one group. `committed`: old partition -> offset that it committed.
+
+    `cluster`: the name of the source in the headers; None where it has none.
+    """
+
+    def __init__(
+        self, log: ForwardedLog, committed: Mapping[TopicPartition, int], *, cluster: str | None = None
+    ) -> None:
+        self._log = log
+        self._committed = committed
+        self._cluster = cluster
+
+    async def translate(
+        self, topic: str, numbers: Iterable[int], sources: Iterable[TopicPartition], empty: Iterable[TopicPartition]
+    ) -> Translation:
+        """The partitions `numbers` of the target's `topic`, to which `sources` (all of them committed) were forwarded.
+
+        `empty`: sources whose logs hold nothing. Raises BrokerError, CorruptDataError.
+        """
+        scan = _Scan(set(sources), self._cluster)
+        found = Translation()
+        for number in sorted(numbers):
+            bounds = await self._log.bounds(topic, number)
+            scan.here = set()
+            offset = await self._first_open(topic, number, bounds, scan)
+            found.places[number] = Place(offset, bounds.end, frozenset(scan.here))
+        for number, place in found.places.items():
+            await self._look_for_missing(topic, number, place, scan)
+        self._judge(found, topic, scan, set(empty))
+        return found
+
+    async def _first_open(self, topic: str, number: int, bounds: Bounds, scan: _Scan) -> int:
+        """The first offset whose message is not known to be handled."""
+        async for records in self._log.read(topic, number, *bounds):
+            for record in records:
+                source, offset = scan.look(record)
+                if source is None or offset >= self._committed.get(source, 0):
+                    return record.offset
+        return bounds.end
+
+    async def _look_for_missing(self, topic: str, number: int, place: Place, scan: _Scan) -> None:
+        """Read on for old partitions of which nothing was seen yet."""
+        if not scan.missing:
+            return
+        async for records in self._log.read(topic, number, place.offset, place.end):
+            for record in records:
+                scan.look(record)
+            if not scan.missing:
+                return
+
+    def _judge(self, found: Translation, topic: str, scan: _Scan, empty: set[TopicPartition]) -> None:
+        for source in sorted(scan.sources):
+            committed, first = self._committed[source], scan.first.get(source)
+            if first is not None and first > committed:
+                found.problems.append(
+                    f"{source}: the group stands at {committed}, and {topic} has it from {first} on: "
+                    "what is between was not forwarded"
+                )
+            elif first is None and source in empty:
+                found.notes.append(f"{source}: its log is empty")
+            elif first is None:
+                found.problems.append(f"{source}: {topic} has no message of it; is it that topic, and forwarded?")
+        if scan.others:
+            named = ", ".join("without a name" if name is None else repr(name) for name in sorted(scan.others, key=str))
+            wanted = "without a name" if self._cluster is None else repr(self._cluster)
+            found.problems.append(f"{topic} holds messages of sources {named}, and the one that is meant is {wanted}")
+
+
+class _Scan:
+    """What was seen of the old partitions."""
+
+    def __init__(self, sources: set[TopicPartition], cluster: str | None) -> None:
+        self.sources = sources
+        self.missing = set(sources)
+        #: The first offset that was seen of each; in the order of the log, so the least unless chunks were repeated.
+        self.first: dict[TopicPartition, int] = {}
+        #: Those that were seen in the partition that is being read.
+        self.here: set[TopicPartition] = set()
+        #: Names of other sources.
+        self.others: set[str | None] = set()
+        self._cluster = cluster
+
+    def look(self, record: Record) -> tuple[TopicPartition | None, int]:
+        """The old partition and offset of a record; None where it is of no old partition of ours."""
+        identity = read_identity(record.headers)
+        if identity is None or identity.partition not in self.sources:
+            return None, 0
+        if identity.cluster != self._cluster:
+            self.others.add(identity.cluster)
+            return None, 0
+        source, offset = identity.partition, identity.offset
+        self.here.add(source)
+        if offset < self.first.get(source, offset + 1):
+            self.first[source] = offset
+            self.missing.discard(source)
+        return source, offset
