@@ -8,27 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.group.assignors import Spelling, agrees_on_streams, range_owners, roundrobin_owners
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.group import Spelling, V08Rules
+from consumerd.group.events import GroupSnapshot
+from consumerd.group.membership_target import Formula
+from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.registry import Subscription
-
 VERSIONS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1")
-FILTERS = {"white_list": FilterKind.WHITELIST, "black_list": FilterKind.BLACKLIST}
 #: The topics of the recording that its groups could see.
-TOPICS = {"og.t1": range(4), "og.t2": range(3)}
-
-
-def subscription(data: str) -> Subscription:
-    found = json.loads(data)
-    if found["pattern"] == "static":
-        return StaticSubscription(found["subscription"])
-    ((pattern, streams),) = found["subscription"].items()
-    # 1.1.1 escapes twice, and so does not let through itself what it means.
-    return FilterSubscription(TopicFilter(FILTERS[found["pattern"]], pattern), streams)
+TOPICS = {"og.t1": {NO_BROKER: range(4)}, "og.t2": {NO_BROKER: range(3)}}
 
 
 def owners_in(tree: dict[str, dict[str, str]]) -> dict[tuple[str, str], str]:
@@ -37,6 +27,19 @@ def owners_in(tree: dict[str, dict[str, str]]) -> dict[tuple[str, str], str]:
         match = re.fullmatch(r"/consumers/[^/]+/owners/([^/]+)/(\d+)", path)
         if match and node["data"]:
             found[match.group(1), match.group(2)] = node["data"]
+    return found
+
+
+def owners(rules: V08Rules, members: dict[str, str]) -> dict[tuple[str, str], str]:
+    """What each member computes for itself, from what all of them registered."""
+    found = {}
+    for name, text in members.items():
+        formula = Formula(name, rules.parse(text), rules)
+        target = formula.apply(GroupSnapshot(members, None, TOPICS, {}))
+        assert formula.take_warnings() == []
+        for partition, stream in target.own.items():
+            assert (partition.topic, partition.name) not in found
+            found[partition.topic, partition.name] = f"{name}-{stream}"
     return found
 
 
@@ -49,17 +52,13 @@ def test_owners(golden: Path, version: str) -> None:
         # What a killed member had is not dealt anew before its session ends; a blacklist sees topics of other tests.
         if "zk" not in step or "before session expiry" in label or "blacklist" in label:
             continue
-        ids = {path.rsplit("/", 1)[1]: node for path, node in step["zk"].items() if "/ids/" in path}
-        members = {name: subscription(node["data"]) for name, node in ids.items()}
+        members = {path.rsplit("/", 1)[1]: node["data"] for path, node in step["zk"].items() if "/ids/" in path}
         seen = owners_in(step["zk"])
+        rules = [V08Rules()]
         if "roundrobin" in label:
-            assert agrees_on_streams(TOPICS, members)
-            computed = roundrobin_owners(TOPICS, members, spelling=Spelling.BRACKETS)
-            assert computed == roundrobin_owners(TOPICS, members, spelling=Spelling.DASH)
-        else:
-            computed = range_owners(TOPICS, members)
-        named = {(one.topic, one.name): f"{owner}-{stream}" for one, (owner, stream) in computed.items()}
-        assert named == seen, label
+            rules = [V08Rules("roundrobin", spelling) for spelling in Spelling]
+        for each in rules:
+            assert owners(each, members) == seen, label
         if seen:
             looked_at.append(label)
     assert any("roundrobin" in label for label in looked_at)

@@ -6,20 +6,24 @@ from typing import Any
 
 import pytest
 
+from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
 from consumerd.consumer import CoordinatedConsumer, FixedConsumer
 from consumerd.daemon.build import build_handler, build_settings
 from consumerd.daemon.build_kafka import (
+    build_backend,
     build_bootstrap,
     build_client,
     build_consumer,
     build_coordination,
-    build_mechanism,
     fixed_partitions,
+    names_brokers,
 )
+from consumerd.daemon.build_sasl import build_mechanism
 from consumerd.daemon.config import Config, parse
 from consumerd.daemon.config_servers import KafkaSection
 from consumerd.errors import ConfigError
+from consumerd.group import Spelling, V08Rules
 from consumerd.partition import TopicPartition
 
 CLOCK, RNG = SystemClock(), random.Random(1)
@@ -95,7 +99,7 @@ def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None
             build_client(secured(sasl={"mechanism": mechanism, "user": "u", **password}), clock=CLOCK, rng=RNG)
     sasl = secured(sasl={"mechanism": "PLAIN", "user": "u", "password_file": str(secret)}).kafka.sasl
     assert sasl is not None
-    assert build_mechanism(sasl)().first() == b"\0u\0wonder land"
+    assert build_mechanism(sasl)().first("broker") == b"\0u\0wonder land"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,11 @@ def test_passwords_come_from_the_configuration_or_a_file(tmp_path: Path) -> None
     [
         ({"user": "u"}, "exactly one of password and password_file"),
         ({"user": "u", "password": "p", "password_file": "f"}, "exactly one of password and password_file"),
-        ({"user": "u", "password": "p", "mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism"),
+        ({"user": "u", "password": "p", "mechanism": "GSSAPI"}, "takes principal and keytab"),
+        ({"user": "u", "password": "p", "mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.mechanism"),
+        ({"user": "u", "password": "p", "keytab": "f"}, "are for GSSAPI, not for SCRAM-SHA-512"),
+        ({"password": "p"}, "needs a user"),
+        ({"mechanism": "GSSAPI", "keytab": "/nowhere/at/all"}, r"kafka\.sasl\.keytab.*No such file"),
         ({"user": "u", "password_file": "/nowhere/at/all"}, r"kafka\.sasl\.password_file.*No such file"),
         ({"user": "u", "password_file": "/dev/null"}, "holds no password in its first line"),
         ({"user": "u\0v", "password": "p", "mechanism": "PLAIN"}, "NUL"),
@@ -117,3 +125,40 @@ def test_what_cannot_authenticate_is_one_sentence(sasl: dict[str, Any], says: st
 def test_tls_files_that_cannot_be_read_are_named() -> None:
     with pytest.raises(ConfigError, match=r"kafka\.tls: .*No such file"):
         build_client(secured(tls={"ca": "/nowhere/ca.pem"}), clock=CLOCK, rng=RNG)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("kafka", "protocol"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"tls": {}}, "SSL"),
+        ({"sasl": {"user": "u", "password": "p"}}, "SASL_PLAINTEXT"),
+        ({"tls": {}, "sasl": {"user": "u", "password": "p"}, "client_id": "c"}, "SASL_SSL"),
+        ({"bootstrap": ["k:1"]}, None),
+    ],
+)
+async def test_members_coordinated_by_zookeeper_find_brokers_there(kafka: dict[str, Any], protocol: str | None) -> None:
+    group = {"id": "g", "topics": {"t": 1}, "assignor": "roundrobin", "roundrobin_as": "1.0"}
+    found = parse({"group": group, "handler": {"name": "null"}, "kafka": kafka}, "a test")
+    client = build_client(found, clock=CLOCK, rng=RNG)
+    backend = build_backend(found, client)
+    assert backend.rules == V08Rules("roundrobin", Spelling.DASH)
+    assert names_brokers(found) is (protocol is None)
+    assert vars(backend)["_protocol"] == protocol
+    if protocol is not None:
+        with pytest.raises(NoBrokerError, match="none is known yet"):
+            await client.any_channel()
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ({"dialect": "0.8", "coordination": "kafka"}, "dialect needs coordination"),
+        ({"dialect": "0.7", "assignor": "roundrobin"}, "members of Kafka 0.7 go by range alone"),
+        ({"roundrobin_as": "1.0"}, 'roundrobin_as needs coordination = "zookeeper" and assignor'),
+    ],
+)
+def test_what_does_not_go_together_is_named(group: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        config(topics={"t": 1}, **group)

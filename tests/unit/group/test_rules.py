@@ -1,0 +1,127 @@
+"""The two dialects of the membership machine: what they read, and what comes out of one and the same machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumerd.group import Spelling, V07Rules, V08Rules
+from consumerd.group import events as e
+from consumerd.group.membership import Member
+from consumerd.group.membership_target import Formula
+from consumerd.group.rules import GroupRules, topics_to_read
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.registry import (
+    DialectError,
+    FilterKind,
+    FilterSubscription,
+    StaticSubscription,
+    TopicFilter,
+    nudge_operations,
+)
+
+ME, OTHER = "g_m", "g_a"
+ALL = FilterSubscription(TopicFilter(FilterKind.WHITELIST, ".*"), 1)
+NUMBERED = TopicPartition.numbered
+
+
+def v08(subscription: str, pattern: str = "static") -> str:
+    return f'{{"version":1,"subscription":{subscription},"pattern":"{pattern}","timestamp":"1"}}'
+
+
+def snapshot(members: dict[str, str], **topics: int) -> e.GroupSnapshot:
+    return e.GroupSnapshot(members, None, {topic: {NO_BROKER: range(n)} for topic, n in topics.items()}, {})
+
+
+def test_partitions_are_sorted_as_numbers_or_as_text() -> None:
+    members = {OTHER: StaticSubscription({"t": 1}), ME: StaticSubscription({"t": 1})}
+    old = V07Rules().owners({"t": {0: range(11)}}, members)
+    new = V08Rules().owners({"t": {NO_BROKER: range(11)}}, members)
+    assert [p.partition for p, (owner, _) in old.items() if owner == OTHER] == [0, 1, 10, 2, 3, 4]
+    assert [p.partition for p, (owner, _) in new.items() if owner == OTHER] == [0, 1, 2, 3, 4, 5]
+
+
+def test_numbers_need_not_be_without_gaps() -> None:
+    owners = V08Rules().owners({"t": {NO_BROKER: (7, 2)}, "gone": {}}, {ME: StaticSubscription({"t": 1, "gone": 1})})
+    assert list(owners) == [NUMBERED("t", 2), NUMBERED("t", 7)]
+
+
+def test_filters_let_no_internal_topic_through_unless_it_is_named() -> None:
+    topics = {"t": {NO_BROKER: range(1)}, "__consumer_offsets": {NO_BROKER: range(2)}}
+    formula = Formula(ME, ALL, V08Rules())
+    assert set(formula.apply(e.GroupSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
+    named = Formula(ME, StaticSubscription({"__consumer_offsets": 1}), V08Rules())
+    members = {OTHER: v08('{".*":1}', "white_list")}
+    assert len(named.apply(e.GroupSnapshot(members, None, topics, {})).own) == 2
+    old = Formula(ME, ALL, V07Rules())  # knows no such topics
+    assert len(old.apply(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
+
+
+def test_roundrobin_goes_on_over_topics_that_only_others_want() -> None:
+    members = {OTHER: v08('{"t":1,"u":1}')}
+    formula = Formula(ME, StaticSubscription({"t": 1}), V08Rules("roundrobin"))
+    target = formula.apply(snapshot(members, t=4, u=3))
+    expected = V08Rules("roundrobin").owners(
+        {"t": {NO_BROKER: range(4)}, "u": {NO_BROKER: range(3)}},
+        {OTHER: StaticSubscription({"t": 1, "u": 1}), ME: StaticSubscription({"t": 1})},
+    )
+    assert set(target.own) == {p for p, (owner, _) in expected.items() if owner == ME}
+    # Others' partitions count only in topics that we look at anyway.
+    assert target.others == {p for p, (owner, _) in expected.items() if owner == OTHER and p.topic == "t"}
+    (warning,) = formula.take_warnings()
+    assert "old consumers before 0.10.2 refuse" in warning
+    formula.apply(snapshot({OTHER: v08('{"t":1}')}, t=4))
+    assert formula.take_warnings() == []
+
+
+def test_the_spelling_decides_the_order_of_roundrobin() -> None:
+    topics = {f"topic-{n}": {NO_BROKER: range(12)} for n in range(3)}
+    members = {ME: StaticSubscription(dict.fromkeys(topics, 5))}
+    brackets = V08Rules("roundrobin", Spelling.BRACKETS).owners(topics, members)
+    dash = V08Rules("roundrobin", Spelling.DASH).owners(topics, members)
+    assert brackets.keys() == dash.keys()
+    assert brackets != dash
+
+
+@pytest.mark.parametrize(
+    ("rules", "own", "members", "wanted"),
+    [
+        (V07Rules(), {"t"}, ['{ "u": 1 }'], {"t"}),
+        (V08Rules(), {"t"}, [v08('{"u":1}')], {"t"}),
+        (V08Rules("roundrobin"), {"t"}, [v08('{"u":1}'), "junk", v08('{"v":2}')], {"t", "u", "v"}),
+        (V08Rules("roundrobin"), {"t"}, [v08('{"u.*":1}', "white_list")], None),
+        (V08Rules("roundrobin"), None, [], None),
+    ],
+)
+def test_which_topics_have_to_be_known(
+    rules: GroupRules, own: set[str] | None, members: list[str], wanted: set[str] | None
+) -> None:
+    assert topics_to_read(rules, None if own is None else frozenset(own), members) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rules", "stranger"),
+    [(V07Rules(), v08('{"t":1}')), (V08Rules(), '{ "t": 1 }'), (V08Rules(), "*1*t.*"), (V08Rules(), "!2!t")],
+)
+def test_a_member_of_the_other_dialect_is_refused_before_anything_is_written(rules: GroupRules, stranger: str) -> None:
+    with pytest.raises(DialectError):
+        rules.parse(stranger)
+    member = Member("g", ME, StaticSubscription({"t": 1}), None, rules)
+    (look, *_) = member.handle(e.SessionStarted(1), 0.0)
+    assert isinstance(look, e.TakeSnapshot)
+    actions = member.handle(e.SnapshotTaken(look.ticket, e.GroupSnapshot({OTHER: stranger}, None, {}, {})), 0.0)
+    assert [type(action) for action in actions] == [e.RefuseGroup, e.Finished]
+
+
+@pytest.mark.parametrize("rules", [V07Rules(), V08Rules()])
+def test_a_nudge_means_nothing_to_whoever_reads_it(rules: GroupRules) -> None:
+    """The dummy comes and goes in one step; a member that saw it all the same would lose nothing by it."""
+    create, _ = nudge_operations("g", ME, rules.nudge_value)
+    formula = Formula(ME, StaticSubscription({"t": 1}), rules)
+    assert rules.streams_for(rules.parse(getattr(create, "data")), "t") == 0  # noqa: B009 - a union of operations
+    assert formula.take_warnings() == []
+
+
+def test_what_we_register_is_read_back() -> None:
+    for subscription in (StaticSubscription({"t": 2, "u": 1}), ALL):
+        for rules in (V07Rules(), V08Rules()):
+            assert rules.parse(rules.format(subscription, 1)) == subscription
