@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# A test module's servers and sessions serve all its tests: modules are what processes share out.
+WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
@@ -27,7 +29,7 @@ demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of 
 	@$(BIN)/consumerd demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup  ## all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup  ## longer property, simulation and kill runs: make test-long SECONDS=600 SEEDS=100000
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m "long or not long" $(PYTEST_ARGS)
