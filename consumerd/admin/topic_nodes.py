@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import RefusedError
-from consumerd.admin.topic_plan import TopicPlan, check_topic_name, deal_replicas
+from consumerd.admin.topic_plan import TopicPlan, check_topic_name, deal_replicas, require_alive
 from consumerd.cluster import LogicalClusterView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.ports import Create, SetData
@@ -51,9 +51,7 @@ def require_nodes(brokers: dict[int, BrokerNode]) -> None:
 def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random) -> Assignment:
     """Which brokers are to hold what. Raises ConfigError."""
     if plan.assignment is not None:
-        unknown = {broker for replicas in plan.assignment.values() for broker in replicas} - brokers.keys()
-        if unknown:
-            raise ConfigError(f"brokers {sorted(unknown)} of the assignment are not alive; {sorted(brokers)} are")
+        require_alive(plan.assignment, brokers.keys())
         return dict(plan.assignment)
     if plan.partitions is None or plan.replication is None:
         raise ConfigError("a topic created through ZooKeeper needs --partitions and --replication-factor")

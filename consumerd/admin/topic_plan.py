@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from random import Random
 
 #: Replicas of each partition, by its number; the first is the preferred leader.
@@ -58,6 +58,13 @@ def check_assignment(assignment: Assignment) -> None:
                 f"the replicas {list(replicas)} of partition {number} are not as many different brokers as those of "
                 f"partition 0, {list(assignment[0])}"
             )
+
+
+def require_alive(assignment: Assignment, alive: Collection[int]) -> None:
+    """Raise ConfigError where a broker of the assignment is not among those alive: some brokers would take it."""
+    unknown = {broker for replicas in assignment.values() for broker in replicas}.difference(alive)
+    if unknown:
+        raise ConfigError(f"brokers {sorted(unknown)} of the assignment are not alive; {sorted(alive)} are")
 
 
 def deal_replicas(brokers: Sequence[int], partitions: int, replication: int, rng: Random) -> Assignment:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.admin.topic_plan import require_alive
 from consumerd.client import BrokerRefusedError, UnsupportedApiError, error_of
 from consumerd.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
@@ -45,6 +46,8 @@ async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float
         answer = await channel.call(CREATE_TOPICS, body, version=version, timeout=2 * timeout)
         _judge(answer, f"the topic {plan.name!r} was not created", timeout)
 
+    if plan.assignment is not None:
+        require_alive(plan.assignment, (await client.retrying("metadata", client.refresh)).nodes)
     await _at_controller(client, CREATE_TOPICS, attempt)
 
 

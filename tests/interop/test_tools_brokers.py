@@ -1,0 +1,320 @@
+"""The tools against real clusters of Kafka 0.8 and later: topics, groups in ZooKeeper, groups of brokers, offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import pytest
+import structlog
+
+from consumerd.cli.main import run
+from consumerd.client import error_of
+from consumerd.embedded.children import Child
+from consumerd.embedded.jafka import java_command
+from consumerd.embedded.kafka import RELEASES, kafka_jars
+from consumerd.embedded.properties import format_properties
+from consumerd.errors import ExitCode
+from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.client import ClusterClient
+    from consumerd.java import JavaRuntime
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
+GROUP, TOPIC = "g", "events"
+EACH = 10
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+    @property
+    def json(self) -> Any:
+        assert self.code in (0, ExitCode.REFUSED, ExitCode.CHECK_FAILED), self.err
+        return json.loads(self.out)
+
+
+class Tool:
+    """Runs a command line at one place, which may be `--zookeeper` or `--bootstrap-server` with its address."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *place: str) -> None:
+        self._capsys = capsys
+        self._place = place
+
+    async def __call__(self, *arguments: str) -> Done:
+        self._capsys.readouterr()
+        try:
+            code = await asyncio.to_thread(run, [*arguments[:2], *self._place, *arguments[2:]])
+        finally:
+            structlog.reset_defaults()
+        return Done(code, *self._capsys.readouterr())
+
+    async def well(self, *arguments: str) -> Done:
+        done = await self(*arguments)
+        assert done.code == 0, (arguments, done)
+        return done
+
+    async def until(self, right: Callable[[Any], bool], *arguments: str, seconds: float = 60) -> Any:
+        """What the command says as JSON, as soon as it is `right`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            done = await self(*arguments, "--json")
+            if done.code == 0 and right(found := json.loads(done.out)):
+                return found
+            assert time.monotonic() < deadline, done
+            await asyncio.sleep(0.2)
+
+
+async def fill(client: ClusterClient, topic: str, partition: int, stamp: int) -> None:
+    """Append `EACH` messages with the time `stamp` (ms)."""
+
+    async def attempt() -> None:
+        leader = await client.leader(topic, partition)
+        channel = await client.node_channel(leader.id)
+        version = channel.versions.pick(PRODUCE, at_most=9)
+        payloads = [b"%d" % number for number in range(EACH)]
+        data = (
+            encode_record_batch(payloads, timestamps=stamp)
+            if version >= 3
+            else encode_message_set(payloads, magic=int(version >= 2), timestamps=stamp if version >= 2 else -1)
+        )
+        parts = [{"partition": partition, "record_set": data}]
+        body = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": topic, "data": parts}]}
+        answer = await channel.call(PRODUCE, body, version=version)
+        if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
+            raise error
+
+    await client.retrying("produce", attempt)
+
+
+def versions(everyday: tuple[str, ...], *others: str) -> list[Any]:
+    return [*everyday, *(pytest.param(version, marks=pytest.mark.long) for version in others)]
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("version", versions(("0.8.2.2",), "0.9.0.1", "0.10.1.1"))
+async def test_topics_and_groups_in_zookeeper(
+    version: str,
+    kafka: Any,
+    cluster_client: Any,
+    zk: KazooClient,
+    zk_root: str,
+    java: JavaRuntime,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = await kafka(version, config={"delete.topic.enable": "true"})
+    tool = Tool(capsys, "--zookeeper", zk_root)
+    create = ("topics", "create", "--topic", TOPIC, "--partitions", "3", "--replication-factor", "1")
+
+    if not version.startswith("0.10.1"):
+        done = await Tool(capsys, "--bootstrap-server", f"127.0.0.1:{broker.port}")(*create)
+        assert done.code == ExitCode.BROKER
+        assert "give --zookeeper instead" in done.err
+    assert (await tool(*create, "--replication-factor", "2")).code == ExitCode.CONFIG
+    await tool.well(*create, "--config", "retention.ms=99999999999")
+    assert zk.get(f"/config/topics/{TOPIC}")[0] == b'{"version":1,"config":{"retention.ms":"99999999999"}}'
+    done = await tool(*create)
+    assert done.code == ExitCode.REFUSED
+    assert "already" in done.err
+    assert [TOPIC, "3", "1", "0"] in (await tool.well("topics", "list")).rows
+
+    async with cluster_client(broker) as client:
+        for partition in range(3):
+            await fill(client, TOPIC, partition, int(time.time() * 1000))
+    described = (await tool.well("topics", "describe", "--topic", TOPIC)).rows
+    address = f"{broker.broker_id} 127.0.0.1:{broker.port}"
+    assert described[2] == [f"{TOPIC}/2", address, str(broker.broker_id), str(broker.broker_id), "0", "10", "10", ""]
+
+    # A group of an old consumer of the JVM.
+    properties: dict[str, str | int] = {
+        "group.id": GROUP, "consumer.id": "c", "auto.commit.interval.ms": 200, "zookeeper.session.timeout.ms": 2000,
+        "zookeeper.connect": zk_root,
+    }  # fmt: skip
+    (tmp_path / "consumer.properties").write_text(format_properties(properties), "ascii")
+    arguments = ["--zookeeper", zk_root, "--topic", TOPIC, "--from-beginning",
+                 "--consumer.config", str(tmp_path / "consumer.properties")]  # fmt: skip
+    command = java_command(
+        java, kafka_jars(RELEASES[version]), tmp_path / "member", "kafka.tools.ConsoleConsumer", *arguments
+    )
+    async with Child(command, log=tmp_path / "member.log"):
+        await tool.until(lambda found: found["total"] == 0 and not found["unknown"], "group", "lag", "--group", GROUP)
+        lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json
+        assert lag["unit"] == "messages"
+        assert lag["partitions"][f"{TOPIC}/1"]["committed"] == lag["partitions"][f"{TOPIC}/1"]["end"] == EACH
+        found = await tool.until(lambda found: not found["unowned"], "group", "describe", "--group", GROUP)
+        assert (found["coordinator"], found["rule"], found["problems"]) == ("zookeeper", "range", [])
+        assert {each["owner"] for each in found["partitions"].values()} == {f"{GROUP}_c-0"}
+        await tool.well("group", "verify", "--group", GROUP)
+        plan = (await tool.well("group", "plan", "--group", GROUP, "--json")).json
+        assert plan == {name: each["owner"] for name, each in found["partitions"].items()}
+        done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute")
+        assert done.code == ExitCode.REFUSED
+        assert "lives and subscribes" in done.err
+        assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
+        done = await tool("group", "doctor", "--group", GROUP)
+        assert done.code == ExitCode.CONFIG
+        assert "group verify" in done.err
+    await tool.until(lambda found: not found["members"], "group", "describe", "--group", GROUP)
+
+    assert (await tool.well("group", "list")).rows == [[GROUP]]
+    exported = (await tool.well("offsets", "export")).out
+    assert exported == "".join(f"/consumers/{GROUP}/offsets/{TOPIC}/{number}:10\n" for number in range(3))
+    (tmp_path / "offsets.txt").write_text(exported)
+    reset = ("offsets", "reset", "--group", GROUP)
+    done = await tool.well(*reset, "--to", "earliest")
+    assert [row[1:4] for row in done.rows] == [[f"{TOPIC}/{number}", "10", "0"] for number in range(3)]
+    assert "dry run" in done.err
+    await tool.well(*reset, "--to", "earliest", "--execute")
+    assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 3 * EACH
+    done = await tool.well(*reset, "--topic", TOPIC, "--partition", "1", "--to", "+4", "--execute")
+    assert [row[1:4] for row in done.rows] == [[f"{TOPIC}/1", "0", "4"]]
+    done = await tool(*reset, "--partition", "1", "--to", "77", "--execute")
+    assert (done.code, "the broker has 0 to 10" in done.err) == (ExitCode.REFUSED, True)
+    done = await tool.well(*reset, "--at-time", "1000", "--json")
+    assert {each["after"] for each in done.json["changes"]} == {0}
+    done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/{broker.broker_id}-0=5")
+    assert done.code == ExitCode.CONFIG
+    await tool.well("offsets", "import", "offsets.txt", "--rename", f"{GROUP}=h", "--execute")
+    got = (await tool.well("offsets", "get", "--group", "h")).rows
+    assert [row[:2] for row in got] == [[f"{TOPIC}/{number}", "10"] for number in range(3)]
+    assert zk.get(f"/consumers/h/offsets/{TOPIC}/2")[0] == b"10"
+    done = await tool.well("group", "delete", "--group", "h", "--execute", "--backup", "h.json")
+    assert json.loads((tmp_path / "h.json").read_text())["groups"] == {"h": {TOPIC: {"0": 10, "1": 10, "2": 10}}}
+    assert (await tool.well("group", "list")).rows == [[GROUP]]
+
+    assert (await tool.well("topics", "delete", "--topic", TOPIC)).rows == [[TOPIC, "3", "30"]]
+    done = await tool.well("topics", "delete", "--topic", TOPIC, "--execute", "--timeout", "60", "--json")
+    assert done.json == {"topics": {TOPIC: {"partitions": 3, "messages": 30}}, "executed": True, "marked": []}
+    assert (await tool("topics", "describe", "--topic", TOPIC)).code == ExitCode.NOT_FOUND
+
+
+async def member(bootstrap: str) -> Any:
+    """A member of `GROUP` of another project, which has been given all of `TOPIC`."""
+    import aiokafka
+
+    consumer = aiokafka.AIOKafkaConsumer(
+        TOPIC, bootstrap_servers=bootstrap, group_id=GROUP, client_id="other", auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )  # fmt: skip
+    await consumer.start()
+    while len(consumer.assignment()) < 3:
+        await consumer.getmany(timeout_ms=100)
+    return consumer
+
+
+@pytest.mark.parametrize("version", versions(("0.10.1.1", "3.9.1"), "0.11.0.3", "1.1.1", "2.8.2", "4.1.0"))
+async def test_topics_and_groups_of_brokers(
+    version: str,
+    kafka: Any,
+    cluster_client: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: Callable[[str], NoReturn],
+) -> None:
+    if importlib.util.find_spec("aiokafka") is None:
+        missing("aiokafka is not installed")
+    monkeypatch.chdir(tmp_path)
+    number = RELEASES[version].number
+    broker = await kafka(version, config={"delete.topic.enable": "true"})
+    bootstrap = f"127.0.0.1:{broker.port}"
+    tool = Tool(capsys, "--bootstrap-server", bootstrap)
+    create = ("topics", "create", "--topic", TOPIC)
+
+    if number < (2, 4):
+        done = await tool(*create)
+        assert (done.code, "give --partitions" in done.err) == (ExitCode.CONFIG, True)
+    if number >= (0, 10, 2):
+        await tool.well(*create, "--partitions", "3", "--replication-factor", "1", "--dry-run")
+        assert [TOPIC] not in [row[:1] for row in (await tool.well("topics", "list")).rows]
+    done = await tool(*create, "--replica-assignment", "77")
+    assert (done.code, "not alive" in done.err) == (ExitCode.CONFIG, True)
+    settings = ("--config", "retention.ms=99999999999")
+    await tool.well(*create, "--partitions", "3", "--replication-factor", "1", *settings, "--timeout", "30")
+    done = await tool(*create, "--replica-assignment", str(broker.broker_id))
+    assert (done.code, "TOPIC_ALREADY_EXISTS" in done.err) == (ExitCode.BROKER, True)
+    now = int(time.time() * 1000)
+    async with cluster_client(broker) as client:
+        for partition in range(3):
+            await fill(client, TOPIC, partition, now - 5000)
+            await fill(client, TOPIC, partition, now)
+    described = (await tool.well("topics", "describe", "--topic", TOPIC, "--json")).json
+    assert described["brokers"] == {str(broker.broker_id): bootstrap}
+    assert described["topics"][TOPIC]["partitions"]["2"] == {
+        "leader": broker.broker_id, "replicas": [broker.broker_id], "in_sync": [broker.broker_id], "earliest": 0,
+        "latest": 2 * EACH, "messages": 2 * EACH, "remark": None,
+    }  # fmt: skip
+
+    consumer = await member(bootstrap)
+    try:
+        await consumer.commit(dict.fromkeys(consumer.assignment(), 2 * EACH - 1))
+        found = await tool.until(lambda found: found["state"] == "Stable", "group", "describe", "--group", GROUP)
+        ((name, told),) = found["members"].items()
+        assert (told["subscription"], told["client"]) == (TOPIC, "other at 127.0.0.1")
+        assert found["partitions"] == {
+            f"{TOPIC}/{number}": {"owner": name, "planned": None, "offset": 2 * EACH - 1} for number in range(3)
+        }
+        assert (found["coordinator"], found["unowned"], found["problems"]) == ("broker", [], [])
+        lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json
+        assert (lag["total"], lag["unit"], lag["unknown"]) == (3, "messages", [])
+        for force in ([], ["--force"]):
+            done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute", *force)
+            assert (done.code, "lives and subscribes" in done.err) == (ExitCode.REFUSED, True)
+        for what in ("plan", "verify", "doctor"):
+            done = await tool("group", what, "--group", GROUP)
+            assert (done.code, "group describe" in done.err) == (ExitCode.CONFIG, True)
+        assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
+    finally:
+        await consumer.stop()
+    assert (await tool.well("group", "list")).rows == [[GROUP]]
+    assert (await tool("group", "describe", "--group", "nobody")).code == ExitCode.NOT_FOUND
+
+    exported = (await tool.well("offsets", "export", "--format", "json")).out
+    assert json.loads(exported)["groups"] == {GROUP: {TOPIC: {"0": 19, "1": 19, "2": 19}}}
+    (tmp_path / "offsets.json").write_text(exported)
+    reset = ("offsets", "reset", "--group", GROUP)
+    assert (await tool.well(*reset, "--to", "earliest", "--execute", "--backup", "before.json")).rows[0][2:4] == [
+        "19", "0",
+    ]  # fmt: skip
+    done = await tool.well(*reset, "--at-time", str(now - 1000), "--json")
+    assert {each["after"] for each in done.json["changes"]} == {EACH}
+    done = await tool(*reset, "--partition", "1", "--to", "77", "--execute")
+    assert (done.code, "the broker has 0 to 20" in done.err) == (ExitCode.REFUSED, True)
+    await tool.well("offsets", "set", "--group", GROUP, f"{TOPIC}/2=7", "--execute")
+    got = (await tool.well("offsets", "get", "--group", GROUP)).rows
+    assert [row[:2] for row in got] == [[f"{TOPIC}/0", "0"], [f"{TOPIC}/1", "0"], [f"{TOPIC}/2", "7"]]
+    await tool.well("offsets", "import", "offsets.json", "--rename", f"{GROUP}=h", "--execute")
+    assert (await tool.well("group", "lag", "--group", "h", "--json")).json["total"] == 3
+    await tool.well("offsets", "import", "before.json", "--execute")
+    assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 3
+
+    done = await tool("group", "delete", "--group", "h", "--execute")
+    if number < (1, 1):
+        assert (done.code, "before 1.1" in done.err) == (ExitCode.BROKER, True)
+    else:
+        assert done.code == 0, done
+        assert (await tool("group", "describe", "--group", "h")).code == ExitCode.NOT_FOUND
+    assert [TOPIC, "3", "60"] in (await tool.well("topics", "delete", "--topic", TOPIC)).rows
+    await tool.well("topics", "delete", "--topic", TOPIC, "--execute", "--timeout", "30")
+    assert (await tool("topics", "delete", "--topic", TOPIC)).code == ExitCode.NOT_FOUND
