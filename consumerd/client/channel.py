@@ -95,6 +95,10 @@ class Channel:
         frame = len(token).to_bytes(4) + token
         return await self._connection.request(frame, min_response=0, max_response=MAX_TOKEN_BYTES, timeout=timeout)
 
+    async def send_token(self, token: bytes) -> None:
+        """As `exchange_token`, where nothing comes back."""
+        await self._connection.send(len(token).to_bytes(4) + token)
+
     async def send(self, api: Api, body: dict[str, Any], *, version: int | None = None) -> None:
         """Send a request that has no answer (Produce with acks 0). Raises as `call`; a refusal ends the connection."""
         version = self.versions.pick(api) if version is None else version

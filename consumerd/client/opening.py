@@ -5,16 +5,16 @@ says error 35 in version 0 and is asked again so. Brokers of 0.8 hang up instead
 That is believed only after further connections showed what the broker is: 0.9 answers LIST_GROUPS, 0.8 hangs up on that
 too but answers METADATA; one that is going down, or hangs, answers neither. What an old broker was found to be is
 remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
-upgraded.
+upgraded. Behind SASL a broker of 0.9 takes any request for a bad token and hangs up; who can, shows it a good one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd import __version__
 from consumerd.client.channel import Channel
-from consumerd.client.errors import error_of
+from consumerd.client.errors import AuthenticationError, error_of
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -30,8 +30,19 @@ if TYPE_CHECKING:
 
     #: Opens a connection to (host, port). Raises ConnectError.
     Connect = Callable[[str, int], Awaitable[BrokerConnection]]
-    #: Proves who we are on a fresh channel. Raises AuthenticationError, BrokerError.
-    Authenticate = Callable[[Channel], Awaitable[None]]
+
+
+class Authenticate(Protocol):
+    """Proves who we are on a fresh channel."""
+
+    @property
+    def speaks_first(self) -> bool:
+        """Whether brokers of 0.9, which answer nothing before, can be talked to."""
+        ...
+
+    async def __call__(self, channel: Channel) -> None:
+        """Raises AuthenticationError, BrokerError."""
+        ...
 
 
 _SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
@@ -141,4 +152,22 @@ class ChannelOpener:
                 return generation
             finally:
                 channel.abort()
-        return None
+        return Generation.V0_9 if await self._takes_a_bare_token(host, port) else None
+
+    async def _takes_a_bare_token(self, host: str, port: int) -> bool:
+        """Whether a broker that hangs up on all requests wants to be authenticated first, as 0.9 does."""
+        if self._authenticate is None or not self._authenticate.speaks_first:
+            return False
+        channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", Generation.V0_9))
+        try:
+            await self._authenticate(channel)
+            await channel.call(LIST_GROUPS, {}, timeout=self._settings.versions_timeout)
+        except AuthenticationError as error:
+            if not isinstance(error.__cause__, ConnectionClosedError):
+                raise
+            return False  # it hangs up on this, too: perhaps it is just going away
+        except ConnectionClosedError:
+            return False
+        finally:
+            channel.abort()
+        return True

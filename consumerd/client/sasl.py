@@ -3,17 +3,18 @@
 Strategy: the mechanism makes tokens out of the broker's, this module carries them, in the form that the broker knows
 (spec 002, SASL authentication sequence): since 1.0 in SASL_AUTHENTICATE, which answers with a reason; from 0.10 on
 bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that does not take
-the bare token hangs up.
+the bare token hangs up. Tokens are made in a thread: a mechanism may ask a server of its own, or hash for long.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from consumerd.client.errors import AuthenticationError, error_of
 from consumerd.errors import ConfigError
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.versions import Generation
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: More tokens than any mechanism exchanges.
 _MOST_TOKENS: Final = 10
+_T = TypeVar("_T")
+GSSAPI: Final = "GSSAPI"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -33,12 +36,17 @@ class Mechanism(Protocol):
 
     name: str
 
-    def first(self) -> bytes:
-        """The client's first token."""
+    def first(self, host: str) -> bytes:
+        """The client's first token, for the broker at `host`. May block. Raises AuthenticationError, ConnectError."""
         ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The token after the broker's; None where all is said. Raises AuthenticationError where it lies."""
+        """The token after the broker's; None where all is said. May block. Raises AuthenticationError where it lies."""
+        ...
+
+    @property
+    def ends_unanswered(self) -> bool:
+        """Whether the broker has no token for the last one of ours, so that nothing comes back where they are bare."""
         ...
 
 
@@ -46,13 +54,14 @@ class Plain:
     """PLAIN (RFC 4616): user and password as they are. Only over TLS is that a secret."""
 
     name = "PLAIN"
+    ends_unanswered = False
 
     def __init__(self, user: str, password: str) -> None:
         if "\0" in user or "\0" in password:
             raise ConfigError("a user name or password for PLAIN holds a NUL, which nothing can escape.")
         self._token = f"\0{user}\0{password}".encode()
 
-    def first(self) -> bytes:
+    def first(self, host: str) -> bytes:
         return self._token
 
     def respond(self, challenge: bytes) -> bytes | None:
@@ -62,16 +71,18 @@ class Plain:
 class Scram:
     """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802): neither side shows the password, and both prove that they know it."""
 
+    ends_unanswered = False
+
     def __init__(self, name: str, user: str, password: str) -> None:
         if name not in SCRAM_MECHANISMS:
             raise ConfigError(f"{name} is none of {', '.join(SCRAM_MECHANISMS)}.")
         self.name = name
-        scramp = _extra("scramp", name)
+        scramp = extra("scramp", name, "sasl")
         self._failure: type[Exception] = scramp.ScramException
         self._client: Any = scramp.ScramClient([name], user, password)
         self._said = 0
 
-    def first(self) -> bytes:
+    def first(self, host: str) -> bytes:
         text: str = self._client.get_client_first()
         return text.encode()
 
@@ -91,41 +102,64 @@ class Scram:
         return None
 
 
-def _extra(module: str, mechanism: str) -> Any:
+def extra(module: str, mechanism: str, named: str) -> Any:
+    """A module that is only installed with the extra `named`. Raises ConfigError."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{mechanism} needs the package {module}: install it with `pip install 'consumerd[sasl]'`."
+            f"{mechanism} needs the package {module}: install it with `pip install 'consumerd[{named}]'`."
         ) from error
 
 
 class SaslAuthenticator:
     """Authenticates channels: `await authenticator(channel)`. `mechanism()` begins a new authentication.
 
-    `timeout`: seconds that the broker may take for one token.
+    `timeout`: seconds that the broker may take for one token, and the mechanism to make one.
     """
 
     def __init__(self, mechanism: Callable[[], Mechanism], *, timeout: float = 10.0) -> None:
         self._mechanism = mechanism
         self._timeout = timeout
 
+    @property
+    def speaks_first(self) -> bool:
+        """Whether a broker of 0.9, which takes whatever comes first for a token of GSSAPI, can be talked to."""
+        return self._mechanism().name == GSSAPI
+
     async def __call__(self, channel: Channel) -> None:
         """Raises AuthenticationError, and BrokerError for a broker that goes away meanwhile."""
         mechanism = self._mechanism()
         wrapped = await self._handshake(channel, mechanism.name)
-        token: bytes | None = mechanism.first()
+        host = channel.address.rpartition(":")[0]
+        token: bytes | None = await self._made(mechanism.name, mechanism.first, host)
         for _ in range(_MOST_TOKENS):
             if token is None:
                 return
-            challenge = await (self._wrapped(channel, token) if wrapped else self._bare(channel, mechanism, token))
-            token = mechanism.respond(challenge)
+            if wrapped:
+                challenge = await self._wrapped(channel, token)
+            elif mechanism.ends_unanswered:
+                await channel.send_token(token)  # should the broker not take it, it hangs up on what comes next
+                return
+            else:
+                challenge = await self._bare(channel, mechanism, token)
+            token = await self._made(mechanism.name, mechanism.respond, challenge)
         raise AuthenticationError(f"broker {channel.address} comes to no end with {mechanism.name}")
+
+    async def _made(self, name: str, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
+        """What a mechanism says; a thread that outlives its time is left to itself."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.to_thread(make, of)
+        except TimeoutError:
+            raise ConnectError(
+                f"{name} made no token within {self._timeout:g} s: look whether the servers that it asks are reachable"
+            ) from None
 
     async def _handshake(self, channel: Channel, name: str) -> bool:
         """Agree on the mechanism; whether tokens go in SASL_AUTHENTICATE."""
         if channel.versions.generation is Generation.V0_9:
-            if name != "GSSAPI":
+            if name != GSSAPI:
                 raise AuthenticationError(f"broker {channel.address} is of 0.9, which has GSSAPI alone, not {name}")
             return False
         wrapped = channel.versions.has(SASL_AUTHENTICATE) and channel.versions.has(SASL_HANDSHAKE, 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, SaslAuthenticator
 from consumerd.consumer import CoordinatedConsumer, FixedConsumer, V08Backend
 from consumerd.daemon.build import build_connection_settings, build_offset_settings, build_tls
+from consumerd.daemon.build_sasl import build_mechanism
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings
@@ -15,14 +16,12 @@ from consumerd.net import connect
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import Mechanism
     from consumerd.consumer import ConsumerSettings
     from consumerd.daemon.config import Config
     from consumerd.daemon.config_group import GroupSection
-    from consumerd.daemon.config_servers import KafkaSection, SaslSection
+    from consumerd.daemon.config_servers import KafkaSection
     from consumerd.handlers import Handler
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock, ZooKeeper
@@ -76,25 +75,6 @@ def build_client_of(
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
     opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
     return ClusterClient(build_bootstrap(section), opener, settings, clock=clock, rng=rng)
-
-
-def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
-    """What begins to prove who we are. Raises ConfigError, also where the extra `sasl` is missing."""
-    password = section.password
-    if section.password_file is not None:
-        try:
-            password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"kafka.sasl.password_file: {error}.") from error
-    if not password:
-        raise ConfigError(f"kafka.sasl.password_file: {section.password_file} holds no password in its first line.")
-    make: Callable[[], Mechanism] = (
-        partial(Plain, section.user, password)
-        if section.mechanism == "PLAIN"
-        else partial(Scram, section.mechanism, section.user, password)
-    )
-    make()  # a mechanism that cannot be had is known before the first connection
-    return make
 
 
 def build_coordination(config: Config) -> CoordinationSettings:

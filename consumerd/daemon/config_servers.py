@@ -52,19 +52,44 @@ class ZooKeeperSection(Section):
 class SaslSection(Section):
     """Who we are, for brokers that ask."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="How to prove it. PLAIN shows the password: use it over TLS only."
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
+        "SCRAM-SHA-512",
+        description="How to prove it. PLAIN shows the password: use it over TLS only. GSSAPI is Kerberos.",
     )
-    user: str = Field(min_length=1, description="Name of the user.", examples=["consumerd"])
+    user: str | None = Field(
+        None, min_length=1, description="Name of the user; not for GSSAPI.", examples=["consumerd"]
+    )
     password: str | None = Field(None, min_length=1, description="The password, or else `password_file`.")
     password_file: Path | None = Field(
         None,
         description="File whose first line is the password, such as a mounted secret.",
         examples=["/run/secrets/kafka-password"],
     )
+    service: str = Field(
+        "kafka", min_length=1, description="GSSAPI: first part of the brokers' principals, whose second is their host."
+    )
+    principal: str | None = Field(
+        None,
+        min_length=1,
+        description="GSSAPI: who we are; by default the principal of the credential cache, or the keytab's first.",
+        examples=["consumerd/host.example.org@EXAMPLE.ORG"],
+    )
+    keytab: Path | None = Field(
+        None,
+        description="GSSAPI: file with our keys; without it the credential cache (KRB5CCNAME) must hold a ticket.",
+        examples=["/etc/consumerd/consumerd.keytab"],
+    )
 
     @model_validator(mode="after")
-    def _one_password(self) -> SaslSection:
+    def _of_the_mechanism(self) -> SaslSection:
+        if self.mechanism == "GSSAPI":
+            if self.user or self.password or self.password_file:
+                raise ValueError("GSSAPI takes principal and keytab, no user and no password")
+            return self
+        if self.principal or self.keytab:
+            raise ValueError(f"principal and keytab are for GSSAPI, not for {self.mechanism}")
+        if self.user is None:
+            raise ValueError(f"{self.mechanism} needs a user")
         if (self.password is None) == (self.password_file is None):
             raise ValueError("give exactly one of password and password_file")
         return self

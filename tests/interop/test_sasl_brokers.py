@@ -115,7 +115,7 @@ async def test_scram_and_plain_over_tls(kafka: Any, tls_files: Any) -> None:
 
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     mechanism = Scram("SCRAM-SHA-256", "alice", "x")
-    nonce = mechanism.first().decode().rpartition("r=")[2]
+    nonce = mechanism.first("broker").decode().rpartition("r=")[2]
     assert mechanism.respond(f"r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096".encode()) is not None
     with pytest.raises(AuthenticationError, match="did not prove that it knows the password"):
         mechanism.respond(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")

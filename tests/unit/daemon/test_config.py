@@ -51,7 +51,10 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         changed[header] = lines[header].removeprefix("# ")
         for needed in NEEDED.get(changed[header], ()):
             at = next(at for at in range(header, len(lines)) if lines[at].startswith(f"# {needed} = "))
-            changed[at] = lines[at][2:]
+            if changed[header] == "[kafka.sasl]" and key in ("principal", "keytab"):
+                changed[at] = 'mechanism = "GSSAPI"' if needed == "user" else ""
+            else:
+                changed[at] = lines[at][2:]
         if changed[header] == "[kafka.sasl]" and key == "password":
             changed[i] = lines[i]  # one of two: the file is tried
         load(write(tmp_path, "\n".join(changed)))

@@ -1,0 +1,121 @@
+"""GSSAPI, that is Kerberos, as a mechanism of SASL (RFC 4752): tickets instead of passwords.
+
+Strategy: the system's Kerberos library does all that is Kerberos, by the package `gssapi`; here is the sequence. Tokens
+go back and forth until the context stands; then the broker offers layers of protection as a bit mask, and we take none,
+as Java's clients do by default: who wants encryption uses TLS. The broker has no token for our choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.client.errors import AuthenticationError
+from consumerd.client.sasl import GSSAPI, extra
+from consumerd.net import ConnectError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Bits of the layers of protection that a broker may offer: none, integrity, confidentiality.
+NO_LAYER: Final = 1
+#: A mask and the largest message, which counts for nothing without a layer.
+_OFFER_BYTES: Final = 4
+#: Kerberos's code for a key distribution centre that does not answer: that may pass.
+_KDC_UNREACHABLE: Final = -1765328228
+_caches = itertools.count(1)
+
+
+class GssapiIdentity:
+    """Who we are to Kerberos, and what the brokers are called there.
+
+    `service`: the first part of the brokers' principals (the broker's sasl.kerberos.service.name), whose second is the
+    host that a broker is reached by. `principal`: ours; by default that of the credential cache, or the first of the
+    keytab. `keytab`: a file with our keys; without one the credential cache must hold a ticket ($KRB5CCNAME, kinit).
+    Raises ConfigError where the extra `gssapi` is missing.
+    """
+
+    def __init__(self, *, service: str = "kafka", principal: str | None = None, keytab: Path | None = None) -> None:
+        self.gssapi: Any = extra("gssapi", GSSAPI, "gssapi")
+        self.service = service
+        self._principal = principal
+        self._store = (
+            # Tickets got by the keytab are kept for the next connection, where nobody else sees them.
+            {"client_keytab": str(keytab), "ccache": f"MEMORY:consumerd-{next(_caches)}"} if keytab else None
+        )
+
+    def __call__(self) -> Gssapi:
+        """Begin an authentication."""
+        return Gssapi(self)
+
+    def context(self, host: str) -> Any:
+        """A security context with the broker at `host`. May ask the key distribution centre."""
+        gssapi = self.gssapi
+        principal = self._principal and gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)
+        credentials = None
+        if principal or self._store:
+            credentials = gssapi.Credentials(name=principal, usage="initiate", store=self._store)
+        return gssapi.SecurityContext(
+            name=gssapi.Name(f"{self.service}@{host}", gssapi.NameType.hostbased_service),
+            creds=credentials,
+            usage="initiate",
+            mech=gssapi.MechType.kerberos,
+            flags=[gssapi.RequirementFlag.mutual_authentication, gssapi.RequirementFlag.integrity],
+        )
+
+
+@dataclass
+class Gssapi:
+    """One authentication with GSSAPI. Its methods block while Kerberos asks the key distribution centre."""
+
+    identity: GssapiIdentity
+    name = GSSAPI
+    ends_unanswered = False
+    _context: Any = None
+
+    def first(self, host: str) -> bytes:
+        return self._guarded(lambda: self._open(host), f"there is no ticket for {self.identity.service}@{host}")
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        if self.ends_unanswered:
+            return None
+        return self._guarded(lambda: self._answer(challenge), "the broker's token is not what Kerberos expects")
+
+    def _open(self, host: str) -> bytes:
+        self._context = self.identity.context(host)
+        return self._context.step() or b""
+
+    def _answer(self, challenge: bytes) -> bytes:
+        context = self._context
+        if not context.complete:
+            return context.step(challenge) or b""  # the context stands when the broker has proved itself, too
+        choice = choose_no_layer(context.unwrap(challenge).message)
+        self.ends_unanswered = True
+        answer: bytes = context.wrap(choice, False).message
+        return answer
+
+    def _guarded(self, step: Any, what: str) -> bytes:
+        try:
+            token: bytes = step()
+        except self.identity.gssapi.exceptions.GSSError as error:
+            if error.min_code - (1 << 32) == _KDC_UNREACHABLE:
+                raise ConnectError(f"GSSAPI: {what}: {_said(error)}") from error
+            raise AuthenticationError(f"GSSAPI: {what}: {_said(error)}") from error
+        return token
+
+
+def choose_no_layer(offer: bytes) -> bytes:
+    """The answer to the layers that a broker offers: none, and no name but the ticket's. Raises AuthenticationError."""
+    if len(offer) != _OFFER_BYTES:
+        raise AuthenticationError(f"GSSAPI: the broker offers layers in {len(offer)} bytes where {_OFFER_BYTES} belong")
+    if not offer[0] & NO_LAYER:
+        raise AuthenticationError(
+            "GSSAPI: the broker insists on a layer of protection: use TLS for that, and let it offer auth"
+        )
+    return bytes([NO_LAYER, 0, 0, 0])
+
+
+def _said(error: Any) -> str:
+    """Kerberos's own words, in one line."""
+    return " ".join(str(error).split())

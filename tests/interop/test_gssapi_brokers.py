@@ -1,0 +1,144 @@
+"""Kerberos on real brokers, in the three forms that brokers know, with a real key distribution centre."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+import random
+import shutil
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+import pytest_asyncio
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Generation, SaslAuthenticator
+from consumerd.clock import SystemClock
+from consumerd.embedded.ports import free_port
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import BrokerError, ExitCode
+from consumerd.net import connect
+from tests.interop.kerberos import REALM, KeyDistributionCentre, missing_programs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from consumerd.client.sasl_gssapi import GssapiIdentity
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+CLOCK = SystemClock()
+MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+#: Brokers look into these for the realm.
+OPEN = [f"--add-{what}=java.security.jgss/sun.security.krb5=ALL-UNNAMED" for what in ("opens", "exports")]
+
+
+@pytest_asyncio.fixture
+async def kdc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], NoReturn]
+) -> AsyncIterator[KeyDistributionCentre]:
+    can_be_had = shutil.which("apt-get") is not None  # .ci/run has installed them then
+    if importlib.util.find_spec("gssapi") is None:
+        (missing if can_be_had else pytest.skip)("no extra gssapi: install libkrb5-dev and run `make gssapi`")
+    if programs := missing_programs():
+        (missing if can_be_had else pytest.skip)(f"no {', '.join(programs)}: install krb5-kdc, krb5-admin-server")
+    made = KeyDistributionCentre(tmp_path / "kerberos")
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    try:
+        await made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def client_at(port: int, identity: GssapiIdentity) -> ClusterClient:
+    settings = ClientSettings(versions_timeout=10)
+    opener = ChannelOpener(
+        functools.partial(connect, settings=settings.connection), settings, CLOCK,
+        authenticate=SaslAuthenticator(identity),
+    )  # fmt: skip
+    return ClusterClient([("127.0.0.1", port)], opener, settings, clock=CLOCK, rng=random.Random(1))
+
+
+async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, folder: Path) -> int:
+    """A broker with a listener for Kerberos; its port."""
+    plain, port, controller = free_port(), free_port(), free_port()
+    keys = kdc.keytab("kafka/127.0.0.1")
+    login = (
+        f'{MODULE} useKeyTab=true storeKey=true isInitiator=false keyTab="{keys}" principal="kafka/127.0.0.1@{REALM}";'
+    )
+    jaas = folder / "jaas.conf"
+    jaas.write_text(f"KafkaServer {{\n {login}\n}};\n")
+    public = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{port}"
+    config = {"listeners": public, "sasl.kerberos.service.name": "kafka"}
+    if version == "3.9.1":
+        config |= {
+            "listeners": f"{public},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": public,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "sasl.enabled.mechanisms": "GSSAPI",
+        }
+    jvm = [f"-Djava.security.auth.login.config={jaas}", f"-Djava.security.krb5.conf={kdc.krb5_conf}", *OPEN]
+    await kafka(version, port=plain, config=config, jvm=jvm)
+    return port
+
+
+@pytest.mark.parametrize("version", ["0.9.0.1", "0.10.1.1", "3.9.1"])
+async def test_tickets_open_the_way(
+    version: str, kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from consumerd.client.sasl_gssapi import GssapiIdentity
+
+    port = await start_broker(kafka, version, kdc, tmp_path)
+    keys = kdc.keytab("alice")
+    async with client_at(port, GssapiIdentity(keytab=keys)) as client:
+
+        async def led() -> int:
+            await client.refresh(["events"], create=True)
+            return (await client.leader("events", 0)).id
+
+        assert await client.retrying("create a topic", led) == 1
+        assert client.metadata.nodes[1].port == port
+        channel = await client.any_channel()
+        assert channel.versions.generation is (Generation.V0_9 if version == "0.9.0.1" else Generation.TOLD)
+        again = await client.private_channel(1)  # with the ticket that is there
+        await again.close()
+
+    with pytest.raises(BrokerError, match=r"GSSAPI: there is no ticket for kafkas@127\.0\.0\.1"):
+        async with client_at(port, GssapiIdentity(keytab=keys, service="kafkas")) as client:
+            await client.refresh()
+    with pytest.raises(BrokerError, match=r"there is no ticket for kafka@127\.0\.0\.1"):
+        async with client_at(port, GssapiIdentity()) as client:  # nobody has signed in
+            await client.refresh()
+
+    # The cache of whoever signed in is as good as a keytab.
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'tickets'}")
+    await asyncio.to_thread(kdc.sign_in, keys, "alice")
+    async with client_at(port, GssapiIdentity(principal=f"alice@{REALM}")) as client:
+        await client.refresh()
+    kdc.stop()
+    with pytest.raises(BrokerError, match=r"no broker of the cluster can be reached.*GSSAPI"):
+        async with client_at(port, GssapiIdentity(keytab=keys)) as client:
+            await client.refresh()
+    async with client_at(port, GssapiIdentity()) as client:  # what is in the cache needs nobody
+        await client.refresh()
+
+
+async def test_a_daemon_is_a_member_by_its_keytab(kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:
+    port = await start_broker(kafka, "3.9.1", kdc, tmp_path)
+    daemon = DaemonProcess(
+        tmp_path,
+        {
+            "group": {"id": "g", "coordination": "kafka", "topics": {"events": 1}},
+            "kafka": {
+                "bootstrap": [f"127.0.0.1:{port}"],
+                "sasl": {"mechanism": "GSSAPI", "keytab": str(kdc.keytab("bob"))},
+            },
+            "handler": {"name": "null"},
+        },
+    )
+    async with daemon:
+        assert await daemon.stop() == ExitCode.OK
