@@ -1,0 +1,112 @@
+"""`consumerd migrate offsets` within one real cluster: both ways, under other names, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.processes import clean_environment, consumerd_command
+from consumerd.errors import ExitCode
+from consumerd.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
+from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(180)]
+PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
+async def test_offsets_go_to_kafka_and_back(
+    version: str, kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path
+) -> None:
+    broker = await kafka(version, partitions=3)
+
+    async def migrate(*arguments: str, code: ExitCode = ExitCode.OK, group: str = "old") -> tuple[dict[str, Any], str]:
+        command = consumerd_command("migrate", "offsets", "--group", group, *arguments, "--json")
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+    to_kafka = ("--from-zookeeper", zk_root, "--to-bootstrap-server", broker.address)
+    to_zookeeper = ("--from-bootstrap-server", broker.address, "--to-zookeeper", zk_root)
+    async with (
+        cluster_client(broker) as client,
+        Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as session,
+    ):
+
+        async def led() -> None:
+            await client.refresh(["events"], create=True)
+            for place in PLACES:
+                await client.leader("events", place.partition)
+
+        await client.retrying("create the topic", led)
+        async with LogicalProducer(
+            client, LogicalProducerSettings(), clock=SystemClock(), rng=random.Random(1)
+        ) as producer:
+            for number in range(30):
+                await producer.send("events", b"%d" % number, partition=number % 3)
+            await producer.flush()
+        stored = UnclaimedZooKeeperOffsetStore(session, "old")
+        await stored.commit({PLACES[0]: 4, PLACES[1]: 10}, session_id=0)
+        await client.retrying("find the coordinator", lambda: client.coordinator("new"))
+        held = {group: KafkaOffsetStore(client, group) for group in ("old", "new")}
+        await client.retrying("load", lambda: held["new"].load(PLACES))
+
+        # Shown first, then done, under another name.
+        shown, told = await migrate(*to_kafka, "--to-group", "new")
+        assert (shown["executed"], [move["after"] for move in shown["moves"]]) == (False, [4, 10])
+        assert [(move["lag"], move["from"]) for move in shown["moves"]] == [(6, {"events/0": 4}), (0, {"events/1": 10})]
+        assert "dry run" in told
+        assert await held["new"].load(PLACES) == {}
+        done, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
+        assert done["executed"]
+        assert await held["new"].load(PLACES) == {PLACES[0]: 4, PLACES[1]: 10}
+        assert await held["old"].load(PLACES) == {}
+        again, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
+        assert not any(move["moves"] for move in again["moves"])
+
+        # Nothing goes back without a word, nor beyond the log.
+        await held["new"].commit({PLACES[0]: 7}, session_id=0)
+        refused, told = await migrate(*to_kafka, "--to-group", "new", "--execute", code=ExitCode.REFUSED)
+        assert "events/0: it would go back by 3" in told
+        assert not refused["executed"]
+        assert (await held["new"].load(PLACES))[PLACES[0]] == 7
+        await stored.commit({PLACES[2]: 99}, session_id=0)
+        _, told = await migrate(*to_kafka, "--execute", code=ExitCode.REFUSED)
+        assert "events/2: the broker has 0 to 10" in told
+
+        # And back, where a member lives meanwhile.
+        node = id_path("old", "old_me")
+        text = format_subscription_v08(StaticSubscription({"events": 1}), 0)
+        await session.create_ephemeral(node, text.encode(), wait=1)
+        _, told = await migrate(*to_zookeeper, "--to-group", "old", "--execute", group="new", code=ExitCode.REFUSED)
+        assert "group 'old' on the target: member old_me lives and subscribes" in told
+        _, told = await migrate(*to_kafka, "--topic", "events", "--execute", code=ExitCode.REFUSED)
+        assert "group 'old': member old_me lives and subscribes" in told
+        await session.delete(node)
+        await migrate(*to_zookeeper, "--to-group", "old", "--execute", group="new")
+        assert await stored.load(PLACES) == {PLACES[0]: 7, PLACES[1]: 10, PLACES[2]: 99}
+        backups = [json.loads(path.read_text("utf-8")) for path in sorted(tmp_path.glob("offsets-*.json"))]
+        assert [each["groups"] for each in backups] == [
+            {"new": {"events": {"0": None, "1": None}}},
+            {"old": {"events": {"0": 4}}},
+        ]
+
+        _, told = await migrate(*to_kafka, "--topic", "nothing", code=ExitCode.NOT_FOUND)
+        assert "committed no such offsets" in told
+        _, told = await migrate("--from-zookeeper", zk_root, code=ExitCode.USAGE)
+        assert "give --to-zookeeper, --to-bootstrap-server, or --to-config" in told
