@@ -130,12 +130,13 @@ def _report(options: dict[str, Any]) -> Report:
 
 
 async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
+    from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import Comparison  # noqa: PLC0415
 
     async with _target(options) as client:
         return await Comparison(
             source,
-            client,
+            TargetLog(client),
             naming,
             cluster=options["cluster"],
             range_messages=options["range_messages"],

@@ -47,6 +47,12 @@ class TargetLog:
         self._client = client
         self._fetch_bytes = fetch_bytes
 
+    async def partitions(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions, none where it does not exist. Raises BrokerError."""
+        await self._client.retrying(f"find {topic}", partial(self._client.refresh, [topic]))
+        known = self._client.metadata.topics.get(topic)
+        return [] if known is None else sorted(known.partitions)
+
     async def bounds(self, topic: str, partition: int) -> Bounds:
         """Raises BrokerError where they cannot be had within the client's time for retries."""
         what = f"offsets of {topic}/{partition}"

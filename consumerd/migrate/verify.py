@@ -13,10 +13,10 @@ the same partition of the target; only the first copy of each counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from consumerd.errors import NotFoundError
-from consumerd.forward import TargetLog, read_identity
+from consumerd.forward import read_identity
 from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeReport, Report
 from consumerd.migrate.narrowing import Suspect
 from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
@@ -25,9 +25,8 @@ from consumerd.migrate.sums import Place, message_number
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.client import ClusterClient
     from consumerd.forward import Naming
     from consumerd.forward.target_log import Bounds
     from consumerd.migrate.ranges import Range
@@ -39,8 +38,18 @@ if TYPE_CHECKING:
 CLOSE_RANGES = 20
 
 
+class Target(Protocol):
+    """What is read of the target; `consumerd.forward.TargetLog` has it."""
+
+    async def partitions(self, topic: str) -> list[int]: ...
+
+    async def bounds(self, topic: str, partition: int) -> Bounds: ...
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
+
+
 class Comparison:
-    """Compares `source` with the topics of `client`'s cluster that `naming` gives. Used once.
+    """Compares `source` with the topics of `target` that `naming` gives. Used once.
 
     `cluster`: the source's name in the headers. `examples`: how many messages of each kind of trouble are named.
     `progress` is told what begins.
@@ -49,7 +58,7 @@ class Comparison:
     def __init__(
         self,
         source: Source,
-        client: ClusterClient,
+        target: Target,
         naming: Naming,
         *,
         cluster: str | None = None,
@@ -58,8 +67,7 @@ class Comparison:
         progress: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._source = source
-        self._client = client
-        self._log = TargetLog(client)
+        self._target = target
         self._naming = naming
         self._cluster = cluster
         self._size = range_messages
@@ -110,18 +118,17 @@ class Comparison:
     # -- the target
 
     async def _find_bounds(self, topic: str) -> None:
-        await self._client.retrying(f"find {topic}", lambda: self._client.refresh([topic]))
-        known = self._client.metadata.topics.get(topic)
-        if known is None or not known.partitions:
+        numbers = await self._target.partitions(topic)
+        if not numbers:
             raise NotFoundError(f"the target has no topic {topic!r}; give --rename if it has another name there.")
-        for number in sorted(known.partitions):
-            self._bounds[topic, number] = await self._log.bounds(topic, number)
+        for number in numbers:
+            self._bounds[topic, number] = await self._target.bounds(topic, number)
 
     def _numbers(self, topic: str) -> list[int]:
         return [number for name, number in self._bounds if name == topic]
 
     async def _scan(self, topic: str, number: int, mine: frozenset[TopicPartition]) -> None:
-        async for records in self._log.read(topic, number, *self._bounds[topic, number]):
+        async for records in self._target.read(topic, number, *self._bounds[topic, number]):
             for record in records:
                 self._see(record, topic, number, mine)
 
@@ -178,7 +185,7 @@ class Comparison:
         by_range = {id(suspect.range): suspect for suspect in group}
         low, high = min(span.low for span in spans), max(span.high for span in spans)
         furthest: dict[TopicPartition, Place] = {}
-        async for records in self._log.read(topic, number, low, high):
+        async for records in self._target.read(topic, number, low, high):
             for record in records:
                 identity = read_identity(record.headers)
                 if identity is None or identity.cluster != self._cluster:

@@ -1,0 +1,183 @@
+"""Comparisons of logs in memory, with every kind of trouble put into the target."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.errors import NotFoundError
+from consumerd.forward import Naming, SourceMark
+from consumerd.forward.target_log import Bounds
+from consumerd.migrate import Comparison, Counts, Found, Report, Unreadable
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.records import Record, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from consumerd.wire.v08.records import Headers
+
+ONE, OTHER = TopicPartition("events", 0, 0), TopicPartition("events", 1, 0)
+Messages = list[tuple["Headers", bytes | None]]
+
+
+class Old:
+    """Wrappers of three leaves each, 100 bytes of log apart; `bad` offsets cannot be read."""
+
+    def __init__(self, counts: dict[TopicPartition, int], bad: frozenset[int] = frozenset()) -> None:
+        self.messages = {
+            partition: [Found(n // 3 * 100, n % 3, b"%s %d" % (partition.name.encode(), n)) for n in range(count)]
+            for partition, count in counts.items()
+        }
+        self.bad = bad
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        return {partition: (0, (len(found) + 2) // 3 * 100) for partition, found in self.messages.items()}
+
+    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+        for offset in range(start, end, 100):
+            if offset in self.bad:
+                yield Unreadable(offset, f"bad bytes at {offset}")
+            else:
+                yield [found for found in self.messages[partition] if found.offset == offset]
+
+
+class New:
+    """Topic `events` with what was forwarded to its partitions."""
+
+    def __init__(self, *partitions: Messages) -> None:
+        self.logs = partitions
+
+    async def partitions(self, topic: str) -> list[int]:
+        return list(range(len(self.logs))) if topic == "events" else []
+
+    async def bounds(self, topic: str, partition: int) -> Bounds:
+        return Bounds(0, len(self.logs[partition]))
+
+    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
+        for offset in range(start, end):
+            headers, payload = self.logs[partition][offset]
+            yield [Record(offset, 0, offset + 1, payload, None, 0, TimestampType.CREATE_TIME, headers)]
+
+
+def forwarded(old: Old, partition: TopicPartition, cluster: str | None = None) -> Messages:
+    mark = SourceMark(partition, cluster)
+    return [(mark.headers(*found), found.payload) for found in old.messages[partition]]
+
+
+async def compare(old: Old, *target: Messages, size: int = 10, **options: object) -> Report:
+    return await Comparison(old, New(*target), Naming(), range_messages=size, **options).run()  # type: ignore[arg-type]
+
+
+def rest(counts: Counts) -> dict[str, int]:
+    return {name: value for name, value in counts.as_json().items() if value and name not in ("source", "there")}
+
+
+@pytest.mark.asyncio
+@given(data=st.data(), size=st.integers(1, 40))
+async def test_every_kind_of_trouble_is_counted(data: st.DataObject, size: int) -> None:
+    old = Old({ONE: 100, OTHER: 31})
+    rng = random.Random(data.draw(st.integers(0, 1 << 30)))
+    log = forwarded(old, ONE)
+    places = rng.sample(range(100), 20)
+    removed, changed, crc, twice = places[:5], places[5:8], places[8:10], places[10:14]
+    expected: dict[str, int] = {}
+    for place in changed:
+        headers, payload = log[place]
+        log[place] = headers, (payload or b"") + b"!"
+    for place in crc:
+        headers, payload = log[place]
+        log[place] = (*headers[:-1], ("consumerd.source.crc", b"00000000")), payload
+    expected["changed"] = 5
+    again = [log[place] for place in twice]
+    new = [message for place, message in enumerate(log) if place not in removed]
+    expected["missing"] = 5
+    for message in again:  # behind the first copy, anywhere
+        new.insert(rng.randrange(new.index(message) + 1, len(new) + 1), message)
+    expected["duplicated"] = 4
+    mark = SourceMark(ONE)
+    for offset, index in ((rng.randrange(33) * 100, 3), (rng.randrange(33) * 100 + 1, 0)):
+        new.insert(rng.randrange(len(new) + 1), (mark.headers(offset, index, b"made up"), b"made up"))
+    new.insert(rng.randrange(len(new) + 1), ((), b"no headers"))
+    expected["foreign"] = 3
+    new.insert(rng.randrange(len(new) + 1), (mark.headers(9999999, 0, b"later"), b"later"))
+    # The other partition's messages lie in between.
+    mixed = forwarded(old, OTHER)
+    for n, message in enumerate(mixed):
+        new.insert(4 * n, message)
+    report = await compare(old, [], new, size=size)
+    found = rest(report.totals)
+    found.pop("out_of_order", None)  # made-up places may push others back
+    assert found == expected
+    (one, other) = report.partitions
+    assert rest(other.counts) == {}
+    assert (one.outside, other.places) == (1, [1])
+    assert report.strangers == {"events/1": 1}
+    assert sum(each.counts.source for each in one.ranges) == 100
+    named = {(each.kind, each.message) for each in report.examples if each.kind == "missing"}
+    assert named == {("missing", f"{ONE} offset {place // 3 * 100} index {place % 3}") for place in removed}
+
+
+@pytest.mark.asyncio
+@given(data=st.data(), size=st.integers(1, 40))
+async def test_what_came_too_late_is_seen_across_ranges(data: st.DataObject, size: int) -> None:
+    old = Old({ONE: 60})
+    log = forwarded(old, ONE)
+    place = data.draw(st.integers(0, 58))
+    to = data.draw(st.integers(place + 1, 59))
+    log.insert(to, log.pop(place))  # one message goes behind later ones, which count as in order
+    report = await compare(old, log, size=size)
+    assert rest(report.totals) == {"out_of_order": 1}
+    assert not report.is_clean(duplicates=True, foreign=True)
+
+
+@pytest.mark.asyncio
+async def test_a_tail_that_came_again_is_duplicated_and_nothing_else() -> None:
+    old = Old({ONE: 90})
+    log = forwarded(old, ONE)
+    report = await compare(old, log[:50] + log[30:70] + log[60:])
+    assert rest(report.totals) == {"duplicated": 30}
+    assert report.totals.there == 90
+    assert report.is_clean(duplicates=True)
+    assert not report.is_clean()
+    assert [rest(each.counts) for each in report.partitions[0].ranges if not each.counts.is_clean()]
+
+
+@pytest.mark.asyncio
+async def test_keys_spread_a_partition_and_nothing_is_wrong_with_that() -> None:
+    old = Old({ONE: 90})
+    log = forwarded(old, ONE)
+    report = await compare(old, log[::2], log[1::2])
+    assert report.is_clean()
+    assert report.partitions[0].places == [0, 1]
+    assert report.partitions[0].ranges[0].target_order is None
+    # The same message in both is twice there.
+    report = await compare(old, log[::2], [*log[1::2], log[4]])
+    assert rest(report.totals) == {"duplicated": 1}
+
+
+@pytest.mark.asyncio
+async def test_what_is_missing_altogether() -> None:
+    old = Old({ONE: 25, OTHER: 0})
+    report = await compare(old, [], size=10)
+    assert rest(report.totals) == {"missing": 25}
+    assert [(each.start, each.end) for each in report.partitions[0].ranges] == [(0, 400), (400, 800), (800, 900)]
+    assert report.partitions[1].ranges == []
+    with pytest.raises(NotFoundError, match="the target has no topic 'other'"):
+        await Comparison(old, New([]), Naming("other")).run()
+
+
+@pytest.mark.asyncio
+async def test_names_of_sources_and_unreadable_stretches() -> None:
+    old = Old({ONE: 30}, bad=frozenset({300}))
+    log = forwarded(old, ONE, "dc1")
+    readable = [message for found, message in zip(old.messages[ONE], log, strict=True) if found.offset != 300]
+    report = await compare(old, readable, cluster="dc1")
+    assert rest(report.totals) == {}
+    assert report.partitions[0].unreadable == ["bad bytes at 300"]
+    assert not report.is_clean()
+    assert (await compare(old, readable)).strangers == {"events/0": 27}
