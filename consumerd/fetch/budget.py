@@ -132,6 +132,20 @@ class Reservation:
             budget._change(change)  # noqa: SLF001 - two halves of one thing
             budget = budget._parent  # noqa: SLF001
 
+    def grow(self, amount: int) -> bool:
+        """Hold `amount` bytes more if there is room at once and nobody waits for it; else do nothing: False."""
+        budget: ByteBudget | None = self._budget
+        while budget is not None:
+            if budget._line or budget._used + amount > budget.limit:  # noqa: SLF001
+                return False
+            budget = budget._parent  # noqa: SLF001
+        self.amount += amount
+        budget = self._budget
+        while budget is not None:
+            budget._used += amount  # noqa: SLF001
+            budget = budget._parent  # noqa: SLF001
+        return True
+
     def release(self) -> None:
         """Give everything back."""
         if self.amount:

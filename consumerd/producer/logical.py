@@ -3,24 +3,26 @@
 Strategy: `send` puts a message into its partition's open batch and returns at once, as long as there is room; full or
 old batches are sent by `Sender`, in the order of each partition, whatever is retried. With idempotence, which is the
 default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
+
+What a message costs counts: in the common case (a known topic, an open batch, room) `send` waits for nothing, and makes
+nothing but the `Delivery`. Whenever it needs a new batch it lets others run first, or nothing would be sent before the
+buffer is full.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import BrokerError
 from consumerd.fetch import ByteBudget
 from consumerd.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.logical_batches import Batch, message_size
+from consumerd.producer.logical_batches import OVERHEAD, Batch, message_size
+from consumerd.producer.logical_routes import Route
 from consumerd.producer.logical_sender import Sender
 from consumerd.producer.logical_settings import LogicalProducerSettings
-from consumerd.producer.murmur2 import key_partition
 
 if TYPE_CHECKING:
     from random import Random
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.fetch import Reservation
     from consumerd.ports import Clock
-    from consumerd.producer.logical_batches import Delivery
+    from consumerd.producer.logical_batches import Delivery, PartitionQueue
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
@@ -52,17 +54,16 @@ class LogicalProducer:
         self._clock = clock
         self._rng = rng
         self._budget = ByteBudget(self.settings.buffer_bytes)
-        self._sender = Sender(
-            client, self.settings, clock, rng, self._settle, lambda topic: self._sticky.pop(topic, None)
-        )
-        self._reservations: dict[Batch, Reservation] = {}
-        self._sticky: dict[str, int] = {}
-        self._turn: defaultdict[str, int] = defaultdict(int)
+        self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick)
+        self._routes: dict[str, Route] = {}
+        self._wall = clock.wall
+        self._batch_bytes = self.settings.batch_bytes
+        self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
         self._unsettled = 0
         #: Set while no batch is open or under way.
         self._idle = asyncio.Event()
         self._idle.set()
-        self._closed = False
+        self._open = False
         self._running: asyncio.Task[None] | None = None
 
     # -- life
@@ -70,10 +71,11 @@ class LogicalProducer:
     async def start(self) -> None:
         """Begin to send."""
         self._running = asyncio.create_task(self._sender.run(), name="producer")
+        self._open = True
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left, for at most `timeout` seconds (by default as long as deliveries may take), and end."""
-        self._closed = True
+        self._open = False
         try:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
                 await self.flush()
@@ -84,7 +86,7 @@ class LogicalProducer:
 
     async def abort(self) -> None:
         """End at once: nothing more is sent, and what is not settled fails. What is on the wire may still arrive."""
-        self._closed = True
+        self._open = False
         await self._end()
 
     async def _end(self) -> None:
@@ -119,6 +121,11 @@ class LogicalProducer:
             idle.cancel()
             self._sender.hurry(-1)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the messages that are not settled yet, as `buffer_bytes` counts them."""
+        return self._budget.used
+
     # -- taking messages
 
     async def send(
@@ -137,37 +144,75 @@ class LogicalProducer:
         `timestamp`: milliseconds, now by default. Raises ProducerClosedError, MessageSizeTooLargeError, and BrokerError
         while nothing is known of the topic.
         """
-        self._require_open()
-        size = message_size(key, value, headers)
-        if size > min(self.settings.buffer_bytes, self._client.settings.max_request_bytes):
+        size = OVERHEAD if value is None else OVERHEAD + len(value)
+        if headers:
+            size = message_size(key, value, headers)
+        elif key is not None:
+            size += len(key)
+        if size > self._largest:
             raise MessageSizeTooLargeError(f"a message of {size} bytes is more than a request or the buffer may have.")
-        count = await self._partition_count(topic)
-        number = self._choose(topic, key, count) if partition is None else partition
-        if not 0 <= number < count:
-            raise BrokerError(f"{topic} has {count} partitions, and so no partition {number}")
-        reservation = await self._budget.reserve(size)
-        try:
-            self._require_open()
-        except ProducerClosedError:
-            reservation.release()
-            raise
-        wall = int(self._clock.wall() * 1000) if timestamp is None else timestamp
-        batch = self._batch(TopicPartition.numbered(topic, number), size)
-        held = self._reservations.get(batch)
-        if held is None:
-            self._reservations[batch] = reservation
-        else:
-            held.resize(held.amount + size)
-            reservation.release()
-        delivery = batch.add(key, value, wall, headers)
-        if batch.size >= self.settings.batch_bytes:
-            self._sender.queue(batch.partition).seal()
-            self._sticky.pop(topic, None)
-            self._sender.wake()
+        route = self._routes.get(topic)
+        if route is None or route.metadata is not self._client.metadata or not self._open:
+            route = await self._route(topic)
+        queue = route.queue(key, partition)
+        batch = queue.open
+        if batch is None or batch.size + size > self._batch_bytes or not batch.reservation.grow(size):
+            batch = await self._room(route, queue, size, free=key is None and partition is None)
+        wall = int(self._wall() * 1000) if timestamp is None else timestamp
+        delivery = batch.add(key, value, wall, headers, size)
+        if batch.size >= self._batch_bytes:
+            self._seal(self._sender.queue(batch.partition))
         return delivery
 
+    async def _route(self, topic: str) -> Route:
+        """What is known of the topic now. Raises ProducerClosedError, BrokerError."""
+        self._require_open()
+        route = self._routes.get(topic)
+        if route is None or route.metadata is not self._client.metadata:
+            count = await self._partition_count(topic)
+            self._require_open()
+            route = self._routes[topic] = Route(
+                topic,
+                count,
+                self._client.metadata,
+                lambda number: self._sender.queue(TopicPartition.numbered(topic, number)),
+                self._rng,
+                in_turns=self.settings.keyless == "round_robin",
+            )
+        return route
+
+    async def _room(self, route: Route, queue: PartitionQueue, size: int, *, free: bool) -> Batch:
+        """An open batch with `size` bytes reserved for a message, which has to be added at once.
+
+        It is one of `queue`, or, for a message that is `free` to go anywhere, of the one that `route` says then.
+        """
+        await asyncio.sleep(0)
+        reservation: Reservation | None = None
+        try:
+            while True:
+                self._require_open()
+                if free:
+                    queue = route.keyless(queue)
+                batch = queue.open
+                if batch is not None and batch.size + size > self._batch_bytes:
+                    self._seal(queue)
+                elif reservation is not None:
+                    if batch is None:
+                        return self._new_batch(queue, reservation)
+                    batch.reservation.resize(batch.reservation.amount + size)
+                    reservation.release()
+                    return batch
+                elif batch is not None and batch.reservation.grow(size):
+                    return batch
+                else:
+                    reservation = await self._budget.reserve(size)
+        except BaseException:
+            if reservation is not None:
+                reservation.release()
+            raise
+
     def _require_open(self) -> None:
-        if self._closed or self._running is None:
+        if not self._open:
             raise ProducerClosedError("the producer is not open.")
 
     async def _partition_count(self, topic: str) -> int:
@@ -184,33 +229,26 @@ class LogicalProducer:
 
         return await self._client.retrying(f"partitions of {topic}", ask)
 
-    def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        if key is not None:
-            return key_partition(key, count)
-        if self.settings.keyless == "round_robin":
-            self._turn[topic] += 1
-            return self._turn[topic] % count
-        number = self._sticky.get(topic)
-        if number is None or number >= count:
-            number = self._sticky[topic] = self._rng.randrange(count)
-        return number
-
-    def _batch(self, partition: TopicPartition, size: int) -> Batch:
-        queue = self._sender.queue(partition)
-        if queue.open is not None and queue.open.size + size > self.settings.batch_bytes:
-            queue.seal()
-        if queue.open is None:
-            due = self._clock.monotonic() + self.settings.linger
-            queue.open = Batch(partition, due, asyncio.get_running_loop().create_future())
-            self._unsettled += 1
-            self._idle.clear()
-            self._sender.wake()
+    def _new_batch(self, queue: PartitionQueue, reservation: Reservation) -> Batch:
+        due = self._clock.monotonic() + self.settings.linger
+        queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future(), reservation)
+        self._unsettled += 1
+        self._idle.clear()
+        self._sender.wake()
         return queue.open
 
+    def _seal(self, queue: PartitionQueue) -> None:
+        queue.seal()
+        self._unstick(queue)
+        self._sender.wake()
+
+    def _unstick(self, queue: PartitionQueue) -> None:
+        route = self._routes.get(queue.partition.topic)
+        if route is not None:
+            route.unstick(queue)
+
     def _settle(self, batch: Batch) -> None:
-        reservation = self._reservations.pop(batch, None)
-        if reservation is not None:
-            reservation.release()
+        batch.reservation.release()
         self._unsettled -= 1
         if not self._unsettled:
             self._idle.set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.wire.errors import EncodeError
@@ -18,6 +19,7 @@ from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from consumerd.fetch import Reservation
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
 
@@ -36,24 +38,26 @@ class Delivered(NamedTuple):
     timestamp: int
 
 
-class Delivery:
+class Delivery(NamedTuple):
     """What will have become of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
 
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    batch: Batch
+    #: Which message of the batch.
+    number: int
 
     @property
     def done(self) -> bool:
         """Whether it is known."""
-        return self._batch.outcome.done()
+        return self.batch.outcome.done()
 
     def __await__(self) -> Generator[object, None, Delivered]:
-        base, timestamp = yield from asyncio.shield(self._batch.outcome).__await__()
-        offset = None if base is None else base + self._index
-        return Delivered(self._batch.partition, offset, timestamp)
+        base, timestamp = yield from asyncio.shield(self.batch.outcome).__await__()
+        offset = None if base is None else base + self.number
+        return Delivered(self.batch.partition, offset, timestamp)
+
+
+#: As `Delivery`, from a tuple of its fields; saves a call for each message.
+_delivery = partial(tuple.__new__, Delivery)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,8 +67,11 @@ class Batch:
     partition: TopicPartition
     due: float
     outcome: asyncio.Future[tuple[int | None, int]]
+    #: Of the messages in it, as `size` counts them.
+    reservation: Reservation
     values: list[bytes | None] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
+    #: None while no message has one.
+    keys: list[bytes | None] | None = None
     timestamps: list[int] = field(default_factory=list)
     headers: dict[int, Headers] = field(default_factory=dict)
     size: int = 0
@@ -75,16 +82,20 @@ class Batch:
     producer_epoch: int = -1
     sequence: int = -1
 
-    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> Delivery:
-        """One message more."""
-        index = len(self.values)
+    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> Delivery:
+        """One message more, of the `message_size` `size`."""
+        number = len(self.values)
         if headers:
-            self.headers[index] = headers
+            self.headers[number] = headers
+        if self.keys is not None:
+            self.keys.append(key)
+        elif key is not None:
+            self.keys = [None] * number
+            self.keys.append(key)
         self.values.append(value)
-        self.keys.append(key)
         self.timestamps.append(timestamp)
-        self.size += message_size(key, value, headers)
-        return Delivery(self, index)
+        self.size += size
+        return _delivery((self, number))
 
     def encode(self, magic: int, codec: Codec) -> bytes:
         """The record set. Raises EncodeError for what the format cannot hold."""

@@ -35,7 +35,9 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 class Sender:
-    """The queues of all partitions and their way out. `settled` is told of every batch that needs no more sending."""
+    """The queues of all partitions and their way out. `settled` is told of every batch that needs no more sending,
+    `sealed` of queues whose open batch had to go.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Sender:
         clock: Clock,
         rng: Random,
         settled: Callable[[Batch], None],
-        sealed: Callable[[str], object],
+        sealed: Callable[[PartitionQueue], object],
     ) -> None:
         self._client = client
         self.settings = settings
@@ -114,7 +116,7 @@ class Sender:
             if at <= now:
                 if not queue.sealed:
                     queue.seal()
-                    self._sealed(queue.partition.topic)
+                    self._sealed(queue)
                 ready.append(queue)
             else:
                 next_at = at if next_at is None else min(next_at, at)

@@ -150,3 +150,25 @@ async def test_the_gate_of_the_parent_counts() -> None:
 async def test_a_budget_must_be_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
         ByteBudget(0)
+
+
+async def test_growing_takes_what_is_free_at_once_but_never_before_others() -> None:
+    parent = ByteBudget(100)
+    budget = ByteBudget(80, parent)
+    held = await budget.reserve(10)
+    assert held.grow(60)
+    assert (held.amount, budget.used, parent.used) == (70, 70, 70)
+    assert not held.grow(11)
+    beside = parent.charge(25)
+    assert not held.grow(6)
+    assert (held.amount, budget.used, parent.used) == (70, 70, 95)
+    beside.release()
+    waiting = asyncio.create_task(budget.reserve(5))
+    first = asyncio.create_task(budget.reserve(5))
+    behind = asyncio.create_task(budget.reserve(4))
+    await settle()
+    assert not held.grow(1)
+    held.release()
+    for task in (waiting, first, behind):
+        (await task).release()
+    assert (budget.used, parent.used) == (0, 0)
