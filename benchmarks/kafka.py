@@ -150,7 +150,7 @@ class Bench:
             if len({result.bytes for result in found[-1].values()}) != 1:
                 raise SystemExit("the consumers did not all read the same bytes")
         await self.drop(topic)
-        return rows(f"consume {label(job)}", job.messages, found)
+        return rows(f"consume {label(job)}", found)
 
     async def producing(self, job: Job, rounds: int) -> list[Row]:
         """All producers, in turns, each to a topic of its own."""
@@ -163,7 +163,7 @@ class Bench:
                 if (written := await self.written(topic)) != job.messages:
                     raise SystemExit(f"{name} confirmed {job.messages} messages, and {written} are there")
                 await self.drop(topic)
-        return rows(f"produce {label(job)}, acks {job.acks}", job.messages, found)
+        return rows(f"produce {label(job)}, acks {job.acks}", found)
 
     def _clients(self, does: str) -> list[str]:
         return [name for name in CLIENTS[does] if name in self._names]
@@ -191,17 +191,19 @@ async def run(job: Job) -> Result:
     return Result(**json.loads(output))
 
 
-def rows(case: str, messages: int, rounds: list[dict[str, Result]]) -> list[Row]:
+def rows(case: str, rounds: list[dict[str, Result]]) -> list[Row]:
     """The medians."""
-    millions = messages / 1e6
+    # The first messages, which start the clocks, are more or fewer.
+    wall = [{name: result.wall / result.messages for name, result in each.items()} for each in rounds]
+    cpu = [{name: result.cpu / result.messages for name, result in each.items()} for each in rounds]
     found = []
     for name in rounds[0]:
-        speed = statistics.median(messages / each[name].wall for each in rounds)
-        cpu = statistics.median(each[name].cpu / millions for each in rounds)
+        speed = statistics.median(1 / each[name] for each in wall)
+        cost = statistics.median(each[name] * 1e6 for each in cpu)
         ours = name == OURS
-        ratio_speed = None if ours else statistics.median(each[name].wall / each[OURS].wall for each in rounds)
-        ratio_cpu = None if ours else statistics.median(each[name].cpu / each[OURS].cpu for each in rounds)
-        found.append(Row(case, name, speed, cpu, ratio_speed, ratio_cpu))
+        ratio_speed = None if ours else statistics.median(each[name] / each[OURS] for each in wall)
+        ratio_cpu = None if ours else statistics.median(each[name] / each[OURS] for each in cpu)
+        found.append(Row(case, name, speed, cost, ratio_speed, ratio_cpu))
     return found
 
 

@@ -2,7 +2,7 @@
 
 Every consumer gets the same fixed partitions from their beginnings to known ends, checks CRCs, commits nothing, and has
 to touch each value (its length is added up). Every producer sends the same values without keys and returns when all
-are confirmed. Time and processor time (of all threads) count from before the client is made until the last message.
+are confirmed. Time and processor time (of all threads) count from the first messages on, when all connections stand.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Seconds from the first to the last message, and of the processor; bytes of values."""
+    """Messages that were timed, seconds and processor seconds that they took; bytes of all values."""
 
+    messages: int
     wall: float
     cpu: float
     bytes: int
@@ -90,23 +91,28 @@ def processor_seconds() -> float:
 
 
 class Meter:
-    """Counts values up to the known end."""
+    """Counts values up to the known end, from the first ones on: those only start the clocks."""
 
     def __init__(self, messages: int) -> None:
         self._left = messages
-        self._bytes = 0
-        self._wall, self._cpu = time.perf_counter(), processor_seconds()
+        self._counted = self._bytes = 0
+        self._wall = self._cpu = -1.0
         self.result: Result | None = None
 
     def take(self, count: int, size: int) -> bool:
         """So many more messages, with so many bytes; True once it was the last."""
         self._left -= count
         self._bytes += size
+        if self._wall < 0:
+            self._wall, self._cpu = time.perf_counter(), processor_seconds()
+        else:
+            self._counted += count
         if self._left > 0:
             return False
         if self._left < 0:
             raise SystemExit(f"{-self._left} messages more than were written")
-        self.result = Result(time.perf_counter() - self._wall, processor_seconds() - self._cpu, self._bytes)
+        wall, cpu = time.perf_counter() - self._wall, processor_seconds() - self._cpu
+        self.result = Result(self._counted, wall, cpu, self._bytes)
         return True
 
 
@@ -186,6 +192,8 @@ async def produce_ours(job: Job, meter: Meter) -> None:
         cluster(job) as client,
         LogicalProducer(client, settings, clock=SystemClock(), rng=random.Random()) as producer,
     ):
+        await (await producer.send(job.topic, b""))
+        meter.take(1, 0)
         samples = []
         for number, value in enumerate(values(job)):
             delivery = await producer.send(job.topic, value)
@@ -194,7 +202,7 @@ async def produce_ours(job: Job, meter: Meter) -> None:
         await producer.flush()
         for delivery in samples:
             await delivery
-        meter.take(job.messages, 0)
+        meter.take(job.messages - 1, 0)
 
 
 # -- theirs
@@ -234,6 +242,8 @@ async def produce_aiokafka(job: Job, meter: Meter) -> None:
     )
     await producer.start()
     try:
+        await (await producer.send(job.topic, b""))
+        meter.take(1, 0)
         samples = []
         for number, value in enumerate(values(job)):
             delivery = await producer.send(job.topic, value)
@@ -242,7 +252,7 @@ async def produce_aiokafka(job: Job, meter: Meter) -> None:
         await producer.flush()
         for delivery in samples:
             await delivery
-        meter.take(job.messages, 0)
+        meter.take(job.messages - 1, 0)
     finally:
         await producer.stop()
 
@@ -262,11 +272,12 @@ def consume_confluent(job: Job, meter: Meter) -> None:
     )
     places = [confluent.TopicPartition(job.topic, number, 0) for number in range(job.partitions)]
     consumer.assign(places)
-    ended = False
+    ended, most = False, 1
     while not ended:
-        records = consumer.consume(num_messages=10_000, timeout=0.1)
+        records = consumer.consume(num_messages=most, timeout=0.1)
         if records:
             ended = meter.take(len(records), sum([len(record.value()) for record in records]))
+            most = 10_000
     consumer.close()
 
 
@@ -283,6 +294,10 @@ def produce_confluent(job: Job, meter: Meter) -> None:
             "enable.idempotence": job.acks == -1,
         }
     )
+    producer.produce(job.topic, b"")
+    if producer.flush():
+        raise SystemExit("the first message was not sent")
+    meter.take(1, 0)
     for value in values(job):
         while True:
             try:
@@ -292,7 +307,7 @@ def produce_confluent(job: Job, meter: Meter) -> None:
                 producer.poll(0.1)
     if producer.flush():
         raise SystemExit("not all messages were sent")
-    meter.take(job.messages, 0)
+    meter.take(job.messages - 1, 0)
 
 
 #: By what they do and their names. Coroutine functions run on uvloop, all of them.
@@ -309,7 +324,7 @@ CLIENTS: dict[str, dict[str, Callable[[Job, Meter], Awaitable[None] | None]]] = 
 
 def values(job: Job) -> Iterable[bytes]:
     """What is written: the same for all."""
-    return itertools.islice(itertools.cycle(rows(job.size)), job.messages)
+    return itertools.islice(itertools.cycle(rows(job.size)), job.messages - 1)
 
 
 rows = functools.cache(payloads)
