@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.errors import HandlerFailedError
+from consumerd.embedded.processes import consumerd_command
+from consumerd.errors import ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.murmur2 import key_partition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
@@ -222,3 +225,39 @@ async def test_a_target_without_headers_is_refused_or_goes_without(kafka: Any, c
         none, found = await held(client, "events")
     assert not none
     assert [record.payload for record in found] == payloads
+
+
+async def mirror(*arguments: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command("mirror", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 100)
+    return process.returncode, errors.decode()
+
+
+async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka("3.9.1", partitions=2)
+    async with cluster_client(broker) as client:
+        async with LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer:
+            for n in range(100):
+                await producer.send("events", b"%d" % n, key=b"k%d" % (n % 7), timestamp=1000 + n, partition=n % 2)
+        arguments = ("--from-bootstrap-server", broker.address, "--group", "copy", "--topic", "events", "--exit-at-end")
+        target = ("--to-bootstrap-server", broker.address)
+        code, errors = await mirror(*arguments, *target)
+        assert code == ExitCode.REFUSED, errors
+        assert "source and target are one cluster, and 'events' would be forwarded to 'events'" in errors
+        for resume in ("committed", "target"):  # the second finds nothing left to do
+            code, errors = await mirror(
+                *arguments, *target, "--rename", "events=copy", "--partitions", "2", "--resume", resume
+            )
+            assert code == 0, errors
+        for number, found in enumerate(await held(client, "copy")):
+            assert [(r.payload, r.key, r.timestamp) for r in found] == [
+                (b"%d" % n, b"k%d" % (n % 7), 1000 + n) for n in range(number, 100, 2)
+            ]
+            identities = [read_identity(record.headers) for record in found]
+            assert [i and (i.partition, i.offset) for i in identities] == [
+                (TopicPartition.numbered("events", number), n) for n in range(50)
+            ]
