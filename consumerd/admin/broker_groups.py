@@ -78,7 +78,7 @@ class BrokerGroups:
             clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
             _add_member(view, name, told["protocol_type"], each)
         committed = await self._committed(group)
-        view.offsets = {partition: found.offset for partition, found in committed.items()}
+        view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         state = told.get("state", "")
         if not view.members and not view.offsets and state in ("", _DEAD):
             raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")

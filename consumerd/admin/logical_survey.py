@@ -109,6 +109,7 @@ async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
     """Look at a group in ZooKeeper. Raises NotFoundError for one that never was, DialectError for brokers of 0.7."""
     cluster = LogicalClusterView(zk)
     view = await cluster.read_group(group)
+    view.offsets = dict(sorted(view.offsets.items()))
     named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
     every = False
     for member in view.members.values():

@@ -27,6 +27,10 @@ _T = TypeVar("_T")
 
 #: Seconds that a broker may take where a command has no option for it.
 BROKER_TIMEOUT = 10.0
+#: The last version of the broker node (that of 0.9) whose brokers do not answer when they are asked for their versions,
+#: and the seconds that they get nevertheless.
+_LAST_SILENT = 2
+_SILENCE = 0.5
 
 
 def run_by_kind(
@@ -134,7 +138,8 @@ async def _on_registered(
     if not addresses:
         reason = f"no broker with a {protocol} listener is registered"
         return await work(ZooKeeperGroups(session, LogicalLogs(None, reason)))
-    async with make_client(addresses, place.config, broker_timeout, broker_timeout) as client:
+    silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
+    async with make_client(addresses, place.config, broker_timeout, broker_timeout, silent=silent) as client:
         return await work(ZooKeeperGroups(session, LogicalLogs(client)))
 
 
@@ -153,13 +158,20 @@ def _protocol(config: Config | None) -> str:
 
 
 def make_client(
-    addresses: Sequence[tuple[str, int]], config: Config | None, timeout: float, patience: float
+    addresses: Sequence[tuple[str, int]],
+    config: Config | None,
+    timeout: float,
+    patience: float,
+    *,
+    silent: bool = False,
 ) -> ClusterClient:
     """A client for one command; neither connecting nor one answer may take longer than `timeout` seconds.
 
-    `patience`: seconds for what is tried again. Raises ConfigError.
+    `patience`: seconds for what is tried again. `silent`: the brokers are known not to tell their versions. Raises
+    ConfigError.
     """
     import random  # noqa: PLC0415
+    from dataclasses import replace  # noqa: PLC0415
     from functools import partial  # noqa: PLC0415
 
     from consumerd.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
@@ -178,6 +190,8 @@ def make_client(
         tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
         authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
     settings = ClientSettings(client_id=client_id, connection=connection, retry_timeout=patience)
+    if silent:
+        settings = replace(settings, versions_timeout=_SILENCE)
     clock = SystemClock()
     opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
     return ClusterClient(list(addresses), opener, settings, clock=clock, rng=random.Random())
