@@ -1,0 +1,213 @@
+"""Offsets in both places: old consumers of the JVM with dual commit, and daemons, take over from each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.embedded.children import Child
+from consumerd.embedded.jafka import java_command
+from consumerd.embedded.jafka_clients import compile_java
+from consumerd.embedded.kafka import kafka_jars
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
+from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from kazoo.client import KazooClient
+
+    from consumerd.client import ClusterClient
+    from consumerd.embedded.kafka import KafkaBroker
+    from consumerd.java import JavaRuntime
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
+PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
+GROUP = "group"
+
+
+class Scene:
+    """A broker with a topic of two partitions, and members of one group, one at a time."""
+
+    def __init__(
+        self, broker: KafkaBroker, client: ClusterClient, zk_root: str, zk: KazooClient, java: JavaRuntime, path: Path
+    ) -> None:
+        self.broker = broker
+        self.client = client
+        self._zk_root = zk_root
+        self._zk = zk
+        self._java = java
+        self._path = path
+        self._members = 0
+        self._in_kafka = KafkaOffsetStore(client, GROUP)
+        self.produced = 0
+
+    async def produce(self, count: int) -> None:
+        """`count` messages to each partition; their texts are numbers."""
+
+        async def led() -> None:
+            await self.client.refresh(["events"], create=True)
+            for place in PLACES:
+                await self.client.leader("events", place.partition)
+
+        await self.client.retrying("create the topic", led)
+        settings = LogicalProducerSettings()
+        async with LogicalProducer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
+            for number in range(self.produced, self.produced + count):
+                for place in PLACES:
+                    await producer.send("events", b"%d" % number, partition=place.partition)
+            await producer.flush()
+        self.produced += count
+
+    async def stored(self) -> tuple[set[int], set[int]]:
+        """The offsets of both partitions in ZooKeeper, and in Kafka."""
+        await self.client.retrying("find the coordinator", lambda: self.client.coordinator(GROUP))
+        async with asyncio.timeout(40):
+            while (found := await self._load()) is None:
+                await asyncio.sleep(0.1)
+        nodes = [f"/consumers/{GROUP}/offsets/events/{place.name}" for place in PLACES]
+        return {int(self._zk.get(node)[0]) for node in nodes if self._zk.exists(node)}, set(found.values())
+
+    async def _load(self) -> dict[TopicPartition, int] | None:
+        """None while the coordinator begins."""
+        try:
+            return await self._in_kafka.load(PLACES)
+        except OffsetsUnavailableError:
+            return None
+
+    def set_back(self, offset: int) -> None:
+        """In ZooKeeper."""
+        for place in PLACES:
+            self._zk.set(f"/consumers/{GROUP}/offsets/events/{place.name}", b"%d" % offset)
+
+    async def old_consumer(self, expected: range) -> None:
+        """One of Kafka's own with dual commit is handed exactly the offsets `expected`, and leaves."""
+        jars = kafka_jars(self.broker.release)
+        classes = self._path / "classes"
+        if not classes.exists():
+            source = Path(__file__).with_name("java") / "OldMember.java"
+            await asyncio.to_thread(compile_java, self._java, [source], jars, classes)
+        self._members += 1
+        directory = self._path / f"jvm-{self._members}"
+        settings = "offsets.storage=kafka", "dual.commit.enabled=true", "auto.commit.interval.ms=200"
+        command = java_command(
+            self._java,
+            [classes, *jars],
+            directory,
+            "OldMember",
+            self._zk_root,
+            GROUP,
+            directory.name,
+            "events=1",
+            *settings,
+        )
+        child = Child(command, log=directory / "log", name=directory.name, pipe=True)
+        try:
+            child.start()
+
+            def handed() -> Iterator[tuple[int, int]]:
+                for line in child.output().splitlines():
+                    if line.startswith("MSG "):
+                        yield int(line.split(" ")[3]), int(line.split(" ")[4])
+
+            await self._until_handed(lambda: list(handed()), expected)
+            child.close_stdin()
+            await child.wait_for_line("DONE".__eq__, 30.0)
+            await child.wait(10.0)
+        finally:
+            child.end_now()
+        assert await self.stored() == ({expected.stop}, {expected.stop})
+
+    async def daemon(self, expected: range, **group: Any) -> None:
+        """One of ours likewise."""
+        self._members += 1
+        config = {
+            "group": {"id": GROUP, **group},
+            "kafka": {"bootstrap": [self.broker.address]},
+            "zookeeper": {"connect": self._zk_root},
+            "handler": {"name": "print"},
+            "commit": {"metadata": "ours"},
+        }
+        daemon = DaemonProcess(self._path, config, name=f"daemon-{self._members}")
+        async with daemon:
+
+            def handed() -> list[tuple[int, int]]:
+                lines = map(json.loads, daemon.stdout_path.read_text("utf-8").splitlines())
+                return [(line["partition"], line["offset"]) for line in lines]
+
+            await self._until_handed(handed, expected)
+            assert await daemon.stop() == ExitCode.OK
+
+    async def _until_handed(self, handed: Any, expected: range) -> None:
+        async with asyncio.timeout(60):
+            while len(handed()) < len(PLACES) * len(expected):
+                await asyncio.sleep(0.1)
+        found = defaultdict(list)
+        for partition, offset in handed():
+            found[partition].append(offset)
+        assert found == {place.partition: list(expected) for place in PLACES}
+
+
+@pytest.fixture
+def scene(kafka: Any, cluster_client: Any, zk_root: str, zk: KazooClient, java: JavaRuntime, tmp_path: Path) -> Any:
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def make(version: str) -> AsyncIterator[Scene]:
+        broker = await kafka(version, partitions=2)
+        async with cluster_client(broker) as client:
+            yield Scene(broker, client, zk_root, zk, java, tmp_path)
+
+    return make
+
+
+async def test_a_group_changes_hands_between_the_jvm_and_us_with_nothing_handed_over_twice(
+    scene: Any,
+) -> None:
+    begun: AbstractAsyncContextManager[Scene] = scene("0.8.2.2")
+    async with begun as group:
+        await group.produce(10)
+        await group.old_consumer(range(10))
+        await group.produce(5)
+        await group.daemon(range(10, 15), coordination="zookeeper", topics={"events": 1}, offsets="both")
+        assert await group.stored() == ({15}, {15})
+        # One of the two is behind: the larger one counts, for them as for us.
+        group.set_back(3)
+        await group.produce(1)
+        await group.old_consumer(range(15, 16))
+        group.set_back(3)
+        await group.produce(1)
+        await group.daemon(range(16, 17), coordination="fixed", partitions={"events": [0, 1]}, offsets="both")
+        assert await group.stored() == ({17}, {17})
+        # In one place alone.
+        await group.produce(1)
+        await group.daemon(range(17, 18), coordination="zookeeper", topics={"events": 1}, offsets="kafka")
+        assert await group.stored() == ({17}, {18})
+        await group.daemon(range(17, 18), coordination="fixed", partitions={"events": [0, 1]}, offsets="zookeeper")
+        assert await group.stored() == ({18}, {18})
+
+
+async def test_a_group_of_a_broker_leaves_a_way_back_in_zookeeper(scene: Any) -> None:
+    begun: AbstractAsyncContextManager[Scene] = scene("0.10.1.1")
+    async with begun as group:
+        await group.produce(10)
+        await group.daemon(range(10), coordination="zookeeper", topics={"events": 1})
+        assert await group.stored() == ({10}, set())
+        await group.produce(5)
+        await group.daemon(range(10, 15), coordination="kafka", topics={"events": 1}, offsets="both")
+        assert await group.stored() == ({15}, {15})
+        await group.produce(1)
+        await group.daemon(range(15, 16), coordination="zookeeper", topics={"events": 1})
+        assert await group.stored() == ({16}, {15})
