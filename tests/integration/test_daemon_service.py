@@ -119,7 +119,11 @@ async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: s
 
 async def test_a_stop_while_zookeeper_is_away_ends_at_the_deadline(world: Any, zookeeper_factory: Any) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)
-    daemon = await world.daemon(zookeeper={"connect": zookeeper.connect}, daemon={"stop_timeout": 0.5})
+    daemon = await world.daemon(
+        group={"dialect": "0.7"},  # without a broker, nothing else says so
+        zookeeper={"connect": zookeeper.connect},
+        daemon={"stop_timeout": 0.5},
+    )
     zookeeper.kill()
     await daemon.wait_for_event("session_suspended", 5)
     daemon.terminate()
