@@ -11,6 +11,7 @@ the last of each name is that of the last way.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.partition import NO_BROKER, TopicPartition
@@ -69,16 +70,25 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
     if not found:
         return None
     try:
-        topic, cluster = found[_TOPIC], found.get(_CLUSTER)
-        if topic is None or not topic:
-            return None
-        broker = _number(found[_BROKER]) if _BROKER in found else NO_BROKER
-        partition = TopicPartition(topic.decode(), broker, _number(found[_PARTITION]))
+        partition = _partition(found[_TOPIC], found.get(_BROKER, _NONE), found[_PARTITION])
         crc = _checksum(found[_CRC]) if _CRC in found else None
+        cluster = found.get(_CLUSTER)
         name = None if cluster is None else cluster.decode()
         return SourceIdentity(partition, _number(found[_OFFSET]), _number(found[_INDEX]), crc, name)
     except (KeyError, ValueError):  # a UnicodeDecodeError is one
         return None
+
+
+#: In the place of a header that is not there.
+_NONE: Final = b""
+
+
+@lru_cache(maxsize=4096)
+def _partition(topic: bytes | None, broker: bytes | None, partition: bytes | None) -> TopicPartition:
+    """Few, and the same again and again. Raises ValueError."""
+    if not topic:
+        raise ValueError(topic)
+    return TopicPartition(topic.decode(), NO_BROKER if broker == _NONE else _number(broker), _number(partition))
 
 
 def _number(value: bytes | None) -> int:
