@@ -22,6 +22,7 @@ Examples:
   consumerd spark read --path /archive --subscribe events --show 5
   consumerd spark read --path /archive --subscribe-pattern 'events-.*' --count
   consumerd spark read --zookeeper zk1:2181/kafka --subscribe events --to parquet:out
+  consumerd spark read --bootstrap kafka1:9092,kafka2:9092 --subscribe events --count
   consumerd spark read --files /var/lib/consumerd/out --subscribe clicks --count --json
   consumerd spark read --path /archive --subscribe events --option startingTimestamp=1321000000000
 """
@@ -35,6 +36,7 @@ _VALUE_WIDTH = 200
 @click.option("--path", "paths", multiple=True, metavar="DIR", help="Folder or URL of an archive; may be repeated.")
 @click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Live brokers, as ZooKeeper knows them.")
 @click.option("--brokers", metavar="ID=HOST:PORT,...", help="Live brokers, listed.")
+@click.option("--bootstrap", metavar="HOST:PORT,...", help="Live brokers of Kafka 0.8 and later.")
 @click.option("--files", metavar="DIR", help="The directory of a `files` handler.")
 @click.option("--subscribe", metavar="TOPIC,...", help="These topics.")
 @click.option("--subscribe-pattern", metavar="REGEX", help="All topics that match.")
@@ -62,8 +64,8 @@ def command(
 ) -> None:
     """Read messages with the data source `consumerd`: show some, count them, or write them to files.
 
-    Where from: exactly one of --path, --zookeeper, --brokers and --files. What: exactly one of --subscribe,
-    --subscribe-pattern and --assign.
+    Where from: exactly one of --path, --zookeeper, --brokers, --bootstrap and --files. What: exactly one of
+    --subscribe, --subscribe-pattern and --assign.
     """
     if sum((show is not None, count, target is not None)) > 1:
         raise click.UsageError("Give at most one of --show, --count and --to.")

@@ -30,15 +30,21 @@ _POINT: Final = (*PARTITION, "offset", "index")
 def runs(frame: DataFrame, *, hashed: bool = False, seen: Column | None = None, due: Column | None = None) -> DataFrame:
     """The runs of rows with the source's columns; see `consumerd.spark.runs`.
 
-    `hashed`: with the sum of a hash of identity and value. `seen` and `due`: conditions on rows, never null, by which
-    runs are kept apart; true where they are left out.
+    `hashed`: with the sum of a hash of identity, value and key. `seen` and `due`: conditions on rows, never null, by
+    which runs are kept apart; true where they are left out.
     """
-    value = F.xxhash64("topic", "broker_partition", "offset", "index", "value") if hashed else F.lit(0).cast("bigint")
+    value = content_hash("topic", "broker_partition", "offset", "index") if hashed else F.lit(0).cast("bigint")
     kinds = [(F.lit(True) if kind is None else kind).alias(name) for name, kind in zip(KINDS, (seen, due), strict=True)]
     # `mapInArrow` would say it in fewer words, but asks for pandas. Nondeterministic, so that it is evaluated once.
     mark = arrow_udf(mark_runs, RUN_DDL).asNondeterministic()  # type: ignore[call-overload]  # asks for a number that warns
     marked = frame.select(*PLACE, *kinds, value.alias("hash")).select(mark(*PLACE, *KINDS, "hash").alias("run"))
     return marked.where("run IS NOT NULL").select("run.*")
+
+
+def content_hash(*columns: str) -> Column:
+    """A hash of these columns, the value and the key; of 0.7's messages, which have none, as if there were no key."""
+    keyed = F.when(F.col("key").isNotNull(), F.lit(True))  # else a key would count as a value that is null
+    return F.xxhash64(*columns, "value", keyed, "key")
 
 
 def stretches(layers: Mapping[str, DataFrame]) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.checkpoints import Checkpoint
-from consumerd.spark.coverage import PARTITION, runs
+from consumerd.spark.coverage import PARTITION, content_hash, runs
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.reconcile_expected import Span, available, planned, source_rows, spans_frame
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _BRONZE_DDL = (
     "topic string, broker_partition string, partition int, broker int, offset bigint, index int, next_offset bigint, "
-    "value binary, batch bigint"
+    "key binary, value binary, batch bigint"
 )
 
 
@@ -77,6 +77,7 @@ class _Reconciliation:
         refine = self._pipeline.refine
         conditions = kinds(
             lossless=options.fail_on_data_loss,
+            compacts=options.counts_messages,
             dedup=refine is not None and refine.dedup,
             refined=bool(self._refined),
         )
@@ -120,7 +121,8 @@ class _Reconciliation:
                     check,
                     expected=again.rows,
                     compared=counts.seen,
-                    same_hash=again.digest == counts.digest,
+                    # Where messages were compacted away since, only those that are there still can be compared.
+                    same_hash=again.digest == counts.digest or (None if "compacted" in found.get(key, {}) else False),
                     digest=counts.digest,
                 )
             checks.append(check.with_stretches(found.get(key, {})))
@@ -170,8 +172,8 @@ class _Reconciliation:
             return {}
         one, other = source_rows(self._spark, self._pipeline, spans), self._rows()
         place = [*PARTITION, "offset", "index"]
-        one = one.select(*PLACE, F.xxhash64("value").alias("expected"))
-        both = one.join(other.select(*place, F.xxhash64("value").alias("found")), place)
+        one = one.select(*PLACE, content_hash().alias("expected"))
+        both = one.join(other.select(*place, content_hash().alias("found")), place)
         moves = F.col("next_offset") > F.col("offset")
         places = both.where("expected <> found").select(
             *PARTITION,

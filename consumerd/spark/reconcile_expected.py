@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
     from consumerd.spark.tables import Table
 
-_COLUMNS: Final = "topic string, broker_partition string, offset bigint, index int, next_offset bigint, value binary"
+_COLUMNS: Final = (
+    "topic string, broker_partition string, offset bigint, index int, next_offset bigint, key binary, value binary"
+)
 _REPLACED: Final = frozenset(
     name.lower()
     for name in (
@@ -96,7 +98,7 @@ def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> dict[Key, S
 
 
 def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, Span]) -> DataFrame:
-    """The source's rows in `spans`, at least one; of the columns what tells them apart, and the value."""
+    """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value."""
     assigned: dict[str, list[str]] = {}
     for topic, name in sorted(spans):
         assigned.setdefault(topic, []).append(name)

@@ -74,6 +74,8 @@ class PartitionCheck:
     empty: Stretches = Stretches()
     #: Not in bronze, and not in the source any more: nobody can tell.
     trimmed: Stretches = Stretches()
+    #: In bronze, and not in the source any more, in the midst of what it has: compaction does that.
+    compacted: Stretches = Stretches()
     #: In bronze, and not where the source has a message, or beyond what was to be landed.
     unexpected: Stretches = Stretches()
     #: In bronze, and neither in silver nor in quarantine.
@@ -124,6 +126,7 @@ class PartitionCheck:
             "gaps": self.gaps.as_json(),
             "empty": self.empty.as_json(),
             "trimmed": self.trimmed.as_json(),
+            "compacted": self.compacted.as_json(),
             "unexpected": self.unexpected.as_json(),
             "unrefined": self.unrefined.as_json(),
             "surplus": self.surplus.as_json(),
@@ -188,6 +191,7 @@ class ReconcileResult:
             "altered": sum(each.same_hash is False for each in self.partitions),
             "empty": sum(each.empty.count for each in self.partitions),
             "trimmed": sum(each.trimmed.count for each in self.partitions),
+            "compacted": sum(each.compacted.count for each in self.partitions),
             "pending": sum(each.pending for each in self.partitions),
             "partitions": [each.as_json() for each in self.partitions],
         }

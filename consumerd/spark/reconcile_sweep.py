@@ -34,22 +34,25 @@ def sweep(layers: Mapping[str, DataFrame]) -> DataFrame:
     return swept.withColumns({name: F.lit(0) for name in LAYERS if name not in layers})
 
 
-def kinds(*, lossless: bool, dedup: bool, refined: bool) -> dict[str, Column]:
+def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False) -> dict[str, Column]:
     """Conditions on what `sweep` gives, by the name that `PartitionCheck` has for the kind.
 
     `lossless`: nothing was to be left out that the source had no more; `dedup`: silver has each identity once;
-    `refined`: there is a silver or a quarantine.
+    `refined`: there is a silver or a quarantine; `compacts`: the log may lose messages in its midst, and has offsets
+    that no message ever had, so that of what it has no more nobody can tell whether it was there to be landed.
     """
     depth = {name: F.col(name) for name in LAYERS}
     absent = (depth["planned"] > 0) & (depth["bronze"] == 0)
     there, readable = depth["source"] > 0, depth["available"] > 0
     gone = absent & ~readable & ~there
+    beyond, alone = (depth["bronze"] > 0) & (depth["planned"] == 0), (depth["bronze"] > 0) & readable & ~there
     most = F.least(depth["bronze"], F.lit(1)) if dedup else depth["bronze"]
     found = {
-        "gaps": (absent & there) | gone if lossless else absent & there,
+        "gaps": (absent & there) | gone if lossless and not compacts else absent & there,
         "empty": absent & readable & ~there,
-        "trimmed": F.lit(False) if lossless else gone,
-        "unexpected": (depth["bronze"] > 0) & ((depth["planned"] == 0) | (readable & ~there)),
+        "trimmed": F.lit(False) if lossless and not compacts else gone,
+        "unexpected": beyond if compacts else beyond | alone,
+        "compacted": alone & ~beyond if compacts else F.lit(False),
         "duplicated": depth["bronze"] > F.greatest(depth["source"], F.lit(1)),
     }
     if refined:

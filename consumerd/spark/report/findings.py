@@ -16,6 +16,7 @@ _KINDS: Final = (
     ("unrefined", "neither in silver nor in quarantine", True),
     ("surplus", "refined more than once", True),
     ("trimmed", "gone from the source before it landed", False),
+    ("compacted", "compacted away in the source since", False),
     ("empty", "without messages in the log", False),
 )
 

@@ -46,7 +46,8 @@ HEADERS: Final = Column(
 )
 CORRUPT: Final = Column("_corrupt", "string", pa.string())
 
-#: All columns, in order. Of a 0.7 message `key`, `timestamp`, `timestampType` and `headers` are always null.
+#: All columns, in order. Of a 0.7 message `key`, `timestamp`, `timestampType` and `headers` are always null; of one of
+#: 0.8 and later `broker` is, and `index` is 0.
 COLUMNS: Final = (
     Column("key", "binary", pa.binary()),
     Column("value", "binary", pa.binary()),
