@@ -1,8 +1,8 @@
 """Which kind of cluster a command is to work on, and the client for those of Kafka 0.8 and later.
 
 Strategy: named brokers are of 0.8 or later. In ZooKeeper the brokers' own nodes tell the dialect; where no broker is
-registered, the members of the group, and then the names of its offsets, because a group may outlive its brokers. Where
-nothing tells, or both dialects are there, it is taken for 0.7, whose tools say what is wrong.
+registered, the members of the group (of any group), and then the names of its offsets, because groups outlive brokers.
+Where nothing tells, or both dialects are there, it is taken for 0.7, whose tools say what is wrong.
 """
 
 from __future__ import annotations
@@ -98,11 +98,19 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
         RegistryError,
         broker_dialect,
         broker_ids_path,
+        consumers_path,
         ids_path,
         offsets_path,
         offsets_root,
+        parse_subscription,
         subscription_dialect,
     )
+
+    def member_dialect(text: bytes) -> Dialect:
+        if subscription_dialect(text) is Dialect.V08:
+            return Dialect.V08
+        parse_subscription(text)  # what nobody understands tells nothing
+        return Dialect.V07
 
     async def dialects(path: str, tell: Callable[[bytes], Dialect]) -> set[Dialect]:
         names = await children(zk, path)
@@ -117,10 +125,11 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
         return found
 
     found = await dialects(broker_ids_path(), broker_dialect)
-    for group in groups:
-        found = found or await dialects(ids_path(group), subscription_dialect)
-    for group in groups if not found else ():
-        for topic in await children(zk, offsets_root(group)):
+    looked_at = [] if found else groups or await children(zk, consumers_path())
+    for group in looked_at:
+        found = found or await dialects(ids_path(group), member_dialect)
+    for group in looked_at:
+        for topic in [] if found else await children(zk, offsets_root(group)):
             names = await children(zk, offsets_path(group, topic))
             found |= {Dialect.V08 if name.isdigit() else Dialect.V07 for name in names}
     return Dialect.V07 if len(found) > 1 else next(iter(found), None)

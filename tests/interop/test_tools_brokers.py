@@ -16,6 +16,7 @@ from consumerd.client import error_of
 from consumerd.embedded.children import Child
 from consumerd.embedded.jafka import java_command
 from consumerd.embedded.kafka import RELEASES, kafka_jars
+from consumerd.embedded.ports import free_port
 from consumerd.embedded.properties import format_properties
 from consumerd.errors import ExitCode
 from consumerd.wire.v08.apis import PRODUCE
@@ -318,3 +319,52 @@ async def test_topics_and_groups_of_brokers(
     assert [TOPIC, "3", "60"] in (await tool.well("topics", "delete", "--topic", TOPIC)).rows
     await tool.well("topics", "delete", "--topic", TOPIC, "--execute", "--timeout", "30")
     assert (await tool("topics", "delete", "--topic", TOPIC)).code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.zookeeper
+async def test_credentials_come_from_the_configuration(
+    kafka: Any, zk_root: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    login = tmp_path / "jaas.conf"
+    users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    login.write_text(f"KafkaServer {{\n{module} required {users};\n}};\n")
+    secure, plain = free_port(), free_port()
+    broker = await kafka(
+        "0.10.1.1",
+        jvm=[f"-Djava.security.auth.login.config={login}"],
+        port=plain,
+        config={
+            "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{secure}",
+            "sasl.enabled.mechanisms": "PLAIN",
+        },
+    )
+    file = tmp_path / "daemon.toml"
+    text = f"""
+        [group]
+        id = "{GROUP}"
+        coordination = "kafka"
+        topics = {{ {TOPIC} = 1 }}
+        [kafka]
+        bootstrap = ["127.0.0.1:{secure}"]
+        sasl = {{ mechanism = "PLAIN", user = "alice", password = "wonder land" }}
+        [handler]
+        name = "null"
+    """
+    file.write_text(text)
+    tool = Tool(capsys, "-c", str(file))
+    await tool.well("topics", "create", "--topic", TOPIC, "--partitions", "1", "--replication-factor", "1")
+    described = await tool.until(
+        lambda found: found["topics"][TOPIC]["partitions"]["0"]["messages"] == 0, "topics", "describe"
+    )
+    assert described["brokers"] == {str(broker.broker_id): f"127.0.0.1:{secure}"}
+    await tool.well("offsets", "set", f"{TOPIC}/0=0", "--execute", "--backup", str(tmp_path / "backup.json"))
+    assert (await tool.well("group", "lag", "--json")).json["group"] == GROUP
+
+    # In ZooKeeper the listener is found that takes these credentials.
+    await tool.well("topics", "describe", "--zookeeper", zk_root, "--topic", TOPIC)
+    file.write_text(text.replace("wonder land", "wrong"))
+    done = await tool("topics", "list", "--timeout", "1")
+    assert (done.code, "PLAIN" in done.err) == (ExitCode.BROKER, True)
+    done = await tool.well("topics", "describe", "--zookeeper", zk_root, "--topic", TOPIC)
+    assert "PLAIN" in done.rows[0][-1]
