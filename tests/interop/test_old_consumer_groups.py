@@ -18,6 +18,7 @@ every partition flows to the member that is named there.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import defaultdict
@@ -37,7 +38,7 @@ from consumerd.embedded.audit import merge_records
 from consumerd.embedded.children import Child
 from consumerd.embedded.jafka import java_command
 from consumerd.embedded.jafka_clients import compile_java
-from consumerd.embedded.kafka import kafka_jars
+from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import BrokerError, ExitCode
@@ -72,15 +73,19 @@ SHORT_TIMES = {"zookeeper.session.timeout.ms": 2000, "zookeeper.sync.time.ms": 5
 
 @dataclass(frozen=True)
 class Scene:
-    """Of what kind a group is: the release of broker and JVM members, how it deals, what its members want."""
+    """Of what kind a group is: the release of the JVM members (and the broker's), how it deals, what they want."""
 
     version: str
     assignor: str = "range"
     filters: bool = False
     times: Mapping[str, int] = field(default_factory=lambda: SHORT_TIMES)
+    broker: str | None = None
+    #: Offsets in Kafka and in ZooKeeper, as in a group that moves from one to the other.
+    both: bool = False
 
     def __str__(self) -> str:
-        return f"{self.version}-{self.assignor}-{'filters' if self.filters else 'topics'}"
+        release = f"{self.version}-on-{self.broker}" if self.broker else self.version
+        return f"{release}-{self.assignor}-{'filters' if self.filters else 'topics'}{'-both' if self.both else ''}"
 
     @property
     def spelling(self) -> Spelling:
@@ -201,12 +206,15 @@ class OldGroup:
 
     async def set_partitions(self, topic: str, count: int) -> None:
         """Make a topic, or add partitions to it."""
-        data = format_topic_assignment({number: [self._broker.broker_id] for number in range(count)}).encode()
         path = f"/brokers/topics/{topic}"
+        replicas = [self._broker.broker_id]
         if self.zk.exists(path):
-            self.zk.set(path, data)
+            node = json.loads(self.zk.get(path)[0])  # later brokers keep more there
+            for number in range(len(node["partitions"]), count):
+                node["partitions"][str(number)] = replicas
+            self.zk.set(path, json.dumps(node).encode())
         else:
-            self.zk.create(path, data)
+            self.zk.create(path, format_topic_assignment(dict.fromkeys(range(count), replicas)).encode())
         for number in range(count):
             await self._led(topic, number)
         for number in range(count):
@@ -261,6 +269,13 @@ class OldGroup:
         if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
             raise error  # of a broker that had not taken it
 
+    async def restart_broker(self) -> None:
+        await self._broker.stop()
+        await self.until(lambda: not self._read("/brokers/ids"), "end of the broker")
+        await self._broker.start()
+        for place in self.sent:
+            await self._led(place.topic, place.partition)
+
     # -- members
 
     async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
@@ -268,6 +283,8 @@ class OldGroup:
         deal: dict[str, Any] = {"assignor": self.scene.assignor}
         if self.scene.assignor == "roundrobin":
             deal["roundrobin_as"] = "1.0" if self.scene.spelling is Spelling.DASH else "0.8"
+        if self.scene.both:
+            deal["offsets"] = "both"
         config: dict[str, dict[str, Any]] = {
             "group": {"id": GROUP, "consumer_id": name, **wanted, **deal},
             "zookeeper": {"connect": self._zookeeper, "session_timeout": self.scene.session_timeout},
@@ -283,7 +300,7 @@ class OldGroup:
 
     async def join_jvm(self, name: str, streams: int = 2) -> Child:
         if not self._class_path:
-            jars = kafka_jars(self._broker.release)
+            jars = kafka_jars(RELEASES[self.scene.version])
             classes = self._directory / "classes"
             source = Path(__file__).with_name("java") / "OldMember.java"
             await asyncio.to_thread(compile_java, self._java, [source], jars, classes)
@@ -293,6 +310,7 @@ class OldGroup:
             "auto.commit.interval.ms": int(1000 * COMMIT_INTERVAL),
             "partition.assignment.strategy": self.scene.assignor,
             **self.scene.times,
+            **({"offsets.storage": "kafka", "dual.commit.enabled": "true"} if self.scene.both else {}),
         }
         directory = self._directory / f"jvm-{name}"
         command = java_command(
@@ -472,7 +490,7 @@ async def group(
     """A group without members, of the `Scene` that the test is parametrised with."""
     scene: Scene = request.param
     async with AsyncExitStack() as stack:
-        broker = await kafka(scene.version, partitions=1)
+        broker = await kafka(scene.broker or scene.version, partitions=1)
         client = await stack.enter_async_context(cluster_client(broker))
         made = OldGroup(scene, broker, client, tmp_path, zk_root, zk, java, stack)
         await made.create()
@@ -484,11 +502,13 @@ async def group(
     [
         Scene("0.8.2.2", times=DEFAULT_TIMES),
         Scene("0.10.2.2", "roundrobin", filters=True),
+        pytest.param(Scene("0.8.2.2", both=True), marks=pytest.mark.long),
         pytest.param(Scene("0.8.2.2", "roundrobin"), marks=pytest.mark.long),
         pytest.param(Scene("0.9.0.1", filters=True), marks=pytest.mark.long),
         pytest.param(Scene("0.10.2.2", times=DEFAULT_TIMES), marks=pytest.mark.long),
         pytest.param(Scene("1.1.1", "roundrobin"), marks=pytest.mark.long),
         pytest.param(Scene("1.1.1", filters=True), marks=pytest.mark.long),
+        pytest.param(Scene("1.1.1", broker="2.8.2"), marks=pytest.mark.long),
     ],
     indirect=True,
     ids=str,
@@ -575,3 +595,18 @@ async def test_a_slow_handler_beside_a_jvm_member(
     assert "drain_deadline_passed" in logged
     assert logged.count("group_nudged") == (0 if obeys else 1)
     assert ("can't rebalance" in jvm.output()) is not obeys
+
+
+@pytest.mark.parametrize("group", [Scene("0.8.2.2", filters=True)], indirect=True, ids=str)
+async def test_brokers_go_away_and_come_back(group: OldGroup) -> None:
+    """Ownership does not depend on brokers: nobody rebalances, and everybody reads on."""
+    async with group.producing():
+        ours = await group.join_ours("m")
+        await group.join_jvm("q")
+        await group.settled("m", "q")
+    before = [event for event in ours.events() if event["event"] == "rebalanced"]
+    await group.restart_broker()
+    async with group.producing():
+        await group.settled("m", "q")
+    assert [event for event in ours.events() if event["event"] == "rebalanced"] == before
+    await group.account()
