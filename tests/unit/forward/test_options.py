@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from consumerd.daemon.config import parse
 from consumerd.errors import HandlerLoadError
 from consumerd.forward import ForwardHandler
 from consumerd.handlers import load_handler, plain_handler
@@ -47,3 +50,10 @@ def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(HandlerLoadError) as failed:
         load_handler("forward", options)
     assert words in str(failed.value)
+
+
+def test_the_example_of_the_documentation_loads() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
+    example = text.split("### forward\n\n```toml\n", 1)[1].split("```", 1)[0]
+    config = parse({"group": {"id": "g", "topics": {"t": 1}}, **tomllib.loads(example)}, "docs/handlers.md")
+    assert isinstance(plain_handler(load_handler(config.handler.name, config.handler.options)), ForwardHandler)
