@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.survey import GroupSurvey
 from consumerd.cluster import LogicalClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.group.rules import V08Rules
 from consumerd.partition import TopicPartition
-from consumerd.registry import INTERNAL_TOPICS, StaticSubscription
+from consumerd.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,16 +26,28 @@ if TYPE_CHECKING:
     from consumerd.cluster import GroupView
     from consumerd.group import Assignment
     from consumerd.ports import ZooKeeper
+    from consumerd.registry import Subscription
 
 #: Topic -> numbers of its partitions.
 Numbers = dict[str, tuple[int, ...]]
 
+_DIALECT = V08Rules()
 #: The rules of old consumers, as the setting names them; 1.0 and 1.1 sort for "roundrobin" in another order.
 RULES: Mapping[str, Callable[..., Assignment]] = {
     "range": range_owners,
     "roundrobin": roundrobin_owners,
     "roundrobin (1.0 and later)": partial(roundrobin_owners, spelling=Spelling.DASH),
 }
+
+
+class _Wanted(NamedTuple):
+    """What a member wants, as members of 0.8 and later understand it."""
+
+    subscription: Subscription
+
+    def streams_for(self, topic: str) -> int:
+        """How many streams of the member take part in `topic`."""
+        return _DIALECT.streams_for(self.subscription, topic)
 
 
 class Coordinator(Enum):
@@ -60,18 +73,22 @@ class LogicalSurvey(GroupSurvey):
     @property
     def subscribed(self) -> Numbers:
         """The topics that at least one member wants; old consumers leave internal ones out of their filters."""
-        named: set[str] = set()
-        for member in self.view.members.values():
-            if isinstance(member.subscription, StaticSubscription):
-                named |= member.subscription.streams.keys()
-        seen = [topic for topic in self.topics if topic in named or topic not in INTERNAL_TOPICS]
-        return {topic: self.topics[topic] for topic in self.view.subscribed(seen)}
+        wanted = self._wanted().values()
+        return {
+            topic: numbers
+            for topic, numbers in self.topics.items()
+            if any(member.streams_for(topic) for member in wanted)
+        }
 
     def plans(self) -> dict[str, Assignment]:
         """Who should own what, by each rule that the members may follow."""
-        members = {name: each.subscription for name, each in self.view.members.items() if each.subscription is not None}
-        topics = self.subscribed
+        topics, members = self.subscribed, self._wanted()
         return {name: rule(topics, members) for name, rule in RULES.items()}
+
+    def _wanted(self) -> dict[str, _Wanted]:
+        """What each member wants that can be understood."""
+        members = self.view.members.items()
+        return {name: _Wanted(each.subscription) for name, each in members if each.subscription is not None}
 
     @property
     def rule(self) -> str:
