@@ -8,7 +8,8 @@ asked with no waiting, by a few senders in turn, so that the broker and the netw
 
 Memory: a busy want comes with its reservation. What idle ones may bring together is bounded by the request, and counted
 when it is here. What one sender asks for at once never exceeds `max_answer_bytes`, which brokers before 0.10.1 do not
-obey by themselves.
+obey by themselves. On the busy way it is less: of a few MiB nothing is left in the processor's caches when it is
+decoded, and the other sender's answer comes meanwhile anyway.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 LAST_VERSION: Final = 12
 #: Senders of the busy way: one asks while what another got is decoded.
 BUSY_SENDERS: Final = 2
+#: What a busy sender asks for at once, unless a single partition's is more.
+BUSY_BYTES: Final = 2 << 20
 #: The replica id of whoever is no replica.
 _CONSUMER: Final = -1
 #: The first version that can leave out what transactions did not commit.
@@ -67,8 +70,9 @@ class Want:
 class _Way:
     """Wants that go together, over one connection."""
 
-    def __init__(self, wait: float, open_channel: Callable[[], Coroutine[Any, Any, Channel]]) -> None:
+    def __init__(self, wait: float, max_bytes: int, open_channel: Callable[[], Coroutine[Any, Any, Channel]]) -> None:
         self.wait = wait
+        self.max_bytes = max_bytes
         self.wants: deque[Want] = deque()
         self.come = asyncio.Event()
         self._open_channel = open_channel
@@ -98,8 +102,9 @@ class BrokerSource:
         self._client = client
         self._settings = settings
         self._counters = counters
-        self._busy = _Way(0.0, self._open_channel)
-        self._idle = _Way(settings.max_wait, self._open_channel)
+        most = settings.max_answer_bytes
+        self._busy = _Way(0.0, min(BUSY_BYTES, most), self._open_channel)
+        self._idle = _Way(settings.max_wait, most, self._open_channel)
 
     async def _open_channel(self) -> Channel:
         channel = await self._client.private_channel(self.node_id)
@@ -152,7 +157,7 @@ class BrokerSource:
     def _gathered(self, way: _Way) -> list[Want]:
         """The wants for one request; what is too much for one waits for the next."""
         wants: list[Want] = []
-        left = self._settings.max_answer_bytes
+        left = way.max_bytes
         while way.wants and (not wants or way.wants[0].max_bytes <= left):
             want = way.wants.popleft()
             if not want.answer.done():  # cancelled meanwhile
