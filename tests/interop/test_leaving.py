@@ -1,0 +1,283 @@
+"""The runbook docs/leaving.md, rehearsed by its very commands, from a 0.7 log to Kafka 3.9: no message is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.children import Child
+from consumerd.embedded.processes import BrokerProcess, DaemonProcess, clean_environment
+from consumerd.errors import ExitCode
+from consumerd.forward import TargetLog
+from consumerd.net import connect
+from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from consumerd.client import ClusterClient
+    from consumerd.embedded.kafka import KafkaBroker
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "leaving.md"
+TOPICS = "clicks", "orders"
+BROKERS, PER_BROKER = 2, 2
+CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]
+PATIENCE = 90.0
+
+
+def blocks(language: str) -> dict[str, str]:
+    """What the page shows in `language`, by the name in the first line."""
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return {block.splitlines()[0].removeprefix("# "): block for block in found}
+
+
+def handed(path: Path) -> list[str]:
+    """What a member with the handler `print` was handed; what `check` says, and a line being written, are left out."""
+    lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+    return [json.loads(line)["payload"] for line in lines if line.startswith("{")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running(child: Child) -> Iterator[Child]:
+    child.start()
+    try:
+        yield child
+    finally:
+        child.end_now()
+
+
+class Move:
+    """Both clusters, what was produced where, and the commands of the page."""
+
+    def __init__(self, zookeeper: str, old: list[BrokerProcess], new: KafkaBroker, directory: Path) -> None:
+        self._zookeeper = zookeeper
+        self._old = old
+        self.bootstrap = new.address
+        self._directory = directory
+        self._members = 0
+        self.sent = 0
+
+    # -- messages
+
+    async def produce_old(self, wave: int) -> set[str]:
+        """Forty messages to each old partition, plain and compressed, flushed when this returns."""
+        texts = []
+        for broker in self._old:
+            connection = await connect("127.0.0.1", broker.port)
+            for topic in TOPICS:
+                for partition in range(PER_BROKER):
+                    names = [f"{topic} {broker.broker_id}-{partition} {wave} {n:02}" for n in range(40)]
+                    sets = b"".join(
+                        encode_message_set([each.encode() for each in names[n : n + 5]], codec=CODECS[n // 5 % 3])
+                        for n in range(0, 40, 5)
+                    )
+                    await connection.send(ProduceRequest(topic, partition, sets).encode())
+                    await connection.request(OffsetsRequest(topic, partition, LATEST, 1).encode())
+                    texts += names
+            await connection.close()
+        self.sent += len(texts)
+        return set(texts)
+
+    async def produce_new(self, wave: int) -> set[str]:
+        """By a producer of another project, straight to the new cluster."""
+        import aiokafka
+
+        texts = {f"{topic} new {wave} {n:02}" for topic in TOPICS for n in range(40)}
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
+            for text in sorted(texts):
+                await producer.send(text.partition(" ")[0], text.encode())
+        return texts
+
+    async def forwarded(self, client: ClusterClient) -> None:
+        """Return when all that was sent is on the new cluster."""
+        log = TargetLog(client)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = (await client.refresh(list(TOPICS))).topics
+                places = [(topic, number) for topic in TOPICS if topic in found for number in found[topic].partitions]
+                if sum([(await log.bounds(*place)).end for place in places]) >= self.sent:
+                    return
+                await asyncio.sleep(0.2)
+
+    # -- the page's commands
+
+    def _command(self, name: str, group: str) -> str:
+        """A block of the page with our addresses and files."""
+        text = blocks("sh")[name].replace("old-zk:2181/kafka", self._zookeeper).replace("new:9092", self.bootstrap)
+        return text.replace("--group events", f"--group {group}").replace("events-before", f"{group}-before")
+
+    def _environment(self) -> dict[str, str]:
+        environment = clean_environment()
+        return {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"}
+
+    def child(self, name: str) -> Child:
+        """A block whose last command goes on until it is stopped, as a process."""
+        head, _, last = self._command(name, "events").rpartition("\nconsumerd ")
+        return Child(
+            ["bash", "-ec", f"{head}\nexec consumerd {last}"],
+            log=self._directory / f"{name}.log",
+            stdout=self._directory / f"{name}.out",
+            cwd=self._directory,
+            env=self._environment(),
+            name=name,
+        )
+
+    async def run(self, name: str, group: str = "events", *, code: ExitCode = ExitCode.OK) -> str:
+        """A block that ends, the first of whose commands to fail does so with `code`; what was printed."""
+        return await self._run(self._command(name, group), code)
+
+    async def _run(self, text: str, code: ExitCode = ExitCode.OK) -> str:
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-ec", text, cwd=self._directory, env=self._environment(),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode == code, f"{text}{output.decode()}{errors.decode()}"
+        return output.decode() + (errors.decode() if code else "")
+
+    async def lag(self, group: str) -> int:
+        """What the group has before it on the new cluster."""
+        text = f"consumerd group lag --bootstrap-server {self.bootstrap} --group {group} --json"
+        lag: int = json.loads(await self._run(text))["total"]
+        return lag
+
+    async def planned(self, group: str) -> dict[str, int]:
+        """Of the block `plan`: partition of the new cluster -> messages that are left there."""
+        rows = [line.split("\t") for line in (await self.run("plan", group)).splitlines()]
+        return {row[1]: int(row[4]) for row in rows}
+
+    # -- consumers
+
+    @contextlib.asynccontextmanager
+    async def old_member(self, group: str, expected: set[str]) -> Any:
+        """A member of the old group, which is handed exactly `expected`, and leaves at the end."""
+        self._members += 1
+        config: dict[str, dict[str, Any]] = {
+            "group": {"id": group, "topics": dict.fromkeys(TOPICS, 1)},
+            "zookeeper": {"connect": self._zookeeper},
+            "handler": {"name": "print"},
+        }
+        async with DaemonProcess(self._directory, config, name=f"old-{self._members}") as member:
+            await until(lambda: len(handed(member.stdout_path)) >= len(expected))
+            yield
+            assert await member.stop() == ExitCode.OK
+        assert Counter(handed(member.stdout_path)) == Counter(expected)
+
+    async def old_member_handles(self, group: str, expected: set[str]) -> None:
+        async with self.old_member(group, expected):
+            pass
+
+    async def foreign_member_handles(self, group: str, expected: set[str]) -> None:
+        """A consumer of another project in the new group, likewise."""
+        import aiokafka
+
+        consumer = aiokafka.AIOKafkaConsumer(
+            *TOPICS, bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )  # fmt: skip
+        found: Counter[str] = Counter()
+        async with consumer, asyncio.timeout(PATIENCE):
+            while found.total() < len(expected):
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    found.update(record.value.decode() for record in records)
+            await consumer.commit()
+        assert found == Counter(expected)
+
+
+async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path, missing: Any) -> None:
+    if importlib.util.find_spec("aiokafka") is None:
+        missing("aiokafka is not installed: see the dependency group `dev`")
+    new = await kafka("3.9.1", config={"auto.create.topics.enable": "false"})
+    settings = {"log.flush.interval": 1, "log.file.size": 20_000}
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(cluster_client(new))
+        old = [
+            BrokerProcess(tmp_path / f"b{n}", zk_root, broker_id=n, partitions=PER_BROKER, settings=settings)
+            for n in range(BROKERS)
+        ]
+        for broker in old:
+            await stack.enter_async_context(broker)
+        move = Move(zk_root, old, new, tmp_path)
+
+        # Two groups in the middle of their work, one further than the other.
+        first = await move.produce_old(1)
+        await move.old_member_handles("billing", first)
+        second = await move.produce_old(2)
+        await move.old_member_handles("events", first | second)
+        await move.run("look")
+        saved = json.loads((tmp_path / "offsets-before.json").read_text("utf-8"))
+        assert set(saved["groups"]) == {"billing", "events"}
+
+        forwarder = stack.enter_context(running(move.child("forward")))
+        third = await move.produce_old(3)
+        await move.forwarded(client)
+        await move.run("verify")
+
+        # One group moves early, goes back, and moves again. It has to be stopped for it.
+        async with move.old_member("billing", second | third):
+            told = await move.run("plan", "billing", code=ExitCode.REFUSED)
+            assert "lives and subscribes" in told
+        fourth = await move.produce_old(4)
+        await move.forwarded(client)
+        # As many places as old partitions, and nothing is left there but what was not handled.
+        assert await move.planned("billing") == {f"{topic}/{n}": 40 for topic in TOPICS for n in range(4)}
+        await move.run("move", "billing")
+        before = json.loads((tmp_path / "billing-before.json").read_text("utf-8"))
+        assert before["groups"] == {"billing": {topic: dict.fromkeys("0123") for topic in TOPICS}}
+        await move.foreign_member_handles("billing", fourth)
+        await move.old_member_handles("billing", fourth)  # the way back: what the new one handled comes again
+
+        # The producers move, and the old log is drained.
+        fifth = await move.produce_old(5)
+        forwarder.terminate()
+        assert await forwarder.wait(PATIENCE) == ExitCode.OK
+        await move.run("drain")
+        latest = await move.produce_new(6)
+        assert sum((await move.planned("billing")).values()) == len(fifth | latest)
+        await move.run("move", "billing")
+        await move.foreign_member_handles("billing", fifth | latest)
+
+        # The other group moves.
+        left = third | fourth | fifth | latest
+        assert sum((await move.planned("events")).values()) == len(left)
+        await move.run("move")
+        config = blocks("toml")["events-new.toml"].replace("new:9092", move.bootstrap)
+        (tmp_path / "events-new.toml").write_text(config, "utf-8")
+        with running(move.child("start")) as member:
+            output = tmp_path / "start.out"
+            await until(lambda: len(handed(output)) >= len(left))
+            await move.run("check")
+            member.terminate()
+            assert await member.wait(PATIENCE) == ExitCode.OK
+        texts = handed(output)
+        assert Counter(texts) == Counter(left)
+        in_order(texts)
+        assert await move.lag("events") == 0
+
+
+def in_order(texts: list[str]) -> None:
+    """Each old partition's messages came in their order."""
+    found = defaultdict(list)
+    for topic, place, wave, number in (text.split(" ") for text in texts):
+        if place != "new":
+            found[topic, place].append((int(wave), int(number)))
+    assert len(found) == len(TOPICS) * BROKERS * PER_BROKER
+    for key, numbers in found.items():
+        assert numbers == sorted(numbers), key
