@@ -36,7 +36,7 @@ _DIALECT = V08Rules()
 RULES: Mapping[str, Callable[..., Assignment]] = {
     "range": range_owners,
     "roundrobin": roundrobin_owners,
-    "roundrobin (1.0 and later)": partial(roundrobin_owners, spelling=Spelling.DASH),
+    "roundrobin of 1.0": partial(roundrobin_owners, spelling=Spelling.DASH),
 }
 
 
@@ -90,18 +90,22 @@ class LogicalSurvey(GroupSurvey):
         members = self.view.members.items()
         return {name: _Wanted(each.subscription) for name, each in members if each.subscription is not None}
 
+    def _agreeing(self) -> list[str]:
+        """The rules by which the owners are what they are."""
+        return [name for name, plan in self.plans().items() if plan == self.view.owners]
+
     @property
     def rule(self) -> str:
-        """The rule that agrees with the owners, else "range"; where a broker coordinates, what its leader uses."""
+        """By which rules the owners may have been dealt, "" for none; where a broker coordinates, its leader's."""
         if self.coordinator is Coordinator.BROKER:
             return self.assignor
-        return next((name for name, plan in self.plans().items() if plan == self.view.owners), "range")
+        return " or ".join(self._agreeing()) if self.view.owners else ""
 
     def plan(self) -> Assignment:
-        """Who should own what, by `rule`; where a broker coordinates, who owns what."""
+        """Who should own what, by the rule that agrees with the owners; where a broker coordinates, who owns what."""
         if self.coordinator is Coordinator.BROKER:
             return dict(self.view.owners)
-        return self.plans()[self.rule]
+        return self.plans()[next(iter(self._agreeing()), "range")]
 
     def exists(self, partition: TopicPartition) -> bool:
         """Whether the cluster has the partition."""

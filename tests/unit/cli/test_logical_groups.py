@@ -63,7 +63,7 @@ async def test_describe(consumerd: Command, memory: MemoryZooKeeper, group: None
     assert partitions[3] == ["t/3", "g_old-0", "", "owner is no member, planned: g_a-0"]
     assert "0.7" in next(row for row in done.rows if row[0] == "problem")[1]
     document = json.loads((await consumerd("group", "describe", "--group", "g", "--json")).out)
-    assert (document["coordinator"], document["rule"], document["state"]) == ("zookeeper", "range", None)
+    assert (document["coordinator"], document["rule"], document["state"]) == ("zookeeper", None, None)
     assert (document["unowned"], document["orphaned"]) == (["t/2"], ["t/3"])
     assert document["members"]["g_c"]["understood"] is False
     assert document["partitions"]["t/10"] == {"owner": "g_b-0", "planned": "g_b-0", "offset": 5}
@@ -71,6 +71,8 @@ async def test_describe(consumerd: Command, memory: MemoryZooKeeper, group: None
 
 async def test_the_rule_is_that_of_the_owners(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     assert await consumerd("group", "verify", "--group", "g") == (0, "", "")
+    document = json.loads((await consumerd("group", "describe", "--group", "g", "--json")).out)
+    assert document["rule"] == "range"
     planned = json.loads((await consumerd("group", "plan", "--group", "g", "--json")).out)
     assert list(planned.values()) == ["g_a-0"] * 6 + ["g_b-0"] * 5
     # As roundrobin deals them: the hashes of "[t,0]" to "[t,10]" decide about the order.
