@@ -32,12 +32,23 @@ ROOMS = {"errors", "partition", "wire", "storage", "spark"}
 
 
 def test_executors_load_wire_and_storage_alone() -> None:
-    found = subprocess.run([sys.executable, "-c", EXECUTORS], capture_output=True, text=True, check=True)
+    assert "consumerd.wire.v08" not in loaded(EXECUTORS)
+
+
+def test_those_that_read_later_dialects_load_no_more_rooms() -> None:
+    more = "import consumerd.spark.source.logical_reading\nprint("
+    assert "consumerd.wire.v08" in loaded(EXECUTORS.replace("print(", more))
+
+
+def loaded(script: str) -> set[str]:
+    """Our modules and those that came with them, none of which is a driver's or a daemon's alone."""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     ours, sparks = map(set, json.loads(found.stdout))
     tops = {name.partition(".")[0] for name in ours}
     assert tops & HEAVY - {name.partition(".")[0] for name in sparks} == set()
     rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
     assert rooms <= ROOMS, sorted(rooms - ROOMS)
-    in_driver = {"planning", "discovery", "following", "commits", "archive_origin", "broker_origin", "session"}
+    origins = {"archive_origin", "broker_origin", "files_origin", "logical_origin"}
+    in_driver = {"planning", "discovery", "following", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
-    assert "consumerd.wire.v08" not in ours
+    return ours

@@ -9,10 +9,12 @@ import pytest
 
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
+from consumerd.spark.source.option_values import Login, Tls
 from consumerd.spark.source.options import (
     DEFAULT_SPLIT_BYTES,
     OPTIONS,
     Assign,
+    BootstrapPlace,
     BrokerPlace,
     FilesPlace,
     OptionError,
@@ -26,6 +28,8 @@ from consumerd.spark.source.options import (
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST
 
 HERE = {"path": "/logs", "subscribe": "t"}
+KAFKA = {"bootstrap": "a:1", "subscribe": "t"}
+SASL = {**KAFKA, "kafka.security.protocol": "SASL_PLAINTEXT"}
 ZOOKEEPER = {"zookeeper": "zk:2181/kafka", "subscribe": "t"}
 
 
@@ -56,6 +60,32 @@ def test_places_and_choices() -> None:
     assert read_options({"brokers": "0=a:1", "subscribe": "t", "partitions": "4"}).place == BrokerPlace(
         {0: ("a", 1)}, 4
     )
+
+
+def test_brokers_of_later_dialects() -> None:
+    found = read_options({"Kafka.Bootstrap.Servers": "a:1, [::1]:2,a:1", "subscribePattern": "e.*"})
+    assert found.place == BootstrapPlace((("a", 1), ("::1", 2)))
+    assert (found.max_split, found.max_per_trigger, found.counts_messages) == (0, None, True)
+    secure = read_options(
+        {
+            **KAFKA,
+            "maxRecordsPerPartition": "100",
+            "maxOffsetsPerTrigger": "1000",
+            "kafka.isolation.level": "read_committed",
+            "kafka.security.protocol": "sasl_ssl",
+            "kafka.ssl.ca.location": "/ca.pem",
+            "kafka.ssl.endpoint.identification.algorithm": "none",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "u",
+            "kafka.sasl.password": "secret",
+        }
+    )
+    tls, login = Tls("/ca.pem", check_hostname=False), Login("u", "secret")
+    assert secure.place == BootstrapPlace((("a", 1),), True, tls, login)
+    assert (secure.max_split, secure.max_per_trigger) == (100, 1000)
+    assert pickle.loads(pickle.dumps(secure)) == secure
+    assert "secret" not in repr(secure)
+    assert not read_options(HERE).counts_messages
 
 
 def test_numbers_words_and_positions() -> None:
@@ -160,6 +190,20 @@ def test_numbers_words_and_positions() -> None:
         ({"brokers": "0=a:1,0=b:1", "subscribe": "t"}, "the option brokers names the broker 0 twice; "),
         ({"brokers": "0=a:1", "subscribe": "t"}, "the option subscribe needs the option partitions with brokers, "),
         ({"brokers": "0=a:1", "subscribePattern": "t"}, "the option subscribePattern needs zookeeper or path: "),
+        ({**KAFKA, "bootstrap": "a"}, "the option bootstrap has 'a'; name brokers as in kafka1:9092,kafka2:9092"),
+        ({**KAFKA, "bootstrap": "a:65536"}, "the option bootstrap has 'a:65536'; name brokers as in "),
+        ({**KAFKA, "kafka.bootstrap.servers": "a:1"}, "the option bootstrap is there twice, once as kafka.bootstrap."),
+        ({**KAFKA, "zookeeper": "z"}, "the options zookeeper and bootstrap both say where the messages are; "),
+        ({**KAFKA, "maxSplitBytes": "1"}, "the option maxSplitBytes counts bytes, and offsets of brokers of 0.8 and "),
+        ({**KAFKA, "maxBytesPerTrigger": "1"}, "the option maxBytesPerTrigger counts bytes, and offsets of brokers "),
+        ({**HERE, "maxOffsetsPerTrigger": "1"}, "the option maxOffsetsPerTrigger means something together with boot"),
+        ({**HERE, "kafka.sasl.username": "u"}, "the option kafka.sasl.username means something together with boot"),
+        ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "the option kafka.sasl.jaas.config is none that is supported in "),
+        ({**KAFKA, "kafka.isolation.level": "all"}, "the option kafka.isolation.level is 'all'; it is one of read_un"),
+        ({**KAFKA, "kafka.sasl.username": "u"}, "the option kafka.sasl.username means nothing with kafka.security.p"),
+        ({**SASL, "kafka.ssl.ca.location": "c"}, "the option kafka.ssl.ca.location means nothing with kafka.securit"),
+        ({**SASL, "kafka.sasl.mechanism": "GSSAPI"}, "the option kafka.sasl.mechanism is 'GSSAPI'; it is one of PLA"),
+        ({**SASL, "kafka.sasl.username": "u"}, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, "),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(options: dict[str, str], sentence: str) -> None:
