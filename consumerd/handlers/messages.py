@@ -13,12 +13,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.partition import TopicPartition
+
+
+_Made = TypeVar("_Made")
 
 
 class Identity(NamedTuple):
@@ -127,8 +130,10 @@ class Content(Protocol):
     @property
     def next_offset(self) -> int: ...
 
-    def messages(self) -> Iterator[tuple[Any, ...]]:
-        """The fields of `Message` after its partition for every leaf, in order; of `KeyedMessage`, if it has `keys`."""
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
+        """What `make` makes of `before` and the fields of `Message` (of `KeyedMessage`, if it has `keys`) after its
+        partition, for every leaf in order.
+        """
         ...
 
     def prefix(self, count: int, /) -> int:
@@ -216,7 +221,7 @@ class Batch(Sequence[bytes]):
         which have all that a `Message` has.
         """
         make = _message if self.keys is None else cast("Callable[[tuple[Any, ...]], Message]", _keyed_message)
-        return map(make, map((self.partition,).__add__, islice(self._content.messages(), self._first, None)))
+        return islice(self._content.messages_as(make, self.partition), self._first, None)
 
     def __len__(self) -> int:
         return self._length

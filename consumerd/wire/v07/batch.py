@@ -13,11 +13,12 @@ from enum import Enum
 from functools import partial
 from itertools import accumulate, chain, count, islice, pairwise, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+_Made = TypeVar("_Made")
 #: What a payload costs beside its bytes: the object's header, rounding, and its place in the list.
 OVERHEAD_PER_MESSAGE = 48
 
@@ -126,10 +127,16 @@ class MessageBatch:
 
     def messages(self) -> Iterator[Message]:
         """The leaves with their identities, made as they are asked for."""
-        return chain.from_iterable(self._pieces())
+        return self.messages_as(_message)
 
-    def _pieces(self) -> Iterator[Iterator[Message]]:
-        """`messages`, in pieces whose identities are made without a line of Python for each."""
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
+        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
+        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
+
+    def _pieces(
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+    ) -> Iterator[Iterator[_Made]]:
+        """`messages_as`, in pieces whose identities are made without a line of Python for each."""
         payloads = self.payloads
         last = Run(len(payloads), self.next_offset, 0)
         for run, following in pairwise((*self._runs, last)):
@@ -140,14 +147,14 @@ class MessageBatch:
                     sizes = map(run.overhead.__add__, map(len, inside))
                     bounds = list(accumulate(sizes, initial=start))
                     start = bounds[-1]
-                    fields = zip(bounds, repeat(0), islice(bounds, 1, None), inside, strict=False)
+                    fields = zip(*before, bounds, repeat(0), islice(bounds, 1, None), inside, strict=False)
                 else:
                     # Of a wrapper's leaves only the last moves the position.
                     after = [start] * len(inside)
                     if first + len(inside) == following.first:
                         after[-1] = following.offset
-                    fields = zip(repeat(start), count(first - run.first), after, inside, strict=False)
-                yield map(_message, fields)
+                    fields = zip(*before, repeat(start), count(first - run.first), after, inside, strict=False)
+                yield map(make, fields)
 
     def prefix(self, count: int) -> int:
         """The position to commit when the first `count` leaves are handled: a boundary of the outer set.

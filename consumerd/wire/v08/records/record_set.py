@@ -14,13 +14,14 @@ from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from consumerd.wire.v07.batch import PIECE, BatchEnd, memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+_Made = TypeVar("_Made")
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
@@ -171,10 +172,16 @@ class RecordSet:
 
     def messages(self) -> Iterator[Record]:
         """The records, made as they are asked for."""
-        return chain.from_iterable(self._pieces())
+        return self.messages_as(_record)
 
-    def _pieces(self) -> Iterator[Iterator[Record]]:
-        """`messages`, in pieces that are made without a line of Python for each record."""
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
+        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
+        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
+
+    def _pieces(
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+    ) -> Iterator[Iterator[_Made]]:
+        """`messages_as`, in pieces that are made without a line of Python for each record."""
         last = len(self.payloads) - 1
         for run in self._runs:
             timestamps = iter(run.timestamps)
@@ -187,8 +194,9 @@ class RecordSet:
                     after = chain(islice(after, len(offsets) - 1), (self.next_offset,))
                 headers = map(self.headers.get, range(first, stop), repeat(())) if self.headers else repeat(())
                 yield map(
-                    _record,
+                    make,
                     zip(
+                        *before,
                         offsets,
                         repeat(0),
                         after,
