@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,6 @@ from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
 from consumerd.zk import Session
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(180)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
@@ -66,6 +65,18 @@ async def test_offsets_go_to_kafka_and_back(
         held = {group: KafkaOffsetStore(client, group) for group in ("old", "new")}
         await client.retrying("load", lambda: held["new"].load(PLACES))
 
+        # As docs/leaving.md has it for clusters that are upgraded in place.
+        page = Path(__file__).resolve().parents[2] / "docs" / "leaving.md"
+        (block,) = re.findall(r"```sh\n# upgrade\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        text = block.replace("zk:2181/kafka", zk_root).replace("kafka:9092", broker.address).replace("events", "old")
+        for line in text.splitlines():
+            program, *arguments = line.split()
+            assert program == "consumerd"
+            command = consumerd_command(*arguments)
+            ended = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, check=False)
+            assert ended.returncode == ExitCode.OK, ended.stderr
+        assert await held["old"].load(PLACES) == {PLACES[0]: 4, PLACES[1]: 10}
+
         # Shown first, then done, under another name.
         shown, told = await migrate(*to_kafka, "--to-group", "new")
         assert (shown["executed"], [move["after"] for move in shown["moves"]]) == (False, [4, 10])
@@ -75,7 +86,6 @@ async def test_offsets_go_to_kafka_and_back(
         done, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
         assert done["executed"]
         assert await held["new"].load(PLACES) == {PLACES[0]: 4, PLACES[1]: 10}
-        assert await held["old"].load(PLACES) == {}
         again, _ = await migrate(*to_kafka, "--to-group", "new", "--execute")
         assert not any(move["moves"] for move in again["moves"])
 
@@ -100,10 +110,11 @@ async def test_offsets_go_to_kafka_and_back(
         await session.delete(node)
         await migrate(*to_zookeeper, "--to-group", "old", "--execute", group="new")
         assert await stored.load(PLACES) == {PLACES[0]: 7, PLACES[1]: 10, PLACES[2]: 99}
-        backups = [json.loads(path.read_text("utf-8")) for path in sorted(tmp_path.glob("offsets-*.json"))]
-        assert [each["groups"] for each in backups] == [
+        backups = [json.loads(path.read_text("utf-8")) for path in tmp_path.glob("offsets-*.json")]
+        assert sorted((each["groups"] for each in backups), key=str) == [
             {"new": {"events": {"0": None, "1": None}}},
             {"old": {"events": {"0": 4}}},
+            {"old": {"events": {"0": None, "1": None}}},
         ]
 
         _, told = await migrate(*to_kafka, "--topic", "nothing", code=ExitCode.NOT_FOUND)

@@ -1,0 +1,140 @@
+"""What a group gets where it goes, and what speaks against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.admin import Coordinator, LogicalSurvey, LogRange, NoAnswer, Survey
+from consumerd.cli.main import run
+from consumerd.cluster import GroupView, Member, PartitionView
+from consumerd.errors import ExitCode, NotFoundError
+from consumerd.migrate.offsets_plan import MovePlanner
+from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
+from tests.unit.migrate.test_offsets_translation import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.admin import Change, GroupSurvey
+
+OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
+NEW = TopicPartition.numbered("new", 0)
+
+
+class Target:
+    """A cluster of 0.8 or later with the topic `new` of one partition, offsets 10 to 100."""
+
+    coordinator = Coordinator.BROKER
+
+    def __init__(self, view: GroupView | None = None) -> None:
+        self._view = view
+        self.logs = self
+
+    async def survey(self, group: str) -> LogicalSurvey:
+        if self._view is None:
+            raise NotFoundError(group)
+        return LogicalSurvey(self._view, {"new": (0,)}, self.coordinator)
+
+    async def topics(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        return {"new": {0: PartitionView((1,), 1, (1,))}}
+
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
+        return {each: LogRange(10, 100) if each == NEW else NoAnswer("no such partition") for each in partitions}
+
+
+def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSurvey:
+    return Survey(GroupView("g", offsets=offsets, **view), {})
+
+
+def planner(source: GroupSurvey, target: Target, **more: Any) -> MovePlanner:
+    return MovePlanner(source, target, "h", rename=lambda _: "new", **more)  # type: ignore[arg-type]
+
+
+def the_change(changes: list[Change]) -> Change:
+    (change,) = changes
+    assert (change.group, change.partition) == ("h", NEW)
+    return change
+
+
+@pytest.mark.asyncio
+async def test_two_old_partitions_become_one() -> None:
+    log = Log(start=10)
+    for offset in range(5):
+        for each in OLD:
+            log.add(0, each, offset)
+    source = committed(dict(zip(OLD, (4, 2), strict=True)))
+    plan = await planner(source, Target()).translate(log)  # type: ignore[arg-type]
+    change = the_change(plan.changes)
+    assert (change.before, change.after) == (None, log.records[0][5].offset)
+    assert plan.moves[0].sources == ((OLD[0], 4), (OLD[1], 2))
+    assert (plan.moves[0].lag, plan.refusals) == (100 - log.records[0][5].offset, [])
+
+
+@pytest.mark.asyncio
+async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
+    places = [TopicPartition.numbered(topic, 0) for topic in ("a", "b", "c")]
+    source = committed(dict(zip(places, (50, 40, 0), strict=True)))
+    plan = await planner(source, Target(), topics=["a", "b"]).keep_numbers()
+    assert the_change(plan.changes).after == 40
+    assert plan.refusals == []
+    with pytest.raises(NotFoundError, match="committed no such offsets"):
+        await planner(source, Target(), topics=["d"]).keep_numbers()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (30, 40, None),
+        (40, 40, None),
+        (41, 40, "new/0: it would go back by 1"),
+        (None, 9, "new/0: the broker has 10 to 100"),
+        (None, 101, "new/0: the broker has 10 to 100"),
+    ],
+)
+async def test_nothing_goes_back_or_beyond_the_log(before: int | None, after: int, says: str | None) -> None:
+    view = GroupView("h", offsets={} if before is None else {NEW: before})
+    plan = await planner(committed({TopicPartition.numbered("t", 0): after}), Target(view)).keep_numbers()
+    assert plan.refusals == ([] if says is None else [says])
+    assert the_change(plan.changes).moves == (before != after)
+
+
+@pytest.mark.asyncio
+async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
+    member = {"x": Member("", StaticSubscription({"t": 1, "new": 1}))}
+    source = committed({OLD[0]: 5}, members=member, problems=["a node is damaged"])
+    log = Log(start=10)
+    log.add(0, OLD[0], 0)
+    plan = await planner(source, Target(GroupView("h", members=member))).translate(log)  # type: ignore[arg-type]
+    assert plan.refusals == [
+        "group 'g': member x lives and subscribes",
+        "group 'g': a node is damaged",
+        "group 'h' on the target: member x lives and subscribes",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_the_target_lacks_is_named() -> None:
+    with pytest.raises(NotFoundError, match="no topic 't': forward to it first, or name it by --rename"):
+        await MovePlanner(committed({OLD[0]: 5}), Target(), "h").translate(Log())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to-zookeeper", "z:1"], "give --from-zookeeper, --from-bootstrap-server, or --from-config"),
+        (["--from-zookeeper", "z:1"], "give --to-zookeeper, --to-bootstrap-server, or --to-config"),
+        (
+            ["--from-zookeeper", "z:1", "--from-bootstrap-server", "k:1", "--to-zookeeper", "z:1"],
+            "either --from-zookeeper or --from-bootstrap-server",
+        ),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1"], "give --group"),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--rename", "a"], "OLD=NEW"),
+    ],
+)
+def test_wrong_command_lines_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "offsets", *arguments]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
