@@ -99,7 +99,7 @@ class How:
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:
             more = f" ({len(plan.refusals) - 1} more reasons)" if len(plan.refusals) > 1 else ""
-            remedy = "stop them first" if plan.final else "--force overrides this"
+            remedy = "stop the members first" if plan.final else "--force overrides this"
             raise RefusedError(f"refused: {plan.refusals[0]}{more}; nothing was changed, {remedy}")
         if not self.execute and any(change.moves for change in plan.changes):
             click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
