@@ -15,6 +15,10 @@ class NoHeadersError(HandlerFailedError):
     """The target cannot hold headers, and they were asked for."""
 
 
+class NoTopicError(HandlerFailedError):
+    """The target has no such topic, and it is not to be created."""
+
+
 class OtherLogError(HandlerFailedError):
     """The source's log is not the one that the target's messages came from."""
 

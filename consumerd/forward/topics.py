@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from consumerd.client import error_of
-from consumerd.errors import NotFoundError
-from consumerd.forward.errors import NoHeadersError
+from consumerd.forward.errors import NoHeadersError, NoTopicError
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -53,15 +52,15 @@ class TargetTopics:
     async def count(self, topic: str) -> int:
         """The number of partitions; the topic is created if need be and asked for.
 
-        Raises NotFoundError where it is neither there nor to be created, BrokerRefusedError, BrokerError.
+        Raises NoTopicError where it is neither there nor to be created, BrokerRefusedError, BrokerError.
         """
         found = await self._look(topic)
         if found:
             return found
         if self._partitions is None:
-            raise NotFoundError(
+            raise NoTopicError(
                 f"the target has no topic {topic!r}: create it, or say how many partitions it shall have "
-                "(option partitions)."
+                "(partitions = ..., --partitions)."
             )
         async with self._making:
             return await self._look(topic) or await self._create(topic, self._partitions)
@@ -101,9 +100,9 @@ class TargetTopics:
         version = channel.versions.pick(CREATE_TOPICS)
         replicas = self._replication_factor
         if replicas is None and version < _DEFAULTS_SINCE:
-            raise NotFoundError(
+            raise NoTopicError(
                 f"the target has no topic {topic!r}, and its brokers know no default for the replicas of a new one: "
-                "give replication_factor, too."
+                "give replication_factor (--replication-factor), too."
             )
         entry: dict[str, Any] = {
             "topic": topic,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.admin import BrokerLogs, LogRange
 from consumerd.cluster import ClusterView
-from consumerd.cluster.reading import data
+from consumerd.cluster.reading import data, read_all
 from consumerd.consumer.simple import SimpleConsumer
 from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.group import partitions_of
@@ -43,7 +43,7 @@ class ClusterSource:
         self._brokers: dict[int, Broker] = {}
 
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Raises NotFoundError for a topic that nobody has, BrokerError for a partition whose broker does not tell."""
+        """Raises NotFoundError for a topic or group that nobody has, BrokerError where a broker does not tell."""
         view = ClusterView(self._zk)
         self._brokers = await view.read_brokers()
         found = await view.read_topics(self._topics or None)
@@ -51,18 +51,24 @@ class ClusterSource:
             if not found.get(topic):
                 raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
         wanted = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
+        committed = None if self._group is None else await self._committed(self._group, wanted)
         bounds = {}
         for partition, told in (await BrokerLogs(self._brokers, self._connect).ranges(wanted)).items():
             if not isinstance(told, LogRange):
                 raise BrokerError(f"{partition} cannot be compared: {told.reason}")
-            end = told.end if self._group is None else min(told.end, await self._committed(partition))
+            end = told.end if committed is None else min(told.end, committed.get(partition, 0))
             bounds[partition] = told.earliest, max(end, told.earliest)
         return bounds
 
-    async def _committed(self, partition: TopicPartition) -> int:
-        assert self._group is not None
-        text = await data(self._zk, offset_path(self._group, partition))
-        return 0 if text is None else parse_offset(text)
+    async def _committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """What the group has committed of these. Raises NotFoundError if that is nothing at all."""
+        texts = await read_all(partitions, lambda partition: data(self._zk, offset_path(group, partition)))
+        found = {partition: parse_offset(text) for partition, text in texts.items() if text is not None}
+        if not found:
+            raise NotFoundError(
+                f"group {group!r} has committed no offset of what is to be compared; see `consumerd group list`."
+            )
+        return found
 
     async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
         """Raises BrokerError, CorruptDataError."""

@@ -11,13 +11,15 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.processes import consumerd_command
-from consumerd.errors import ExitCode, HandlerFailedError
+from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.murmur2 import key_partition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v08.records import Codec as NewCodec
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
 if TYPE_CHECKING:
@@ -137,6 +139,8 @@ async def test_what_cannot_be_mended_is_the_last_word(kafka: Any, cluster_client
     await small.start(CONTEXT)
     with pytest.raises(HandlerFailedError, match=r"offset 0 \(index 0\) of events/0-0 takes .* max_message_bytes"):
         await small.handle(old(source, [b"w" * 600]))
+    with pytest.raises(HandlerFailedError, match=r"the target has no topic 'other': create it, or say how many"):
+        await small.handle(old(TopicPartition("other", 0, 0), [b"x"]))
     await small.stop()
     async with cluster_client(broker) as client:
         (found,) = await held(client, "events")
@@ -187,27 +191,36 @@ def wire(payloads: list[bytes]) -> bytes:
 
 
 async def test_nothing_is_lost_or_swapped_while_the_target_is_away(kafka: Any, cluster_client: Any) -> None:
-    broker = await kafka("3.9.1", partitions=1)
-    handler = handler_to(broker, partitions=1, chunk_bytes=1000)
-    await handler.start(CONTEXT)
-    source = TopicPartition("events", 0, 0)
+    broker = await kafka("3.9.1", partitions=2)
+    handler = handler_to(broker, partitions=2, chunk_bytes=1000)
+    impatient = handler_to(broker, chunk_bytes=1000, resume="target", delivery_timeout=0.5)
+    source, other = TopicPartition("events", 0, 0), TopicPartition("events", 0, 1)
     payloads = [b"%d" % n for n in range(300)]
+    await handler.start(CONTEXT)
     await handler.handle(old(source, payloads[:10]))
+    await impatient.start(CONTEXT)
+    first = old(other, payloads)
+    await impatient.handle(Batch(other, decode_batch(encode_message_set(payloads[:7], magic=1), 0)))
     broker.kill()
     task = asyncio.create_task(handler.handle(old(source, payloads[10:], start=1000)))
     # One whose work is cancelled sends nothing behind anybody's back.
-    cancelled = asyncio.create_task(handler.handle(old(TopicPartition("events", 0, 1), [b"cancelled"])))
-    await asyncio.sleep(0.2)
+    cancelled = asyncio.create_task(handler.handle(old(TopicPartition("events", 0, 2), [b"cancelled"])))
+    with pytest.raises(BrokerError):
+        await impatient.handle(first.rest(7))
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     await broker.start()
     await task
+    # One that failed looks what arrived after all, and leaves that out, even if it is handed over again.
+    await impatient.handle(first)
     await handler.handle(old(source, [b"after"], start=200_000))
     await handler.stop()
+    await impatient.stop()
     async with cluster_client(broker) as client:
-        (found,) = await held(client, "events")
+        found, others = await held(client, "events")
     assert [record.payload for record in found] == [*payloads, b"after"]
+    assert [record.payload for record in others] == payloads
 
 
 async def test_a_target_without_headers_is_refused_or_goes_without(kafka: Any, cluster_client: Any) -> None:
@@ -261,3 +274,25 @@ async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kaf
             assert [i and (i.partition, i.offset) for i in identities] == [
                 (TopicPartition.numbered("events", number), n) for n in range(50)
             ]
+
+
+async def test_the_mirror_reads_groups_of_0_8_in_zookeeper(kafka: Any, cluster_client: Any, zk_root: str) -> None:
+    source, target = await kafka("0.8.2.2", partitions=2), await kafka("3.9.1")
+    async with (
+        cluster_client(source) as client,
+        LogicalProducer(client, LogicalProducerSettings(codec=NewCodec.SNAPPY), clock=CLOCK, rng=random.Random(1)) as p,
+    ):
+        for n in range(60):
+            await p.send("events", b"%d" % n, key=b"key" if n % 3 else None, partition=n % 2)
+    code, errors = await mirror(
+        "--from-zookeeper", zk_root, "--group", "copy", "--topic", "events", "--exit-at-end",
+        "--to-bootstrap-server", target.address, "--partitions", "2",
+    )  # fmt: skip
+    assert code == 0, errors
+    async with cluster_client(target) as client:
+        for number, found in enumerate(await held(client, "events")):
+            assert [(r.payload, r.key) for r in found] == [
+                (b"%d" % n, b"key" if n % 3 else None) for n in range(number, 60, 2)
+            ]
+            identities = [read_identity(record.headers) for record in found]
+            assert [i and i.offset for i in identities] == list(range(30))

@@ -10,11 +10,12 @@ import asyncio
 import json
 import random
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from consumerd.clock import SystemClock
+from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
 from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command, format_toml
 from consumerd.net import connect
@@ -23,6 +24,7 @@ from consumerd.wire.compression import Codec
 from consumerd.zk import NoNode, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop, pytest.mark.asyncio]
@@ -98,12 +100,16 @@ async def verify(*arguments: str) -> tuple[int | None, dict[str, Any]]:
 
 @pytest.mark.parametrize("resume", ["target", pytest.param("committed", marks=pytest.mark.long)])
 async def test_sigkill_of_the_mirror_and_of_the_target(
-    tmp_path: Path, zookeeper_factory: Any, java: Any, resume: str
+    tmp_path: Path, zookeeper_factory: Any, java: Any, missing: Callable[[str], NoReturn], resume: str
 ) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)
     place = f"{zookeeper.connect}/old"
     release = RELEASES["3.9.1"]
-    target = KafkaBroker(tmp_path / "new", release, None, java=java, jars=kafka_jars(release))
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    target = KafkaBroker(tmp_path / "new", release, None, java=java, jars=jars)
     settings: dict[str, str | int] = {
         "log.flush.interval": 1, "log.file.size": 100_000, "zk.sessiontimeout.ms": 2000,
     }  # fmt: skip
