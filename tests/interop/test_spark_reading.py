@@ -11,8 +11,10 @@ import pytest
 
 from consumerd.client import error_of
 from consumerd.embedded.kafka import RELEASES
+from consumerd.embedded.ports import free_port
 from consumerd.spark.source import logical_connection
 from consumerd.spark.source.columns import COLUMNS
+from consumerd.spark.source.errors import BrokerReadError, BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.logical_reading import read_logical_split
 from consumerd.spark.source.logical_split import LogicalSplit
@@ -23,10 +25,13 @@ from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from consumerd.client import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 STAMP = 1_700_000_000_123
 REQUEST = ReadRequest(tuple(column.name for column in COLUMNS), fetch_size=2000, timeout=20)
 
@@ -132,3 +137,60 @@ async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kaf
     middle = await asyncio.to_thread(planned, broker.port, startingOffsets=from_there, endingOffsets=to_there)
     assert await asyncio.to_thread(read, middle, some) == wanted[33:61]
     assert (("127.0.0.1", broker.port) in logical_connection._old) == old
+
+
+async def test_a_login_in_its_bare_form(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
+    login = tmp_path / "jaas.conf"
+    users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
+    login.write_text(f"KafkaServer {{\n{PLAIN} {users};\n}};\n")
+    plain, secure = free_port(), free_port()
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{secure}",
+        "sasl.enabled.mechanisms": "PLAIN",
+    }
+    broker = await kafka(
+        "0.10.1.1", jvm=[f"-Djava.security.auth.login.config={login}"], port=plain, config=config
+    )  # fmt: skip
+    async with cluster_client(broker) as client:
+        await create(client)
+        await produce(client, 1, Codec.GZIP, [b"a", b"b"])
+    await check_login(secure, plain, "SASL_PLAINTEXT", tmp_path, "hung up on the login of alice")
+
+
+async def test_a_login_over_tls(kafka: Any, cluster_client: Any, tls_files: Any, tmp_path: Path) -> None:
+    plain, secure, controller = free_port(), free_port(), free_port()
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{PLAIN} user_alice="wonder land";',
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tls_files.zookeeper.key_store),
+    }
+    broker = await kafka("3.9.1", port=plain, config=config)
+    async with cluster_client(broker) as client:
+        await create(client)
+        await produce(client, 2, Codec.ZSTD, [b"a", b"b"])
+    trusting = {"kafka.ssl.ca.location": tls_files.authority}
+    await check_login(secure, plain, "SASL_SSL", tmp_path, "refuses the user alice", **trusting)
+    options = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.username": "alice", "kafka.sasl.password": "x"}
+    with pytest.raises(BrokerReadError, match=r"does not speak TLS as it should: .*certificate"):
+        await asyncio.to_thread(planned, secure, **options, timeoutMs=300)
+
+
+async def check_login(secure: int, plain: int, protocol: str, folder: Path, refusal: str, **options: Any) -> None:
+    """Alice reads with her password from a file, and not with another one; other listeners say what they are not."""
+    (folder / "password").write_text("wonder land\n")
+    options |= {"kafka.security.protocol": protocol, "kafka.sasl.username": "alice"}
+    wanted = ReadRequest(("value",), timeout=20)
+    file = {"kafka.sasl.password.file": folder / "password"}
+    splits = await asyncio.to_thread(planned, secure, **options, **file)
+    assert await asyncio.to_thread(read, splits, wanted) == [{"value": b"a"}, {"value": b"b"}]
+    with pytest.raises(BrokerRefusesError, match=refusal):
+        await asyncio.to_thread(planned, secure, **options, **{"kafka.sasl.password": "wrong"})
+    bare = {name: value for name, value in options.items() if "ssl" not in name}
+    bare |= {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.password": "wonder land"}
+    with pytest.raises(BrokerRefusesError, match=r"does not take SASL/PLAIN \(ILLEGAL_SASL_STATE\)"):
+        await asyncio.to_thread(planned, plain, **bare)
