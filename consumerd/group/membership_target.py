@@ -11,15 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.registry import DialectError, RegistryError
+from consumerd.registry import DialectError, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from consumerd.group.assignors import Wanted
     from consumerd.group.events import GroupSnapshot
     from consumerd.group.rules import GroupRules, Topics
     from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.registry import FilterSubscription, Subscription
 
 #: Warnings that are not repeated; the number only bounds memory.
 _REMEMBERED = 1000
@@ -83,7 +84,10 @@ class Formula:
             return None
 
     def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> Target:
-        wanted = {name: _Wanted(self, name, subscription) for name, subscription in members.items()}
+        wanted: dict[str, Wanted] = {
+            name: subscription if isinstance(subscription, StaticSubscription) else _Filtered(self, name, subscription)
+            for name, subscription in members.items()
+        }
         mine = {topic for topic in topics if wanted[self._consumer_id].streams_for(topic)}
         dealt = topics if self._rules.deals_together else {topic: topics[topic] for topic in topics if topic in mine}
         if complaint := self._rules.complaint(dealt, wanted):
@@ -97,7 +101,7 @@ class Formula:
                 others.add(partition)
         return Target(own, frozenset(others))
 
-    def streams(self, consumer_id: str, subscription: Subscription, topic: str) -> int:
+    def streams(self, consumer_id: str, subscription: FilterSubscription, topic: str) -> int:
         """Streams of a member for a topic; 0, with a warning, when its filter cannot be applied to that name."""
         try:
             return self._rules.streams_for(subscription, topic)
@@ -113,10 +117,10 @@ class Formula:
             self._warnings.append(sentence)
 
 
-class _Wanted:
-    """What one member wants, as far as it can be known."""
+class _Filtered:
+    """What a member with a filter wants, as far as it can be known."""
 
-    def __init__(self, formula: Formula, consumer_id: str, subscription: Subscription) -> None:
+    def __init__(self, formula: Formula, consumer_id: str, subscription: FilterSubscription) -> None:
         self._formula = formula
         self._consumer_id = consumer_id
         self._subscription = subscription

@@ -58,8 +58,8 @@ class GroupRules(Protocol):
         """Read a member's node. Raises DialectError for the other dialect's, else RegistryError."""
         ...
 
-    def streams_for(self, subscription: Subscription, topic: str) -> int:
-        """How many streams of a member take part in `topic`. Raises RegistryError where a filter does."""
+    def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
+        """How many streams of a member with a filter take part in `topic`. Raises RegistryError as the filter does."""
         ...
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
@@ -85,8 +85,8 @@ class V07Rules:
         """Read a member's node."""
         return parse_subscription(data)
 
-    def streams_for(self, subscription: Subscription, topic: str) -> int:
-        """As the subscription says."""
+    def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
+        """As the filter says."""
         return subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
@@ -131,11 +131,9 @@ class V08Rules:
         """Read a member's node."""
         return parse_subscription_v08(data)
 
-    def streams_for(self, subscription: Subscription, topic: str) -> int:
-        """As the subscription says; filters let no internal topic through (`exclude.internal.topics`)."""
-        if isinstance(subscription, FilterSubscription) and topic in INTERNAL_TOPICS:
-            return 0
-        return subscription.streams_for(topic)
+    def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
+        """As the filter says, but no internal topic (`exclude.internal.topics`)."""
+        return 0 if topic in INTERNAL_TOPICS else subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
         """By the assignor."""
