@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.archive import Finding, find_sources
@@ -68,7 +69,9 @@ class ArchiveSource:
         for topic in self._topics:
             if not any(partition.topic == topic for partition in segments):
                 raise NotFoundError(f"the archive has no segments of the topic {topic!r}.")
-        self._segments = {partition: sorted(found) for partition, found in sorted(segments.items())}
+        self._segments = {
+            partition: sorted(found, key=_by_start) for partition, found in sorted(segments.items(), key=_by_partition)
+        }
         bounds = {}
         for partition, found in self._segments.items():
             for one, other in pairwise(found):
@@ -105,6 +108,10 @@ class ArchiveSource:
                         yield found
                 elif start <= item.offset < end:
                     yield Unreadable(item.offset, item.problem)
+
+
+_by_start = attrgetter("start")
+_by_partition = itemgetter(0)
 
 
 def _places(run: Run) -> Iterator[tuple[int, int, bytes]]:

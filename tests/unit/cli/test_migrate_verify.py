@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from consumerd.cli.main import run
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TARGET = ["--to-bootstrap-server", "127.0.0.1:1"]
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command sends the log to the standard error of its time, which here ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (TARGET, ExitCode.USAGE, "one of --from-zookeeper and --from-directory"),
+        ([*TARGET, "--from-zookeeper", "a:1", "--from-directory", "/x"], ExitCode.USAGE, "one of --from-zookeeper"),
+        (["--from-zookeeper", "a:1"], ExitCode.USAGE, "--to-bootstrap-server"),
+        ([*TARGET, "--from-directory", "/x", "--group", "g"], ExitCode.USAGE, "archives know no groups"),
+        ([*TARGET, "--from-directory", "/x", "--rename", "a=b c"], ExitCode.USAGE, "no name of a topic"),
+        ([*TARGET, "--from-directory", "/x", "--topic-template", "a/b"], ExitCode.USAGE, "makes no names of topics"),
+        ([*TARGET, "--from-directory", "/x", "--layout", "{a}"], ExitCode.CONFIG, "the layout '{a}'"),
+        ([*TARGET, "--from-directory", "/does/not/exist"], ExitCode.NOT_FOUND, "/does/not/exist does not exist"),
+        (["--to-bootstrap-server", "x", "--from-directory", "/x"], ExitCode.CONFIG, "'x' is not of the form host:port"),
+    ],
+)
+def test_wrong_command_lines(
+    arguments: list[str], code: ExitCode, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["migrate", "verify", *arguments]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_the_group_of_commands_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "--help"]) == 0
+    assert "verify" in capsys.readouterr().out
+    assert run(["migrate", "verify", "--help"]) == 0
+    assert "consumerd migrate verify --from-zookeeper old:2181/kafka" in capsys.readouterr().out
