@@ -1,6 +1,7 @@
 """Which offsets were handled, and where they are stored (ring 1)."""
 
 from consumerd.offsets.choice import OffsetSettings, Storage, make_store
+from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
 from consumerd.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.offsets.kafka_store import CommittedOffset, KafkaOffsetStore, Membership
@@ -9,6 +10,7 @@ from consumerd.offsets.store import CommitResult, UnclaimedZooKeeperOffsetStore,
 from consumerd.offsets.tracker import HandledPrefix, Range
 
 __all__ = [
+    "ClaimedStore",
     "CommitResult",
     "CommittedOffset",
     "DualOffsetStore",

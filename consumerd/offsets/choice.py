@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.offsets.no_store import NoOffsets
@@ -80,6 +81,10 @@ def make_store(
         if claimed:
             return DualOffsetStore(group, in_zookeeper, in_kafka, "Kafka")
         return DualOffsetStore(group, in_kafka, in_zookeeper, "ZooKeeper")
+    if in_kafka is not None and claimed:
+        if zk is None:
+            raise ValueError("partitions that are claimed in ZooKeeper need a session")
+        return ClaimedStore(zk, group, in_kafka)
     store = in_zookeeper or in_kafka
     assert store is not None  # one of the two, by the names that there are
     return store

@@ -17,12 +17,11 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.offsets.guards import Owned, Vacant, Verdict
+from consumerd.offsets.together import all_of, each_of
 from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path
@@ -30,20 +29,15 @@ from consumerd.registry.values import format_offset, parse_offset
 from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from consumerd.errors import ZooKeeperError
     from consumerd.offsets.guards import Bracket, Guard
     from consumerd.partition import TopicPartition
     from consumerd.ports import NodeStat, Operation, ZooKeeper
 
-_A = TypeVar("_A")
-_T = TypeVar("_T")
-
 #: Two operations each: a hundred per request took 12 ms where single writes took 30.
 PARTITIONS_PER_MULTI = 50
-#: Reads in flight at once.
-READS_AT_ONCE = 200
 #: How often one partition may change between set and create before its error is believed.
 PATIENCE = 4
 
@@ -79,7 +73,7 @@ class ZooKeeperOffsetStore:
         Raises RegistryError for a node that holds no number, and the errors of the session.
         """
         wanted = list(partitions)
-        nodes = await _each_of(wanted, self._read_offset)
+        nodes = await each_of(wanted, self._read_offset)
         return {partition: offset for partition, offset in zip(wanted, nodes, strict=True) if offset is not None}
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
@@ -94,7 +88,7 @@ class ZooKeeperOffsetStore:
         chunks = []
         while some := dict(islice(rest, PARTITIONS_PER_MULTI)):
             chunks.append(_Chunk(self._zk, self._group, self._guard, some, session_id))
-        await _all_of([chunk.commit for chunk in chunks])
+        await all_of([chunk.commit for chunk in chunks])
         self._require(session_id, if_lost=any(chunk.lost for chunk in chunks))
         for chunk in chunks:
             for cause in chunk.refused.values():
@@ -173,7 +167,7 @@ class _Chunk:
 
     async def _ask_guard(self) -> None:
         partitions = list(self._positions)
-        brackets = await _each_of(partitions, lambda each: self._guard.bracket(each, self._session_id))
+        brackets = await each_of(partitions, lambda each: self._guard.bracket(each, self._session_id))
         for partition, bracket in zip(partitions, brackets, strict=True):
             if bracket is None:
                 self.lost.add(partition)
@@ -208,9 +202,9 @@ class _Chunk:
     async def _prepare_creation(self, partition: TopicPartition) -> None:
         """Find all missing offset nodes of the chunk at once: a new group's first commit has nothing else."""
         order = list(self._brackets)
-        stats = await _each_of(order, self._offset_stat)
+        stats = await each_of(order, self._offset_stat)
         missing = {each for each, stat in zip(order, stats, strict=True) if stat is None}
-        await _each_of(
+        await each_of(
             sorted({each.topic for each in missing | {partition}}),
             lambda topic: self._zk.ensure(offsets_path(self._group, topic)),
         )
@@ -223,37 +217,3 @@ class _Chunk:
     def _drop(self, partition: TopicPartition) -> None:
         del self._brackets[partition]
         self._create.discard(partition)
-
-
-async def _each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _T]]) -> list[_T]:
-    """`call(item)` for all items, some hundred at a time; the results in the items' order."""
-    results: list[_T] = []
-    for start in range(0, len(items), READS_AT_ONCE):
-        results += await _all_of([partial(call, item) for item in items[start : start + READS_AT_ONCE]])
-    return results
-
-
-async def _all_of(calls: Sequence[Callable[[], Coroutine[None, None, _T]]]) -> list[_T]:
-    """Run the calls together. The first error cancels the others, and comes out as itself and not as a group.
-
-    Errors are noted, not raised, inside the group: before Python 3.13 a failing TaskGroup swallows a cancellation that
-    comes at the same moment, and a member whose commits fail would never end.
-    """
-    failures: list[Exception] = []
-    tasks: list[asyncio.Task[_T | None]] = []
-
-    async def run(call: Callable[[], Coroutine[None, None, _T]]) -> _T | None:
-        try:
-            return await call()
-        except Exception as error:
-            failures.append(error)
-            for task in tasks:
-                if task is not asyncio.current_task():
-                    task.cancel()
-            return None
-
-    async with asyncio.TaskGroup() as group:
-        tasks += [group.create_task(run(call)) for call in calls]
-    if failures:
-        raise failures[0]
-    return [cast("_T", task.result()) for task in tasks]

@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.offsets import (
+    ClaimedStore,
     CommitResult,
     DualOffsetStore,
     KafkaOffsetStore,
@@ -22,7 +23,7 @@ from consumerd.offsets import (
 )
 from consumerd.partition import TopicPartition
 from consumerd.registry.paths import offset_path, owner_path, owners_path
-from consumerd.zk.errors import NoAuth, NotConnected
+from consumerd.zk.errors import NoAuth, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -159,6 +160,7 @@ async def test_stores_are_chosen_by_name() -> None:
 
         assert isinstance(make("none"), NoOffsets)
         assert isinstance(make("kafka"), KafkaOffsetStore)
+        assert isinstance(make("kafka", claimed=True), ClaimedStore)
         assert type(make("zookeeper", claimed=True)) is ZooKeeperOffsetStore
         assert isinstance(make("zookeeper"), UnclaimedZooKeeperOffsetStore)
         for claimed in (True, False):
@@ -167,3 +169,24 @@ async def test_stores_are_chosen_by_name() -> None:
             make_store(OffsetSettings("both"), GROUP, client=client)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="need a client"):
             make_store(OffsetSettings("kafka"), GROUP, zk=zk)
+
+
+async def test_what_is_claimed_in_zookeeper_and_kept_elsewhere_is_looked_at_before() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        claim(server, zk, A)
+        claim(server, peer, B)
+        inner = Memory({C: 4})
+        session_id = zk.session_id
+
+        class Inner(Memory):
+            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+                return await inner.commit(positions, session_id=7)
+
+        store = ClaimedStore(zk, GROUP, Inner())
+        assert await store.commit({A: 1, B: 2, C: 3}, session_id=session_id) == (frozenset({A}), frozenset({B, C}))
+        assert inner.commits == [{A: 1}]
+        assert await store.commit({B: 3}, session_id=session_id) == (frozenset(), frozenset({B}))
+        with pytest.raises(SessionChanged):
+            await store.commit({A: 2}, session_id=session_id - 1)
+        assert inner.commits == [{A: 1}]

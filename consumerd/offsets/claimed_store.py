@@ -1,0 +1,48 @@
+"""Offsets of partitions that are claimed in ZooKeeper, kept in another place: in Kafka.
+
+Strategy: Kafka knows nothing of owner nodes, and cannot refuse whoever has lost a partition. So they are looked at
+right before each commit, and what is not ours on this very session is left out. What is lost after the look may still
+be written once: the owner's next commit mends it, and until then its successor repeats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.offsets.guards import Owned
+from consumerd.offsets.store import CommitResult
+from consumerd.offsets.together import each_of
+from consumerd.zk.errors import SessionChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.offsets.dual_store import Store
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
+
+
+class ClaimedStore:
+    """Keeps offsets in `store`, of partitions that are claimed in `zk`."""
+
+    def __init__(self, zk: ZooKeeper, group: str, store: Store) -> None:
+        self._zk = zk
+        self._owned = Owned(zk, group)
+        self._store = store
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of the store."""
+        return await self._store.load(partitions)
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        """Raises SessionChanged when the session of the claims is over, what ZooKeeper raises, and the store."""
+        if self._zk.session_id != session_id:
+            raise SessionChanged(session_id, self._zk.session_id)
+        wanted = list(positions)
+        brackets = await each_of(wanted, lambda partition: self._owned.bracket(partition, session_id))
+        ours = {each: positions[each] for each, bracket in zip(wanted, brackets, strict=True) if bracket is not None}
+        lost = frozenset(positions.keys() - ours.keys())
+        if not ours:
+            return CommitResult(frozenset(), lost)
+        result = await self._store.commit(ours, session_id=session_id)
+        return CommitResult(result.committed, result.lost | lost)
