@@ -45,13 +45,26 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     metavar="PATH",
     help="Or an archive of its segment files; may be given several times.",
 )
+@click.option(
+    "--from-bootstrap-server",
+    "from_servers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Or a broker of a cluster of 0.8 or later; with --topic.",
+)
+@click.option(
+    "--from-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A daemon's configuration whose [kafka] says how to reach that: TLS, SASL, client_id.",
+)
 @click.option("--layout", default="{topic}-{partition}", show_default=True, help="As for `consumerd log verify`.")
 @click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose archive it is.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
 @click.option(
     "--to-bootstrap-server",
-    "servers",
+    "to_servers",
     multiple=True,
     required=True,
     metavar="HOST:PORT",
@@ -89,7 +102,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 @broker_timeout_option
 @json_option('One object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.')
 def command(**options: Any) -> int:
-    """Compare every message of a 0.7 cluster, or of an archive, with what was forwarded to a new one.
+    """Compare every message of an old cluster, or of an archive of 0.7, with what was forwarded to a new one.
 
     Messages are found by the headers that `consumerd mirror` and the handler `forward` write. In a pipe the first field
     of a line is `partition`, `range`, `strangers`, `example` or `total`.
@@ -109,16 +122,21 @@ def _report(options: dict[str, Any]) -> Report:
     from consumerd.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
 
     zookeeper, directories = options["from_zookeeper"], options["directories"]
-    if (zookeeper is None) == (not directories):
-        raise click.UsageError("give one of --from-zookeeper and --from-directory.")
+    servers = options["from_servers"]
+    if (zookeeper is not None) + bool(directories) + bool(servers) != 1:
+        raise click.UsageError("give one of --from-zookeeper, --from-directory and --from-bootstrap-server.")
     if options["group"] is not None and zookeeper is None:
-        raise click.UsageError("--group goes with --from-zookeeper only: archives know no groups.")
+        raise click.UsageError("--group goes with --from-zookeeper only.")
+    if servers and not options["topics"]:
+        raise click.UsageError("--from-bootstrap-server goes with --topic.")
     try:
         naming = Naming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
     topics = options["topics"]
     configure_logs("warning", "auto")
+    if servers:
+        return asyncio.run(_compare_clusters(naming, options))
     if zookeeper is None:
         archive = ArchiveSource(directories, topics, layout=options["layout"], broker=options["broker_id"])
         return asyncio.run(_compare(archive, naming, options))
@@ -130,11 +148,19 @@ def _report(options: dict[str, Any]) -> Report:
     return with_session(zookeeper, options["timeout"], from_cluster)
 
 
+async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
+    from consumerd.forward import TargetLog  # noqa: PLC0415
+    from consumerd.migrate import LogicalSource  # noqa: PLC0415
+
+    async with _client("from", options) as client:
+        return await _compare(LogicalSource(TargetLog(client), options["topics"]), naming, options)
+
+
 async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
     from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import Comparison  # noqa: PLC0415
 
-    async with _target(options) as client:
+    async with _client("to", options) as client:
         return await Comparison(
             source,
             TargetLog(client),
@@ -150,15 +176,16 @@ def _tell(what: str) -> None:
     click.echo(f"{what} ...", err=True)
 
 
-def _target(options: dict[str, Any]) -> ClusterClient:
+def _client(side: str, options: dict[str, Any]) -> ClusterClient:
+    """Of the cluster on one side, `from` or `to`."""
     from consumerd.cli.clusters import make_client  # noqa: PLC0415
     from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
     from consumerd.daemon.config import load  # noqa: PLC0415
     from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
-    config = None if options["to_config"] is None else load(options["to_config"])
+    config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])
     timeout = options["broker_timeout"]
-    return make_client(build_bootstrap(kafka_section(options["servers"])), config, timeout, 4 * timeout)
+    return make_client(build_bootstrap(kafka_section(options[f"{side}_servers"])), config, timeout, 4 * timeout)
 
 
 def _show(report: Report, *, all_ranges: bool) -> None:

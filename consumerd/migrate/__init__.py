@@ -3,6 +3,7 @@
 from consumerd.migrate.archive_source import ArchiveSource
 from consumerd.migrate.cluster_source import ClusterSource
 from consumerd.migrate.findings import Counts, PartitionReport, RangeReport, Report
+from consumerd.migrate.logical_source import LogicalSource
 from consumerd.migrate.sources import Found, Source, Unreadable
 from consumerd.migrate.verify import Comparison
 
@@ -12,6 +13,7 @@ __all__ = [
     "Comparison",
     "Counts",
     "Found",
+    "LogicalSource",
     "PartitionReport",
     "RangeReport",
     "Report",

@@ -12,8 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.migrate.sums import Place, Summing, Sums, message_number
-from consumerd.wire.crc import crc32
+from consumerd.migrate.sums import Place, Summing, Sums, source_number
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -85,12 +84,12 @@ class SourceRanges:
         self._begin = start
         self._last = -1
 
-    def add(self, offset: int, index: int, payload: bytes) -> None:
+    def add(self, offset: int, index: int, payload: bytes | None) -> None:
         """The next message of the source."""
         if self._summing.count >= self._size and offset != self._last:
             self._cut(offset)
         self._last = offset
-        self._summing.add(message_number((offset, index), crc32(payload), payload))
+        self._summing.add(source_number((offset, index), payload))
 
     def close(self, end: int) -> None:
         """The source ends here."""

@@ -1,6 +1,6 @@
-"""What is left: partitions of a 0.7 cluster, or of an archive of its segments, read front to back.
+"""What is left: partitions of a cluster, or of an archive of 0.7's segments, read front to back.
 
-Strategy: one protocol for both. Bounds are taken once, before anything is read, so that a log that still grows has an
+Strategy: one protocol for all. Bounds are taken once, before anything is read, so that a log that still grows has an
 end. What cannot be read is told and passed over, as far as its length can be believed: a mirror that skipped it has it
 neither.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """One message of the source."""
+    """One message of the source. `payload` is None for a tombstone, which 0.7 does not have."""
 
     offset: int
     index: int  # type: ignore[assignment]  # the word of the protocol
-    payload: bytes
+    payload: bytes | None
 
 
 class Unreadable(NamedTuple):

@@ -21,8 +21,7 @@ from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeR
 from consumerd.migrate.narrowing import Suspect
 from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
 from consumerd.migrate.sources import Unreadable
-from consumerd.migrate.sums import Place, message_number
-from consumerd.wire.crc import crc32
+from consumerd.migrate.sums import Place, message_number, source_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -176,7 +175,7 @@ class Comparison:
             if not isinstance(messages, Unreadable):
                 for offset, index, payload in messages:
                     place = offset, index
-                    suspect.expected[place] = message_number(place, crc32(payload), payload)
+                    suspect.expected[place] = source_number(place, payload)
 
     async def _compare(self, topic: str, number: int, group: Sequence[Suspect]) -> None:
         spans = [span for suspect in group if (span := suspect.range.seen.spans.get(number)) is not None]

@@ -241,8 +241,12 @@ async def test_a_target_without_headers_is_refused_or_goes_without(kafka: Any, c
 
 
 async def mirror(*arguments: str) -> tuple[int | None, str]:
+    return await consumerd("mirror", *arguments)
+
+
+async def consumerd(*arguments: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        *consumerd_command("mirror", *arguments),
+        *consumerd_command(*arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -296,3 +300,8 @@ async def test_the_mirror_reads_groups_of_0_8_in_zookeeper(kafka: Any, cluster_c
             ]
             identities = [read_identity(record.headers) for record in found]
             assert [i and i.offset for i in identities] == list(range(30))
+    code, errors = await consumerd(
+        "migrate", "verify", "--from-bootstrap-server", source.address, "--topic", "events",
+        "--to-bootstrap-server", target.address,
+    )  # fmt: skip
+    assert code == 0, errors

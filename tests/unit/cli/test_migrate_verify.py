@@ -24,10 +24,15 @@ def logs() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (TARGET, ExitCode.USAGE, "one of --from-zookeeper and --from-directory"),
+        (TARGET, ExitCode.USAGE, "one of --from-zookeeper, --from-directory and --from-bootstrap"),
         ([*TARGET, "--from-zookeeper", "a:1", "--from-directory", "/x"], ExitCode.USAGE, "one of --from-zookeeper"),
+        ([*TARGET, "--from-bootstrap-server", "a:1"], ExitCode.USAGE, "goes with --topic"),
         (["--from-zookeeper", "a:1"], ExitCode.USAGE, "--to-bootstrap-server"),
-        ([*TARGET, "--from-directory", "/x", "--group", "g"], ExitCode.USAGE, "archives know no groups"),
+        (
+            [*TARGET, "--from-directory", "/x", "--group", "g"],
+            ExitCode.USAGE,
+            "--group goes with --from-zookeeper only",
+        ),
         ([*TARGET, "--from-directory", "/x", "--rename", "a=b c"], ExitCode.USAGE, "no name of a topic"),
         ([*TARGET, "--from-directory", "/x", "--topic-template", "a/b"], ExitCode.USAGE, "makes no names of topics"),
         ([*TARGET, "--from-directory", "/x", "--layout", "{a}"], ExitCode.CONFIG, "the layout '{a}'"),
