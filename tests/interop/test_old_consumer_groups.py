@@ -45,7 +45,14 @@ from consumerd.errors import BrokerError, ExitCode
 from consumerd.group import Spelling
 from consumerd.group.assignors import range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
-from consumerd.registry import format_topic_assignment, parse_owner, parse_subscription_v08, parse_topic_assignment
+from consumerd.registry import (
+    format_topic_assignment,
+    parse_owner,
+    parse_partition_state,
+    parse_subscription_v08,
+    parse_topic_assignment,
+    partition_state_path,
+)
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set
 
@@ -80,6 +87,7 @@ class Scene:
     filters: bool = False
     times: Mapping[str, int] = field(default_factory=lambda: SHORT_TIMES)
     broker: str | None = None
+    brokers: int = 1
     #: Offsets in Kafka and in ZooKeeper, as in a group that moves from one to the other.
     both: bool = False
 
@@ -168,12 +176,12 @@ class Account:
 
 
 class OldGroup:
-    """A group on one broker, with a producer that goes on as long as the members come and go."""
+    """A group on real brokers, with a producer that goes on as long as the members come and go."""
 
     def __init__(
         self,
         scene: Scene,
-        broker: KafkaBroker,
+        brokers: list[KafkaBroker],
         client: ClusterClient,
         directory: Path,
         zookeeper: str,
@@ -190,7 +198,7 @@ class OldGroup:
         self.killed: defaultdict[TopicPartition, dict[str, tuple[float, int]]] = defaultdict(dict)
         #: Payloads that the broker took, in order.
         self.sent: dict[TopicPartition, list[bytes]] = {}
-        self._broker = broker
+        self.brokers = brokers
         self._directory = directory
         self._zookeeper = zookeeper
         self._java = java
@@ -207,14 +215,15 @@ class OldGroup:
     async def set_partitions(self, topic: str, count: int) -> None:
         """Make a topic, or add partitions to it."""
         path = f"/brokers/topics/{topic}"
-        replicas = [self._broker.broker_id]
+        ids = [broker.broker_id for broker in self.brokers]
+        replicas = {number: ids[number % len(ids) :] + ids[: number % len(ids)] for number in range(count)}
         if self.zk.exists(path):
             node = json.loads(self.zk.get(path)[0])  # later brokers keep more there
             for number in range(len(node["partitions"]), count):
-                node["partitions"][str(number)] = replicas
+                node["partitions"][str(number)] = replicas[number]
             self.zk.set(path, json.dumps(node).encode())
         else:
-            self.zk.create(path, format_topic_assignment(dict.fromkeys(range(count), replicas)).encode())
+            self.zk.create(path, format_topic_assignment(replicas).encode())
         for number in range(count):
             await self._led(topic, number)
         for number in range(count):
@@ -258,21 +267,30 @@ class OldGroup:
                 await asyncio.wait_for(stop.wait(), 0.02)
 
     async def _send(self, place: TopicPartition, payloads: list[bytes], codec: Codec) -> None:
-        channel = await self.client.node_channel(self._broker.broker_id)
+        leader = await self.client.leader(place.topic, place.partition)
+        channel = await self.client.node_channel(leader.id)
         version = channel.versions.pick(PRODUCE, at_most=2)
         magic = int(version >= 2)
         times = int(time.time() * 1000) if magic else -1  # what is old is deleted
         data = encode_message_set(payloads, magic=magic, codec=codec, timestamps=times)
         part = {"partition": place.partition, "record_set": data}
-        body: dict[str, Any] = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": place.topic, "data": [part]}]}
+        body: dict[str, Any] = {"acks": -1, "timeout": 30_000, "topic_data": [{"topic": place.topic, "data": [part]}]}
         answer = await channel.call(PRODUCE, body, version=version)
         if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
             raise error  # of a broker that had not taken it
 
-    async def restart_broker(self) -> None:
-        await self._broker.stop()
-        await self.until(lambda: not self._read("/brokers/ids"), "end of the broker")
-        await self._broker.start()
+    def is_gone(self, broker: KafkaBroker) -> bool:
+        return str(broker.broker_id) not in self._read("/brokers/ids")
+
+    def in_sync(self, missing: int = 0) -> bool:
+        """Whether every replica of every partition follows its leader, but for those of so many brokers."""
+        states = [
+            parse_partition_state(self.zk.get(partition_state_path(place.topic, place.partition))[0])
+            for place in self.sent
+        ]
+        return all(len(state.isr) == len(self.brokers) - missing for state in states)
+
+    async def all_led(self) -> None:
         for place in self.sent:
             await self._led(place.topic, place.partition)
 
@@ -490,9 +508,15 @@ async def group(
     """A group without members, of the `Scene` that the test is parametrised with."""
     scene: Scene = request.param
     async with AsyncExitStack() as stack:
-        broker = await kafka(scene.broker or scene.version, partitions=1)
-        client = await stack.enter_async_context(cluster_client(broker))
-        made = OldGroup(scene, broker, client, tmp_path, zk_root, zk, java, stack)
+        config = {
+            "zookeeper.session.timeout.ms": 4000,
+            "min.insync.replicas": scene.brokers // 2 + 1,
+            "unclean.leader.election.enable": "false",
+        }
+        release = scene.broker or scene.version
+        brokers = [await kafka(release, partitions=1, config=config) for _ in range(scene.brokers)]
+        client = await stack.enter_async_context(cluster_client(*brokers))
+        made = OldGroup(scene, brokers, client, tmp_path, zk_root, zk, java, stack)
         await made.create()
         yield made
 
@@ -605,8 +629,35 @@ async def test_brokers_go_away_and_come_back(group: OldGroup) -> None:
         await group.join_jvm("q")
         await group.settled("m", "q")
     before = [event for event in ours.events() if event["event"] == "rebalanced"]
-    await group.restart_broker()
+    (broker,) = group.brokers
+    await broker.stop()
+    await group.until(partial(group.is_gone, broker), "end of the broker")
+    await broker.start()
+    await group.all_led()
     async with group.producing():
         await group.settled("m", "q")
     assert [event for event in ours.events() if event["event"] == "rebalanced"] == before
+    await group.account()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("group", [Scene("0.10.2.2", brokers=3)], indirect=True, ids=str)
+async def test_leaders_change_under_a_group(group: OldGroup) -> None:
+    """Leaders die with their broker, and come back: the partitions' owners stay, and follow them."""
+    for broker in group.brokers:
+        async with group.producing():
+            if not group.daemons:
+                await group.join_ours("m")
+                await group.join_jvm("q")
+            await group.settled("m", "q")
+        # With the producer at rest: a batch that is sent again would be two.
+        broker.kill()
+        await group.until(partial(group.is_gone, broker), "end of a broker")
+        await group.until(partial(group.in_sync, missing=1), "new leaders")
+        await group.all_led()
+        async with group.producing():
+            await group.settled("m", "q")
+        await broker.start()
+        await group.until(group.in_sync, "replicas in sync")
+    assert sum(event["event"] == "rebalanced" for event in group.daemons["m"].events()) == 2
     await group.account()
