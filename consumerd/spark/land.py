@@ -8,7 +8,6 @@ as streams do by default, because it is there to land what there is.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
-from consumerd.spark.source.options import ZooKeeperPlace, read_options
+from consumerd.spark.source.committing import committer_of
+from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LandResult:
     seconds: float
     #: Whether a signal ended the run before all was landed.
     stopped: bool
-    #: Offsets that were changed in ZooKeeper, for lag tools (options `groupId` and `commitOffsets`).
+    #: Offsets that were written for lag tools (options `groupId` and `commitOffsets`).
     committed: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -98,16 +98,14 @@ def land_stream(
 
 
 def _commit(spark: SparkSession, pipeline: PipelineSpec) -> int:
-    """Write to ZooKeeper how far the table is, if the pipeline asks for it; how many offsets changed.
+    """Write how far the table is for lag tools, if the pipeline asks for it; how many offsets changed.
 
     While a query runs its source does that after every batch but the last, of which Spark does not tell it.
     """
-    options = read_options(pipeline.source)
-    if not options.commit_offsets or options.group_id is None or not isinstance(options.place, ZooKeeperPlace):
+    committer = committer_of(read_options(pipeline.source))
+    if committer is None:
         return 0
-    from consumerd.spark.source.commits import commit_offsets  # noqa: PLC0415 - few pipelines need a ZooKeeper session
-
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
     last = checkpoint.last_committed()
     reached = None if last is None else OffsetLog(spark, checkpoint.path).end(last)
-    return 0 if reached is None else commit_offsets(options.place.connect, options.group_id, json.dumps(reached))
+    return 0 if reached is None else committer.commit(reached)

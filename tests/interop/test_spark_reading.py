@@ -8,16 +8,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 
+from consumerd.admin import RefusedError
 from consumerd.client import error_of
 from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
+from consumerd.offsets.kafka_store import KafkaOffsetStore
+from consumerd.partition import TopicPartition
 from consumerd.spark.source import logical_connection
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerReadError, BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logical_commits import LogicalCommitter
 from consumerd.spark.source.logical_reading import read_logical_split
 from consumerd.spark.source.logical_split import LogicalSplit
+from consumerd.spark.source.option_values import BootstrapPlace
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
@@ -137,6 +143,41 @@ async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kaf
     middle = await asyncio.to_thread(planned, broker.port, startingOffsets=from_there, endingOffsets=to_there)
     assert await asyncio.to_thread(read, middle, some) == wanted[33:61]
     assert (("127.0.0.1", broker.port) in logical_connection._old) == old
+    later = await asyncio.to_thread(planned, broker.port, startingTimestamp=STAMP + 1)
+    earlier = await asyncio.to_thread(planned, broker.port, startingTimestamp=STAMP)
+    # Before 0.10.1 a whole segment; since, messages, where the broker knows their times.
+    by_message = RELEASES[version].number >= (0, 10, 1)
+    assert bool(later) == (not by_message)
+    first = next(number for number, (magic, _) in enumerate(formats_of(version)) if magic) * 50 if by_message else 0
+    assert [(split.start, split.end) for split in earlier] == [(first, len(expected))]
+    if RELEASES[version].number < (0, 9):
+        committer = LogicalCommitter(whole[0].place, "ours", 20)
+        with pytest.raises(BrokerRefusesError, match=r"\(Kafka 0.8\) does not serve DescribeGroups"):
+            await asyncio.to_thread(committer.check)
+
+
+async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka("3.9.1")
+    place = BootstrapPlace((("127.0.0.1", broker.port),))
+    partition = TopicPartition.numbered("events", 0)
+    async with cluster_client(broker) as client:
+        await create(client)
+        await produce(client, 2, Codec.NONE, [b"a", b"b", b"c"])
+        ours = LogicalCommitter(place, "ours", 20)
+        await asyncio.to_thread(ours.check)
+        assert await asyncio.to_thread(ours.commit, {"events": {"0": 2, "1": 0}}) == 2
+        assert await KafkaOffsetStore(client, "ours").load([partition]) == {partition: 2}
+        await asyncio.to_thread(ours.check)
+        member = Consumer({"bootstrap.servers": broker.address, "group.id": "theirs", "auto.offset.reset": "earliest"})
+        member.subscribe(["events"])
+        try:
+            assert await asyncio.to_thread(member.poll, 60) is not None  # it has joined
+            theirs = LogicalCommitter(place, "theirs", 20)
+            for call in (theirs.check, lambda: theirs.commit_if_possible({"events": {"0": 1}})):
+                with pytest.raises(RefusedError, match="the group theirs is in use"):
+                    await asyncio.to_thread(call)
+        finally:
+            await asyncio.to_thread(member.close)
 
 
 async def test_a_login_in_its_bare_form(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:

@@ -70,6 +70,25 @@ def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout:
         log.warning("the offsets of group %s are not written this time: %s", group, error)
 
 
+class ZooKeeperCommitter:
+    """Writes the offsets of `group`; a `Committer`."""
+
+    def __init__(self, zookeeper: str, group: str) -> None:
+        self._place = zookeeper, group
+
+    def check(self) -> None:
+        """As `check_group`."""
+        check_group(*self._place)
+
+    def commit(self, offsets: Offsets) -> int:
+        """As `commit_offsets`."""
+        return commit_offsets(*self._place, offsets)
+
+    def commit_if_possible(self, offsets: Offsets) -> None:
+        """As the function of that name."""
+        commit_if_possible(*self._place, offsets)
+
+
 async def _unused(session: Session, group: str) -> Survey | None:
     """The group, None if it never was. Raises RefusedError where anybody is in it."""
     try:

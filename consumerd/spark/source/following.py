@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import NotFoundError
+from consumerd.spark.source.committing import committer_of
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, sorted_offsets
-from consumerd.spark.source.options import ZooKeeperPlace
 from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Follower:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._origin = open_origin(options)
+        self._committer = committer_of(options)
         self._losses = Losses(fail=options.fail_on_data_loss)
         self._target: dict[Key, int] | None = None
         self._logs: Mapping[Key, PartitionLog] = {}
@@ -107,25 +108,14 @@ class Follower:
         return split_ranges(logs, ranges, self._options, self._losses)
 
     def commit(self, end: Offsets) -> None:
-        """Write the offsets of a batch that is done to ZooKeeper, if that was asked for."""
-        if (place := self._committing()) is not None:
-            from consumerd.spark.source.commits import commit_if_possible  # noqa: PLC0415 - few streams write them
-
-            commit_if_possible(*place, end)
-
-    def _committing(self) -> tuple[str, str] | None:
-        """ZooKeeper's address and the group; None where nothing is to be written."""
-        options = self._options
-        if not options.commit_offsets or not isinstance(options.place, ZooKeeperPlace) or options.group_id is None:
-            return None
-        return options.place.connect, options.group_id
+        """Write the offsets of a batch that is done for lag tools, if that was asked for."""
+        if self._committer is not None:
+            self._committer.commit_if_possible(end)
 
     def _look(self, age: float) -> Mapping[Key, PartitionLog]:
         """What is there, seen at most so many seconds ago."""
-        if not self._group_checked and (place := self._committing()) is not None:
-            from consumerd.spark.source.commits import check_group  # noqa: PLC0415
-
-            check_group(*place)
+        if not self._group_checked and self._committer is not None:
+            self._committer.check()
         self._group_checked = True
         now = time.monotonic()
         if now - self._looked > age:

@@ -41,7 +41,7 @@ class LogicalOrigin:
     """The chosen partitions of a cluster. Looks raise BrokerReadError."""
 
     def __init__(self, place: BootstrapPlace, options: SourceOptions) -> None:
-        self._place = _with_password(place)
+        self._place = with_password(place)
         self._choice = Choice(options.topics)
         self._pattern = isinstance(options.topics, SubscribePattern)
         self._client = LogicalClient(self._place, options.timeout)
@@ -126,7 +126,7 @@ class LogicalLog:
         ]
 
 
-def _with_password(place: BootstrapPlace) -> BootstrapPlace:
+def with_password(place: BootstrapPlace) -> BootstrapPlace:
     """The place with the password itself, as executors need it. Raises OptionError."""
     login = place.login
     if login is None or login.password_file is None:

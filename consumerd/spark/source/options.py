@@ -220,8 +220,11 @@ def _check_together(given: Mapping[str, Any]) -> None:
                 "the option subscribe needs the option partitions with brokers, which do not tell how many there are; "
                 "give that number, or name the partitions with assign"
             )
-    if given.get("commitOffsets") and "zookeeper" not in given:
-        raise OptionError("the option commitOffsets writes to ZooKeeper; say where the messages are with zookeeper")
+    if given.get("commitOffsets") and not given.keys() & {"zookeeper", "bootstrap"}:
+        raise OptionError(
+            "the option commitOffsets writes to ZooKeeper or brokers; say where the messages are with zookeeper or "
+            "bootstrap"
+        )
     if "groupId" in given and not given.get("commitOffsets"):
         raise OptionError(
             "the option groupId is for commitOffsets=true only, as offsets are never read from a group; leave it out"

@@ -182,7 +182,7 @@ def test_numbers_words_and_positions() -> None:
             "the option commitOffsets means something together with groupId only; ",
         ),
         ({**ZOOKEEPER, "groupId": "g"}, "the option groupId is for commitOffsets=true only, "),
-        ({**HERE, "groupId": "g", "commitOffsets": "true"}, "the option commitOffsets writes to ZooKeeper; "),
+        ({**HERE, "groupId": "g", "commitOffsets": "true"}, "the option commitOffsets writes to ZooKeeper or "),
         (
             {"brokers": "a:1", "subscribe": "t"},
             "the option brokers has 'a:1'; name each broker with its id, as in 0=ka",
