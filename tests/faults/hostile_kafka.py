@@ -1,0 +1,309 @@
+"""A broker of the 0.8+ protocol that can lie: honest by itself, and spoiled on request.
+
+Strategy: one class answers every request that a client, a producer or a member of a group sends, of one topic in
+memory. Spoilers work on what it would have answered: some break the frame, so that no client can take it for an answer;
+others keep it decodable and change what it says. All chance is a seeded generator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import struct
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from consumerd.wire.errors import EncodeError
+from consumerd.wire.v08 import apis
+from consumerd.wire.v08.apis import APIS
+from consumerd.wire.v08.headers import ResponseHeader
+from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.records import decode_records, encode_record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+    from types import TracebackType
+    from typing import Self
+
+    from consumerd.wire.v08.schema import Api
+
+TOPIC, PARTITIONS = "events", 2
+#: The one version of each API that it serves.
+VERSIONS = {
+    apis.PRODUCE: 3, apis.FETCH: 4, apis.OFFSETS: 1, apis.METADATA: 1, apis.OFFSET_COMMIT: 2, apis.OFFSET_FETCH: 1,
+    apis.GROUP_COORDINATOR: 0, apis.JOIN_GROUP: 1, apis.HEARTBEAT: 0, apis.LEAVE_GROUP: 0, apis.SYNC_GROUP: 0,
+    apis.SASL_HANDSHAKE: 1, apis.SASL_AUTHENTICATE: 0, apis.INIT_PRODUCER_ID: 0, apis.API_VERSIONS: 0,
+}  # fmt: skip
+#: What no client can take for an answer.
+BROKEN = ("noise", "cut", "correlation", "longer", "shorter", "negative", "huge", "endless", "hang up", "silence")
+#: What may decode, and say anything.
+LYING = ("flip", "counts", "field", "twice")
+_BIG = 0x7FFFFFFF
+
+
+class HostileKafka:
+    """Listens on loopback. `spoil(api)` names a spoiler for an answer, or None."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.spoil: Callable[[Api], str | None] = lambda _: None
+        self.port = 0
+        self.log: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+        self.committed: dict[int, int] = {}
+        #: How often each spoiler was at work.
+        self.spoiled = 0
+        self._generation = 0
+        self._assignment = b""
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    # -- connections
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4))
+                if not await self._answer(await reader.readexactly(size), writer):
+                    return
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _answer(self, frame: bytes, writer: asyncio.StreamWriter) -> bool:
+        key = struct.unpack_from(">h", frame)[0]
+        api = APIS[key]
+        if struct.unpack_from(">h", frame, 2)[0] != VERSIONS.get(api):
+            return False
+        header, body = decode_request(api, frame)
+        answer = await self._fetch(body) if api is apis.FETCH else self._answers[key](self, body)
+        spoiler = self.spoil(api)
+        if spoiler == "field":
+            answer = self._changed(api, answer)
+        data = encode_response(api, VERSIONS[api], ResponseMessage(ResponseHeader(header.correlation_id), answer))
+        if spoiler is None:
+            writer.write(data)
+            return True
+        self.spoiled += 1
+        return await self._spoiled(spoiler, data, writer)
+
+    async def _spoiled(self, spoiler: str, data: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Write what a spoiler makes of an answer; whether the connection goes on."""
+        match spoiler:
+            case "cut":
+                writer.write(data[: self._rng.randrange(len(data))])
+                return False
+            case "negative":
+                writer.write(struct.pack(">i", -self._rng.randint(1, _BIG)) + data[4:])
+            case "huge":
+                writer.write(struct.pack(">i", _BIG) + data[4:])
+            case "endless":
+                writer.write(struct.pack(">i", 60_000) + data[4:])
+                while True:
+                    await asyncio.sleep(0.02)  # one byte at a time, as long as somebody listens
+                    writer.write(b"x")
+                    await writer.drain()
+            case "silence":
+                await asyncio.sleep(3600)
+            case "hang up":
+                return False
+            case "twice":
+                writer.write(data + data)
+            case _:
+                body = self._body(spoiler, bytearray(data[4:])) if spoiler != "field" else data[4:]
+                writer.write(len(body).to_bytes(4) + body)
+        return True
+
+    def _body(self, spoiler: str, body: bytearray) -> bytearray:
+        """What a spoiler makes of the inside of a frame."""
+        rng = self._rng
+        match spoiler:
+            case "noise":
+                body = bytearray(b"\xff\xff\xff\xff") + rng.randbytes(rng.randint(0, 200))  # no correlation id of ours
+            case "correlation":
+                body[:4] = (int.from_bytes(body[:4]) + rng.randint(1, 1000)).to_bytes(4)
+            case "longer":
+                body += rng.randbytes(rng.randint(1, 50))
+            case "shorter":
+                del body[max(4, len(body) - rng.randint(1, 8)) :]
+            case "flip":
+                for _ in range(rng.randint(1, 4)):
+                    body[rng.randrange(4, len(body))] ^= 1 << rng.randrange(8)
+            case "counts":
+                at = rng.randrange(4, max(5, len(body) - 3))
+                body[at : at + 4] = struct.pack(">i", rng.choice([-1, -2, 1000, _BIG, -_BIG - 1]))
+        return body
+
+    def _changed(self, api: Api, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer with other values in some of its fields; still one that can be encoded."""
+        for _ in range(20):
+            lie = copy.deepcopy(answer)
+            for _ in range(self._rng.randint(1, 3)):
+                places = list(_places(lie))
+                container, key = self._rng.choice(places)
+                container[key] = self._other(container[key])
+            try:
+                encode_response(api, VERSIONS[api], ResponseMessage(ResponseHeader(0), lie))
+            except EncodeError:
+                continue
+            return lie
+        return answer
+
+    def _other(self, value: Any) -> Any:
+        rng = self._rng
+        match value:
+            case bool():
+                return not value
+            case int():
+                return rng.choice([-1, 0, 1, 2, 7, 35, 1000, 32767, -32768, _BIG, -_BIG - 1, 2**63 - 1, -(2**63)])
+            case str():
+                return rng.choice(["", "x", "\0", "other", "ß" * 300, "127.0.0.1", value + value])
+            case bytes() | bytearray():
+                return rng.choice([b"", b"\0", rng.randbytes(30), value[: len(value) // 2], value + value])
+            case list():
+                return rng.choice([[], value + value, value[1:]])
+            case _:
+                return None
+
+    # -- honest answers
+
+    def _api_versions(self, body: dict[str, Any]) -> dict[str, Any]:
+        served = [{"api_key": api.key, "min_version": at, "max_version": at} for api, at in VERSIONS.items()]
+        return {"error_code": 0, "api_versions": served}
+
+    def _metadata(self, body: dict[str, Any]) -> dict[str, Any]:
+        partitions = [
+            {"partition_error_code": 0, "partition_id": number, "leader": 1, "replicas": [1], "isr": [1]}
+            for number in range(PARTITIONS)
+        ]
+        topics = [{"topic_error_code": 0, "topic": TOPIC, "is_internal": False, "partition_metadata": partitions}]
+        return {
+            "brokers": [{"node_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}],
+            "controller_id": 1,
+            "topic_metadata": topics if body["topics"] is None or TOPIC in body["topics"] else [],
+        }
+
+    def _coordinator(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": 0, "coordinator": {"node_id": 1, "host": "127.0.0.1", "port": self.port}}
+
+    def _join(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._generation += 1
+        first = body["group_protocols"][0]
+        return {
+            "error_code": 0,
+            "generation_id": self._generation,
+            "group_protocol": first["protocol_name"],
+            "leader_id": "member",
+            "member_id": "member",
+            "members": [{"member_id": "member", "member_metadata": first["protocol_metadata"]}],
+        }
+
+    def _sync(self, body: dict[str, Any]) -> dict[str, Any]:
+        for each in body["group_assignment"]:
+            self._assignment = each["member_assignment"]
+        return {"error_code": 0, "member_assignment": self._assignment}
+
+    def _fine(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": 0}
+
+    def _offset_fetch(self, body: dict[str, Any]) -> dict[str, Any]:
+        return self._for_each(body["topics"], lambda part: {
+            "offset": self.committed.get(part["partition"], -1), "metadata": None, "error_code": 0
+        })  # fmt: skip
+
+    def _offset_commit(self, body: dict[str, Any]) -> dict[str, Any]:
+        def commit(part: dict[str, Any]) -> dict[str, Any]:
+            self.committed[part["partition"]] = part["offset"]
+            return {"error_code": 0}
+
+        return self._for_each(body["topics"], commit)
+
+    def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
+        def at(part: dict[str, Any]) -> dict[str, Any]:
+            return {"error_code": 0, "offset": 0 if part["timestamp"] == -2 else len(self.log[part["partition"]])}
+
+        return self._for_each(body["topics"], at)
+
+    async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
+        def read(part: dict[str, Any]) -> dict[str, Any]:
+            log, offset = self.log.get(part["partition"], []), part["fetch_offset"]
+            if not 0 <= offset <= len(log):
+                return {"error_code": 1, "high_watermark": -1, "record_set": b""}
+            some = log[offset : offset + 10]
+            data = encode_record_batch(some, base_offset=offset, timestamps=1000) if some else b""
+            return {"error_code": 0, "high_watermark": len(log), "record_set": data}
+
+        answer = self._for_each(body["topics"], read)
+        if not any(part["record_set"] for topic in answer["responses"] for part in topic["partition_responses"]):
+            await asyncio.sleep(min(body["max_wait_time"] / 1000, 0.05))
+        return answer
+
+    def _produce(self, body: dict[str, Any]) -> dict[str, Any]:
+        def append(part: dict[str, Any]) -> dict[str, Any]:
+            log = self.log[part["partition"]]
+            base = len(log)
+            log += [payload or b"" for payload in decode_records(bytes(part["record_set"]), 0).payloads]
+            return {"error_code": 0, "base_offset": base}
+
+        return self._for_each(body["topic_data"], append, "data")
+
+    def _handshake(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": 0, "enabled_mechanisms": ["PLAIN", "SCRAM-SHA-256"]}
+
+    def _token(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": 0, "error_message": None, "auth_bytes": self._rng.randbytes(self._rng.randrange(60))}
+
+    def _producer_id(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": 0, "producer_id": 7, "producer_epoch": 0}
+
+    @staticmethod
+    def _for_each(
+        topics: list[dict[str, Any]], make: Callable[[dict[str, Any]], dict[str, Any]], parts: str = "partitions"
+    ) -> dict[str, Any]:
+        return {
+            "responses": [
+                {
+                    "topic": topic["topic"],
+                    "partition_responses": [{"partition": part["partition"], **make(part)} for part in topic[parts]],
+                }
+                for topic in topics
+            ]
+        }
+
+    _answers: ClassVar = {
+        apis.API_VERSIONS.key: _api_versions, apis.METADATA.key: _metadata, apis.GROUP_COORDINATOR.key: _coordinator,
+        apis.JOIN_GROUP.key: _join, apis.SYNC_GROUP.key: _sync, apis.HEARTBEAT.key: _fine, apis.LEAVE_GROUP.key: _fine,
+        apis.OFFSET_FETCH.key: _offset_fetch, apis.OFFSET_COMMIT.key: _offset_commit, apis.OFFSETS.key: _offsets,
+        apis.PRODUCE.key: _produce, apis.SASL_HANDSHAKE.key: _handshake, apis.SASL_AUTHENTICATE.key: _token,
+        apis.INIT_PRODUCER_ID.key: _producer_id,
+    }  # fmt: skip
+
+
+def _places(value: Any) -> Any:
+    """Every (container, key) in a tree of dicts and lists."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield value, key
+            yield from _places(inner)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield value, at
+            yield from _places(inner)

@@ -1,0 +1,314 @@
+"""Whatever a broker of 0.8 or later sends: declared errors; once it comes to its senses, nothing was lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.clock import SystemClock
+from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
+from consumerd.errors import BrokerError, ConsumerdError
+from consumerd.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.handlers import Handler
+from consumerd.net import ConnectionSettings, connect
+from consumerd.partition import TopicPartition
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.registry import StaticSubscription
+from consumerd.wire.v08 import apis
+from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.client import Mechanism
+    from consumerd.handlers import Batch
+    from consumerd.wire.v08.schema import Api
+
+pytestmark = pytest.mark.asyncio
+CLOCK = SystemClock()
+PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
+SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(PARTITIONS)}
+#: What a broker says of its versions is believed as long as the connection lasts.
+ALL_BUT_VERSIONS = tuple(api for api in VERSIONS if api is not apis.API_VERSIONS)
+#: Nobody waits long for an answer here, and nobody takes a large one.
+HASTY = ClientSettings(
+    connection=ConnectionSettings(connect_timeout=1, request_timeout=0.3, max_frame_bytes=1 << 16),
+    versions_timeout=0.3,
+    retry_backoff_min=0.01,
+    retry_backoff_max=0.05,
+    retry_timeout=20,
+)
+
+
+def client_of(broker: HostileKafka, mechanism: Callable[[], Mechanism] | None = None) -> ClusterClient:
+    authenticate = SaslAuthenticator(mechanism, timeout=0.3) if mechanism else None
+    opener = ChannelOpener(
+        functools.partial(connect, settings=HASTY.connection), HASTY, CLOCK, authenticate=authenticate
+    )
+    return ClusterClient([("127.0.0.1", broker.port)], opener, HASTY, clock=CLOCK, rng=random.Random(1))
+
+
+def sometimes(
+    rng: random.Random, kinds: tuple[str, ...], *, of: tuple[Api, ...] = ALL_BUT_VERSIONS, share: float = 0.5
+) -> Any:
+    """A spoiler of a share of all answers; those that only end by a timeout are rare."""
+    slow = {"endless", "silence"}
+    quick = [kind for kind in kinds if kind not in slow]
+
+    def spoil(api: Api) -> str | None:
+        if api not in of or rng.random() > share:
+            return None
+        return rng.choice(kinds) if rng.random() < 0.1 else rng.choice(quick)
+
+    return spoil
+
+
+@pytest.mark.parametrize("kind", [*BROKEN, *LYING])
+async def test_a_client_takes_no_nonsense_for_an_answer(kind: str) -> None:
+    async with HostileKafka(random.Random(kind)) as broker:
+        questions: dict[Api, Callable[[ClusterClient], Any]] = {
+            apis.API_VERSIONS: lambda client: client.refresh(),
+            apis.METADATA: lambda client: client.refresh([TOPIC]),
+            apis.GROUP_COORDINATOR: lambda client: client.coordinator("g"),
+            apis.HEARTBEAT: lambda client: client.call_coordinator(
+                "g", apis.HEARTBEAT, {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+            ),
+        }
+        slow = kind in ("endless", "silence")
+        for api, ask in questions.items():
+            for _ in range(1 if slow else 15):
+                async with client_of(broker) as client:
+                    broker.spoil = lambda asked, api=api: kind if asked is api else None  # type: ignore[misc]
+                    if kind in LYING:
+                        with contextlib.suppress(ConsumerdError):
+                            async with asyncio.timeout(10):
+                                await ask(client)
+                    else:
+                        with pytest.raises(BrokerError) as caught:
+                            async with asyncio.timeout(10):
+                                await ask(client)
+                        assert "\n" not in str(caught.value)
+                    # The same client is well again as soon as the broker is.
+                    broker.spoil = lambda _: None
+                    if kind in BROKEN:
+                        assert (await client.refresh([TOPIC])).leader(TOPIC, 1) is not None
+        assert broker.spoiled >= (3 if slow else 45)
+
+
+class Told:
+    """What fetching reports."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
+        assert isinstance(error, ConsumerdError)
+        self.errors.append(error)
+
+    def reset(self, *told: object) -> None:
+        self.errors.append(AssertionError(told))
+
+    skipped = parked = reset
+
+
+async def take(lane: Lane, found: list[bytes], until: int) -> None:
+    while len(found) < until:
+        got = await lane.get()
+        found += [message.payload or b"" for message in got.messages()]
+        lane.finished(got)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_fetching_loses_nothing_to_answers_that_are_none(seed: int) -> None:
+    rng = random.Random(seed)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        broker.log = {number: list(payloads) for number, payloads in SENT.items()}
+        broker.spoil = sometimes(rng, BROKEN, of=tuple(VERSIONS))
+        told = Told()
+        settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
+        pool = LogicalFetchPool(client, settings, CLOCK, rng, told)
+        running = asyncio.create_task(pool.run())
+        await asyncio.sleep(0)
+        found: defaultdict[int, list[bytes]] = defaultdict(list)
+        try:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+                for place in PLACES:
+                    lane = Lane(place, ByteBudget(1 << 20), max_bytes=1 << 20)
+                    pool.add(place, 0, lane)
+                    tasks.create_task(take(lane, found[place.partition], len(SENT[place.partition])))
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        assert found == SENT
+        assert not told.errors
+        assert broker.spoiled > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_fetching_survives_lies(seed: int) -> None:
+    rng = random.Random(seed)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        broker.log = {number: list(payloads) for number, payloads in SENT.items()}
+        broker.spoil = sometimes(rng, BROKEN + LYING * 3)
+        told = Told()
+        settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
+        pool = LogicalFetchPool(client, settings, CLOCK, rng, told)
+        running = asyncio.create_task(pool.run())
+        await asyncio.sleep(0)
+        lanes = {place: Lane(place, ByteBudget(1 << 20), max_bytes=1 << 20) for place in PLACES}
+        found: defaultdict[TopicPartition, list[bytes]] = defaultdict(list)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            readers = [tasks.create_task(take(lane, found[place], 1 << 30)) for place, lane in lanes.items()]
+            for place, lane in lanes.items():
+                pool.add(place, 0, lane)
+            while broker.spoiled < 100:
+                await asyncio.sleep(0.1)
+                for place in PLACES:
+                    pool.seek(place, 0)  # once more, also after a failure
+            for reader in readers:
+                reader.cancel()
+        assert not running.done()
+        for place, payloads in found.items():
+            assert set(payloads) <= set(SENT[place.partition])  # checksums hold
+        # An honest broker is believed again, by whatever was not ended by a policy.
+        broker.spoil = lambda _: None
+        found.clear()
+        try:
+            async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                for place, lane in lanes.items():
+                    pool.seek(place, 0)
+                    tasks.create_task(take(lane, found[place], len(SENT[place.partition])))
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        assert {place.partition: payloads for place, payloads in found.items()} == SENT
+
+
+class Kept(Handler):
+    """Keeps what it is handed."""
+
+    def __init__(self) -> None:
+        self.found: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+
+    async def handle(self, batch: Batch) -> None:
+        for message in batch.messages():
+            self.found[batch.partition.partition][message.offset] = message.payload or b""
+        batch.mark(len(batch))
+
+
+def member(client: ClusterClient, handler: Handler, rng: random.Random) -> CoordinatedConsumer:
+    settings = ConsumerSettings(
+        "g",
+        "g_member",
+        StaticSubscription({TOPIC: 1}),
+        fetch=FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05),
+        commit_interval=0.05,
+        lease_margin=0.1,
+    )
+    coordination = CoordinationSettings(
+        session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, look_interval=0.2, retry_interval=0.02,
+        drain_timeout=0.5,
+    )  # fmt: skip
+    return CoordinatedConsumer(settings, coordination, client=client, handler=handler, clock=CLOCK, rng=rng)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_member_loses_nothing_to_answers_that_are_none(seed: int) -> None:
+    rng = random.Random(seed)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        broker.log = {number: list(payloads) for number, payloads in SENT.items()}
+        broker.spoil = sometimes(
+            rng, BROKEN, of=tuple(VERSIONS), share=0.2
+        )  # each answer on the way into a group may cost seconds
+        handler = Kept()
+        consumer = member(client, handler, rng)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run())
+            ends = {number: len(payloads) for number, payloads in SENT.items()}
+            while broker.committed != ends or broker.spoiled < 8:  # heartbeats go on
+                await asyncio.sleep(0.05)
+                if broker.spoiled > 20:
+                    broker.spoil = lambda _: None
+            consumer.request_stop()
+        expected = {number: dict(enumerate(payloads)) for number, payloads in SENT.items()}
+        assert handler.found == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_member_ends_by_lies_with_a_sentence_or_goes_on(seed: int) -> None:
+    rng = random.Random(seed)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        broker.log = {number: list(payloads) for number, payloads in SENT.items()}
+        broker.spoil = sometimes(rng, BROKEN + LYING * 3, share=0.2)
+        handler = Kept()
+        consumer = member(client, handler, rng)
+        running = asyncio.create_task(consumer.run())
+        async with asyncio.timeout(60):
+            while broker.spoiled < 40 and not running.done():
+                await asyncio.sleep(0.05)
+            broker.spoil = lambda _: None
+            consumer.request_stop()
+            with contextlib.suppress(ConsumerdError):
+                await running
+        for number, found in handler.found.items():
+            assert set(found.values()) <= {payload for payloads in SENT.values() for payload in payloads}, number
+
+
+@pytest.mark.parametrize("kinds", [BROKEN, BROKEN + LYING * 3], ids=["broken", "lying"])
+async def test_every_delivery_comes_to_an_end(kinds: tuple[str, ...]) -> None:
+    rng = random.Random(5)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        broker.spoil = sometimes(rng, kinds, of=(apis.PRODUCE, apis.INIT_PRODUCER_ID, apis.METADATA))
+        settings = LogicalProducerSettings(batch_bytes=400, linger=0.01, request_timeout=0.1, delivery_timeout=20)
+        refused: list[ConsumerdError] = []
+        async with asyncio.timeout(60), LogicalProducer(client, settings, clock=CLOCK, rng=rng) as producer:
+            deliveries = []
+            for n in range(60):
+                for number in range(PARTITIONS):
+                    try:
+                        deliveries.append(await producer.send(TOPIC, SENT[number][n], partition=number))
+                    except ConsumerdError as error:  # by lies about the topic
+                        refused.append(error)
+            for delivery in deliveries:
+                try:
+                    await delivery
+                except ConsumerdError as error:
+                    refused.append(error)
+        assert broker.spoiled > 10
+        if kinds is BROKEN:
+            assert not refused
+            # Batches that were sent again stand there twice: this broker does not know them again.
+            assert {number: list(dict.fromkeys(log)) for number, log in broker.log.items()} == SENT
+
+
+@pytest.mark.parametrize("kind", [None, *BROKEN, *LYING])
+async def test_nobody_is_authenticated_by_nonsense(kind: str | None) -> None:
+    def scram() -> Scram:
+        return Scram("SCRAM-SHA-256", "alice", "x")
+
+    async with HostileKafka(random.Random(kind)) as broker:
+        for _ in range(1 if kind in ("endless", "silence") else 10):
+            broker.spoil = lambda api: kind if api is apis.SASL_AUTHENTICATE else None
+            async with client_of(broker, scram) as client:
+                with pytest.raises(BrokerError) as caught:  # the server has to prove itself
+                    await client.refresh()
+                assert "\n" not in str(caught.value)
+            if kind is None:
+                continue
+            broker.spoil = lambda api: kind if api in (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE) else None
+            async with client_of(broker, lambda: Plain("alice", "x")) as client:
+                try:
+                    await client.refresh()
+                except BrokerError:
+                    continue
+                assert kind in LYING
