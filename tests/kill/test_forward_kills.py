@@ -1,7 +1,7 @@
-"""A mirror to a modern cluster is killed, its target restarted, while messages come in: `migrate verify` finds nothing.
+"""Mirrors to a modern cluster are killed, their target restarted, while messages come in: `migrate verify` is content.
 
-The source is a 0.7 broker of two partitions, with plain, gzip and snappy messages. The mirror asks the target at every
-start what it has, so not even the tail comes again.
+The source is a 0.7 broker of three partitions, with plain, gzip and snappy messages, shared by two members. They ask
+the target what it has of each partition that they come to own, so not even the tail comes again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop, pytest.mark.asyncio]
 
 TOPIC = "events"
-PARTITIONS = 2
+PARTITIONS = 3
 
 
 class MirrorProcess(Process):
-    def __init__(self, directory: Path, source: str, *arguments: str) -> None:
-        super().__init__("mirror", directory)
+    def __init__(self, directory: Path, name: str, source: str, *arguments: str) -> None:
+        super().__init__(name, directory)
         self.arguments = arguments
-        self.config = directory / "mirror.toml"
+        self.config = directory / f"{name}.toml"
         tables: dict[str, dict[str, Any]] = {
             "group": {"id": "mirror", "topics": {TOPIC: 1}},
             "zookeeper": {"connect": source, "session_timeout": 2.0},
@@ -119,24 +119,28 @@ async def test_sigkill_of_the_mirror_and_of_the_target(
         source = BrokerProcess(tmp_path / "old", place, partitions=PARTITIONS, settings=settings)
         await stack.enter_async_context(source)
         where = ("--to-bootstrap-server", target.address, "--partitions", "2", "--codec", "gzip", "--resume", resume)
-        mirror = MirrorProcess(tmp_path, place, *where)
+        first, second = (MirrorProcess(tmp_path, name, place, *where) for name in ("first", "second"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             fed = group.create_task(produce(source.port, stop))
-            await stack.enter_async_context(mirror)
-            for _ in range(2):
-                await asyncio.sleep(1.3)
-                mirror.kill()
-                await mirror.start()
+            await stack.enter_async_context(first)
+            await stack.enter_async_context(second)
+            await asyncio.sleep(1.3)
+            first.kill()
+            await first.start()
+            await asyncio.sleep(1.0)
+            second.kill()
             target.kill()
             await asyncio.sleep(0.5)
             await target.start()
+            await second.start()
             await asyncio.sleep(0.5)
-            mirror.kill()
-            await mirror.start()
+            first.kill()
+            await first.start()
             stop.set()
         await all_committed(place, source)
-        assert await mirror.stop() == 0
+        assert await first.stop() == 0
+        assert await second.stop() == 0
         arguments = (
             "--from-zookeeper", place, "--topic", TOPIC, "--to-bootstrap-server", target.address, "--range", "500",
         )  # fmt: skip
