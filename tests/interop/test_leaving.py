@@ -116,6 +116,12 @@ class Move:
                     return
                 await asyncio.sleep(0.2)
 
+    async def forwarder_has_committed(self) -> None:
+        """It does so every few seconds."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.lag("leaving", f"--zookeeper {self._zookeeper}"):
+                await asyncio.sleep(0.5)
+
     # -- the page's commands
 
     def _command(self, name: str, group: str) -> str:
@@ -152,10 +158,13 @@ class Move:
         assert process.returncode == code, f"{text}{output.decode()}{errors.decode()}"
         return output.decode() + (errors.decode() if code else "")
 
-    async def lag(self, group: str) -> int:
-        """What the group has before it on the new cluster."""
-        text = f"consumerd group lag --bootstrap-server {self.bootstrap} --group {group} --json"
-        lag: int = json.loads(await self._run(text))["total"]
+    async def lag(self, group: str, where: str = "") -> int:
+        """What the group has before it, by default on the new cluster; more than nothing while nothing is committed."""
+        where = where or f"--bootstrap-server {self.bootstrap}"
+        told = json.loads(await self._run(f"consumerd group lag {where} --group {group} --json"))
+        if any(each["committed"] is None for each in told["partitions"].values()):
+            return 1
+        lag: int = told["total"]
         return lag
 
     async def planned(self, group: str) -> dict[str, int]:
@@ -228,6 +237,7 @@ async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_pa
         forwarder = stack.enter_context(running(move.child("forward")))
         third = await move.produce_old(3)
         await move.forwarded(client)
+        await move.forwarder_has_committed()
         await move.run("verify")
 
         # One group moves early, goes back, and moves again. It has to be stopped for it.
