@@ -176,4 +176,6 @@ class RegisteredBrokers(Generic[_B]):
 
 
 def _shown(broker: Located | None) -> str:
-    return "gone" if broker is None else f"{broker.host}:{broker.port}"
+    if broker is None:
+        return "gone"
+    return f"{broker.host}:{broker.port}" if broker.host else "there, not in plaintext"

@@ -31,6 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from cryptography.x509 import load_pem_x509_certificates
 from kazoo.exceptions import NoNodeError
 
 from consumerd.client import error_of
@@ -40,6 +45,7 @@ from consumerd.embedded.jafka import java_command
 from consumerd.embedded.jafka_clients import compile_java
 from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ledger import digest
+from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import BrokerError, ExitCode
 from consumerd.group import Spelling
@@ -661,3 +667,31 @@ async def test_leaders_change_under_a_group(group: OldGroup) -> None:
         await group.until(group.in_sync, "replicas in sync")
     assert sum(event["event"] == "rebalanced" for event in group.daemons["m"].events()) == 2
     await group.account()
+
+
+async def test_brokers_are_found_at_the_listener_that_the_configuration_asks_for(
+    kafka: Any, cluster_client: Any, java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, tls_files: Any
+) -> None:
+    """ZooKeeper lists plaintext and TLS; a daemon with `[kafka.tls]` takes the latter."""
+    pem = tls_files.zookeeper.key_store.read_bytes()
+    store = tmp_path / "store.p12"
+    key, (own, *chain) = load_pem_private_key(pem, None), load_pem_x509_certificates(pem)
+    assert isinstance(key, EllipticCurvePrivateKey | RSAPrivateKey)
+    store.write_bytes(serialize_key_and_certificates(b"broker", key, own, chain, BestAvailableEncryption(b"secret")))
+    plain, secure = free_port(), free_port()
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},INSIDE://127.0.0.1:{secure}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:SSL",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": "secret",
+        "ssl.key.password": "secret",
+    }
+    broker = await kafka("0.10.2.2", port=plain, partitions=1, config=config)
+    async with cluster_client(broker) as client, AsyncExitStack() as stack:
+        group = OldGroup(Scene("0.10.2.2"), [broker], client, tmp_path, zk_root, zk, java, stack)
+        await group.create()
+        async with group.producing():
+            await group.join_ours("m", kafka={"tls": {"ca": str(tls_files.authority)}})
+            await group.settled("m")
+        await group.account()
