@@ -77,6 +77,8 @@ class BrokerGroups:
             name = each["member_id"]
             clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
             _add_member(view, name, told["protocol_type"], each)
+        if "type" in told:
+            view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not tell us")
         committed = await self._committed(group)
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         state = told.get("state", "")
@@ -87,7 +89,7 @@ class BrokerGroups:
             if isinstance(member.subscription, StaticSubscription):
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
-        return LogicalSurvey(view, topics, self.coordinator, state, told.get("protocol", ""), clients)
+        return LogicalSurvey(view, topics, self.coordinator, state, told.get("protocol", ""), clients=clients)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
@@ -121,7 +123,7 @@ class BrokerGroups:
             answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, {"group_ids": [group]})
             found: Mapping[str, Any] = next(iter(answer["groups"]), {"error_code": _GROUP_ID_NOT_FOUND})
             if found["error_code"] == _GROUP_ID_NOT_FOUND:
-                return {}
+                return await self._listed(group)
             what = f"group {group!r} cannot be described"
             if error := error_of(found["error_code"], what, found.get("error_message")):
                 self.client.forget_coordinator(group)
@@ -132,6 +134,14 @@ class BrokerGroups:
             return await self.client.retrying(f"group {group}", ask)
         except UnsupportedApiError:
             return {}
+
+    async def _listed(self, group: str) -> Mapping[str, Any]:
+        """What the list of groups tells of one that cannot be described; empty where it is not there."""
+        answer = await self.client.call_coordinator(group, LIST_GROUPS, {})
+        for each in answer["groups"]:
+            if each["group_id"] == group and each.get("group_type"):
+                return {"state": each.get("group_state", ""), "type": each["group_type"]}
+        return {}
 
     async def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         async def ask() -> Mapping[TopicPartition, CommittedOffset]:

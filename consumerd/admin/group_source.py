@@ -6,11 +6,17 @@ what they hold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.editing import write_changes
-from consumerd.admin.logical_survey import Coordinator, survey_zookeeper_group
+from consumerd.admin.logical_survey import Coordinator, numbers_of, survey_zookeeper_group
 from consumerd.cluster import LogicalClusterView
+from consumerd.cluster.reading import children
+from consumerd.errors import BrokerError
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.registry import owners_root
+from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +26,10 @@ if TYPE_CHECKING:
     from consumerd.admin.logical_survey import LogicalSurvey
     from consumerd.cluster import LogicalTopics
     from consumerd.ports import ZooKeeper
+
+
+#: Where brokers keep what groups commit to them.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class GroupSource(Protocol):
@@ -71,8 +81,24 @@ class ZooKeeperGroups:
         return await self._view.read_groups()
 
     async def survey(self, group: str) -> LogicalSurvey:
-        """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError."""
-        return await survey_zookeeper_group(self.zk, group)
+        """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError.
+
+        Where offsets are missing, brokers are asked whether they keep them; where those do not answer, that is a
+        problem of the view.
+        """
+        survey = await survey_zookeeper_group(self.zk, group)
+        client = self.logs.client
+        # Without the topic no broker keeps any, and asking for a coordinator would make it.
+        if client is not None and await self._view.read_assignments([OFFSETS_TOPIC]):
+            once_owned = await children(self.zk, owners_root(group))
+            survey.topics |= numbers_of(await self._view.read_assignments({*survey.topics, *once_owned}))
+            every = {TopicPartition.numbered(topic, n) for topic, numbers in survey.topics.items() for n in numbers}
+            missing = every - survey.view.offsets.keys()
+            try:
+                survey.at_broker = await KafkaOffsetStore(client, group).load(sorted(missing)) if missing else {}
+            except (BrokerError, WireError) as error:
+                survey.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
+        return survey
 
     async def addresses(self) -> dict[int, str]:
         """The brokers that are registered, at their first listener."""

@@ -33,7 +33,7 @@ def lag_of(survey: GroupSurvey, ranges: Mapping[TopicPartition, LogRange | NoAns
     """
     found = []
     for partition in survey.partitions():
-        committed, known = survey.view.offsets.get(partition), ranges.get(partition)
+        committed, known = survey.committed(partition), ranges.get(partition)
         name = survey.owner_name(partition)
         if isinstance(known, LogRange):
             start = known.earliest if committed is None else committed

@@ -6,7 +6,7 @@ is a place to start at, and nothing has to be looked into.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.changes import Change, Target, TargetKind
 from consumerd.admin.logical_survey import Coordinator
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from consumerd.admin.logical_logs import LogicalLogs, Moment
     from consumerd.admin.logical_survey import LogicalSurvey
     from consumerd.partition import TopicPartition
+
+
+#: Members that commit to brokers do not look at what is in ZooKeeper.
+KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
 
 
 class LogicalChangePlanner:
@@ -34,7 +38,9 @@ class LogicalChangePlanner:
         changes = []
         for partition, after in wanted.items():
             change = self._change(partition, after)
-            if after is None and change.before is not None and self._survey.coordinator is Coordinator.BROKER:
+            if partition in self._survey.at_broker:
+                change = self._unknown(partition, KEPT_BY_BROKER)
+            elif after is None and change.before is not None and self._survey.coordinator is Coordinator.BROKER:
                 problem = "a broker keeps what was committed: it can be changed, and goes with the whole group"
                 change = change._replace(problem=problem, unknown=True)
             elif after is not None and change.moves:
@@ -60,6 +66,8 @@ class LogicalChangePlanner:
     def _reset(
         self, partition: TopicPartition, target: Target, known: LogRange | NoAnswer, moment: Moment | NoAnswer | None
     ) -> Change:
+        if partition in self._survey.at_broker:
+            return self._unknown(partition, KEPT_BY_BROKER)
         if isinstance(known, NoAnswer):
             return self._unknown(partition, known.reason)
         if target.kind is TargetKind.EARLIEST:

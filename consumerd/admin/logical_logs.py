@@ -40,7 +40,7 @@ class LogicalLogs:
     """Asks the brokers of `client`; None where there is no broker to ask, and `reason` says why."""
 
     def __init__(self, client: ClusterClient | None, reason: str = "no broker can be asked") -> None:
-        self._client = client
+        self.client = client
         self._reason = reason
 
     async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
@@ -71,7 +71,7 @@ class LogicalLogs:
         return found
 
     async def _ask(self, partitions: list[TopicPartition], time: int) -> dict[TopicPartition, Moment | NoAnswer]:
-        client = self._client
+        client = self.client
         if client is None or not partitions:
             return dict.fromkeys(partitions, NoAnswer(self._reason))
         try:

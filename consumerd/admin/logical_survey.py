@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.admin.survey import GroupSurvey
 from consumerd.cluster import LogicalClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
-from consumerd.group.rules import V08Rules
 from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.registry import INTERNAL_TOPICS, FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from consumerd.cluster import GroupView
     from consumerd.group import Assignment
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 #: Topic -> numbers of its partitions.
 Numbers = dict[str, tuple[int, ...]]
 
-_DIALECT = V08Rules()
 #: The rules of old consumers, as the setting names them; 1.0 and 1.1 sort for "roundrobin" in another order.
 RULES: Mapping[str, Callable[..., Assignment]] = {
     "range": range_owners,
@@ -47,7 +45,9 @@ class _Wanted(NamedTuple):
 
     def streams_for(self, topic: str) -> int:
         """How many streams of the member take part in `topic`."""
-        return _DIALECT.streams_for(self.subscription, topic)
+        if isinstance(self.subscription, FilterSubscription) and topic in INTERNAL_TOPICS:
+            return 0  # `exclude.internal.topics`, the default of old consumers
+        return self.subscription.streams_for(topic)
 
 
 class Coordinator(Enum):
@@ -67,6 +67,8 @@ class LogicalSurvey(GroupSurvey):
     #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
     state: str = ""
     assignor: str = ""
+    #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
+    at_broker: dict[TopicPartition, int] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
 
@@ -113,10 +115,14 @@ class LogicalSurvey(GroupSurvey):
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
-        found = {*self.view.owners, *self.view.offsets}
+        found = {*self.view.owners, *self.view.offsets, *self.at_broker}
         for topic, numbers in self.subscribed.items():
             found.update(TopicPartition.numbered(topic, number) for number in numbers)
         return sorted(found)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """The offset that the group committed, wherever that is kept."""
+        return self.view.offsets.get(partition, self.at_broker.get(partition))
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner, with its stream where members have several."""
@@ -124,6 +130,11 @@ class LogicalSurvey(GroupSurvey):
         if owner is not None and self.coordinator is Coordinator.BROKER:
             return owner[0]
         return GroupSurvey.owner_name(self, partition)
+
+
+def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:
+    """The numbers of partitions of topics whose assignments were read."""
+    return {topic: tuple(sorted(partitions)) for topic, partitions in assignments.items()}
 
 
 async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
@@ -139,7 +150,7 @@ async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
         elif member.subscription is not None:
             every = True  # a filter: all topics have to be looked at
     found = await cluster.read_assignments(None if every else sorted(named))
-    survey = LogicalSurvey(view, {topic: tuple(partitions) for topic, partitions in found.items()})
+    survey = LogicalSurvey(view, numbers_of(found))
     wanted = survey.subscribed.keys() | named
     survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
     return survey

@@ -56,6 +56,10 @@ class GroupSurvey(ABC):
         """The stat of the partition's owner node, readable or not; None where there is none."""
         return self.view.stats.get(owner_path(self.group, partition))
 
+    def committed(self, partition: TopicPartition) -> int | None:
+        """The offset that the group committed, wherever that is kept."""
+        return self.view.offsets.get(partition)
+
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner as its node names it; None where nobody is known to own the partition."""
         owner = self.view.owners.get(partition)

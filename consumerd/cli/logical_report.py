@@ -27,6 +27,7 @@ class _Row(NamedTuple):
     offset: int | None
     unowned: bool
     orphan: bool
+    at_broker: bool
 
     @property
     def remark(self) -> str:
@@ -37,6 +38,8 @@ class _Row(NamedTuple):
             remarks.append("owner is no member")
         if self.planned is not None and self.planned != self.owner:
             remarks.append(f"planned: {self.planned}")
+        if self.at_broker:
+            remarks.append("a broker keeps the offset")
         return ", ".join(remarks)
 
 
@@ -53,9 +56,10 @@ def _rows(survey: LogicalSurvey) -> list[_Row]:
                 partition,
                 survey.owner_name(partition),
                 None if planned is None else format_owner(*planned),
-                view.offsets.get(partition),
+                survey.committed(partition),
                 unowned=owner is None and wanted,
                 orphan=owner is not None and owner[0] not in view.members,
+                at_broker=partition in survey.at_broker,
             )
         )
     return rows

@@ -14,6 +14,7 @@ from consumerd.cli.session import group_option, json_option, place_options
 if TYPE_CHECKING:
     from consumerd.admin import GroupOffsets, GroupSource
     from consumerd.cli.offsets_change import How
+    from consumerd.cli.offsets_show import OffsetRow
     from consumerd.cli.session import Place
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
@@ -103,15 +104,18 @@ def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tu
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
-    from consumerd.cluster import ClusterView, GroupView  # noqa: PLC0415
+    from consumerd.cluster import ClusterView  # noqa: PLC0415
 
     name = place.group_or(group)
 
-    async def logical(source: GroupSource) -> GroupView:
-        return (await source.survey(name)).view
+    async def v07(session: ZooKeeper) -> list[OffsetRow]:
+        return offset_rows(await ClusterView(session).read_group(name), topics, partitions)
 
-    view = run_by_kind(place, lambda session: ClusterView(session).read_group(name), logical, groups=[name])
-    show_offsets(name, offset_rows(view, topics, partitions), as_json=as_json)
+    async def logical(source: GroupSource) -> list[OffsetRow]:
+        survey = await source.survey(name)
+        return offset_rows(survey.view, topics, partitions, survey.at_broker)
+
+    show_offsets(name, run_by_kind(place, v07, logical, groups=[name]), as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
@@ -142,10 +146,16 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
         return await collect_offsets(groups or await cluster.read_groups(), topics, cluster.read_group)
 
     async def logical(source: GroupSource) -> tuple[GroupOffsets, list[str]]:
-        async def read(group: str) -> GroupView:
-            return (await source.survey(group)).view
+        elsewhere = []
 
-        return await collect_offsets(groups or await source.names(), topics, read)
+        async def read(group: str) -> GroupView:
+            survey = await source.survey(group)
+            if survey.at_broker:
+                elsewhere.append(f"{len(survey.at_broker)} offsets of group {group}, which a broker keeps")
+            return survey.view
+
+        offsets, problems = await collect_offsets(groups or await source.names(), topics, read)
+        return offsets, problems + elsewhere
 
     offsets, problems = run_by_kind(place, v07, logical, groups=groups)
     text = format_json(offsets) if form == "json" else format_text(offsets)

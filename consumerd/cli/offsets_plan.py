@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 
+#: States of groups without members, as brokers tell them.
+_RESTING = frozenset({"", "Dead", "Empty"})
+
+
 class Choice(NamedTuple):
     """Partitions of a group: those of `topics` (without any, of the group's), and of these those called as `names`."""
 
@@ -60,9 +64,12 @@ class Plan:
         """Add the changes of one group."""
         self.changes += changes
         moving = [change.partition for change in changes if change.moves]
+        state = survey.state if isinstance(survey, LogicalSurvey) else ""
         by_broker = isinstance(survey, LogicalSurvey) and survey.coordinator is Coordinator.BROKER
         if by_broker or not force:
             alive = in_the_way(survey, moving)
+            if by_broker and not alive and state not in _RESTING:
+                alive.append(f"group {survey.group} has members (it is {state})")
             self.refusals += alive
             self.final = self.final or (by_broker and bool(alive))
         if not force:

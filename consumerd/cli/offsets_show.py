@@ -12,10 +12,11 @@ from consumerd.cli.tables import show_rows
 from consumerd.registry import offset_path, offsets_root
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from consumerd.admin import GroupOffsets
     from consumerd.cluster import GroupView
+    from consumerd.partition import TopicPartition
 
 
 class OffsetRow(NamedTuple):
@@ -27,13 +28,21 @@ class OffsetRow(NamedTuple):
     problem: str | None
 
 
-def offset_rows(view: GroupView, topics: Sequence[str], partitions: Sequence[str]) -> list[OffsetRow]:
-    """The offsets of a group, of all topics and partitions or of those named."""
+def offset_rows(
+    view: GroupView,
+    topics: Sequence[str],
+    partitions: Sequence[str],
+    at_broker: Mapping[TopicPartition, int] | None = None,
+) -> list[OffsetRow]:
+    """The offsets of a group, of all topics and partitions or of those named; `at_broker`: those kept there instead."""
     rows = []
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             stat = view.stats.get(offset_path(view.group, partition))  # brokers do not tell when
             rows.append(OffsetRow(str(partition), offset, None if stat is None else _time(stat.modified_ms), None))
+    for partition, offset in (at_broker or {}).items():
+        if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
+            rows.append(OffsetRow(str(partition), None, None, f"a broker keeps it: {offset}"))
     for subject, fault in _faults(view).items():
         topic, _, name = subject.rpartition("/")
         if (not topics or topic in topics) and (not partitions or name in partitions):

@@ -148,17 +148,21 @@ async def test_topics_and_groups_in_zookeeper(
     assert described[2] == [f"{TOPIC}/2", address, str(broker.broker_id), str(broker.broker_id), "0", "10", "10", ""]
 
     # A group of an old consumer of the JVM.
-    properties: dict[str, str | int] = {
-        "group.id": GROUP, "consumer.id": "c", "auto.commit.interval.ms": 200, "zookeeper.session.timeout.ms": 2000,
-        "zookeeper.connect": zk_root,
-    }  # fmt: skip
-    (tmp_path / "consumer.properties").write_text(format_properties(properties), "ascii")
-    arguments = ["--zookeeper", zk_root, "--topic", TOPIC, "--from-beginning",
-                 "--consumer.config", str(tmp_path / "consumer.properties")]  # fmt: skip
-    command = java_command(
-        java, kafka_jars(RELEASES[version]), tmp_path / "member", "kafka.tools.ConsoleConsumer", *arguments
-    )
-    async with Child(command, log=tmp_path / "member.log"):
+    def consumer(group: str, **settings: str | int) -> Child:
+        folder = tmp_path / f"member-{group}"
+        folder.mkdir()
+        properties: dict[str, str | int] = {
+            "group.id": group, "consumer.id": "c", "auto.commit.interval.ms": 200,
+            "zookeeper.session.timeout.ms": 2000, "zookeeper.connect": zk_root,
+        }  # fmt: skip
+        properties |= {key.replace("_", "."): value for key, value in settings.items()}
+        (folder / "consumer.properties").write_text(format_properties(properties), "ascii")
+        arguments = ["--zookeeper", zk_root, "--topic", TOPIC, "--from-beginning",
+                     "--consumer.config", str(folder / "consumer.properties")]  # fmt: skip
+        command = java_command(java, kafka_jars(RELEASES[version]), folder, "kafka.tools.ConsoleConsumer", *arguments)
+        return Child(command, log=folder / "log")
+
+    async with consumer(GROUP):
         await tool.until(lambda found: found["total"] == 0 and not found["unknown"], "group", "lag", "--group", GROUP)
         lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json
         assert lag["unit"] == "messages"
@@ -177,6 +181,22 @@ async def test_topics_and_groups_in_zookeeper(
         done = await tool("group", "doctor", "--group", GROUP)
         assert done.code == ExitCode.CONFIG
         assert "group verify" in done.err
+    async with consumer("k", offsets_storage="kafka", dual_commit_enabled="false"):
+        await tool.until(lambda found: found["total"] == 0 and not found["unknown"], "group", "lag", "--group", "k")
+    await tool.until(lambda found: not found["members"], "group", "describe", "--group", "k")
+    assert (await tool.well("offsets", "get", "--group", "k")).rows[0] == [
+        f"{TOPIC}/0", "", "", "a broker keeps it: 10",
+    ]  # fmt: skip
+    done = await tool.well("offsets", "export", "--group", "k")
+    assert (done.out, "3 offsets of group k, which a broker keeps" in done.err) == ("", True)
+    done = await tool("offsets", "set", "--group", "k", f"{TOPIC}/0=5", "--execute")
+    assert (done.code, "--bootstrap-server" in done.err) == (ExitCode.REFUSED, True)
+    at_broker = Tool(capsys, "--bootstrap-server", f"127.0.0.1:{broker.port}")
+    await at_broker.well("offsets", "set", "--group", "k", f"{TOPIC}/0=5", "--execute")
+    assert (await tool.well("group", "lag", "--group", "k", "--json")).json["total"] == EACH - 5
+    rows = (await tool.well("group", "describe", "--group", "k")).rows
+    assert rows[0] == ["partition", f"{TOPIC}/0", "", "5", "a broker keeps the offset"]
+    zk.delete("/consumers/k", recursive=True)
     await tool.until(lambda found: not found["members"], "group", "describe", "--group", GROUP)
 
     assert (await tool.well("group", "list")).rows == [[GROUP]]

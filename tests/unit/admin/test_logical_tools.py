@@ -225,9 +225,34 @@ async def test_a_group_and_members_that_cannot_be_understood() -> None:
     "told", [described(state="Dead"), described(error=69), {"groups": []}], ids=["dead", "not found", "not named"]
 )
 async def test_a_group_that_nobody_knows(told: Answer) -> None:
-    client, _ = cluster(DescribeGroups=told, OffsetFetch=NOTHING_COMMITTED)
+    none = {"error_code": 0, "groups": []}
+    client, _ = cluster(DescribeGroups=told, ListGroups=none, OffsetFetch=NOTHING_COMMITTED)
     with pytest.raises(NotFoundError, match="no broker knows a group 'g'"):
         await BrokerGroups(client).survey("g")
+
+
+@pytest.mark.asyncio
+async def test_a_group_of_another_type_is_named() -> None:
+    listed = {"error_code": 0, "groups": [
+        {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "group_type": "consumer"}
+    ]}  # fmt: skip
+    client, _ = cluster(DescribeGroups=described(error=69), ListGroups=listed, OffsetFetch=NOTHING_COMMITTED)
+    survey = await BrokerGroups(client).survey("g")
+    assert survey.state == "Stable"
+    assert "of type 'consumer'" in survey.view.problems[0]
+
+
+@pytest.mark.asyncio
+async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere() -> None:
+    survey = LogicalSurvey(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
+    assert [survey.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
+    planner = LogicalChangePlanner(survey, LogicalLogs(None))
+    for changes in (
+        await planner.set_to({T1: 7}), await planner.set_to({T1: None}),
+        await planner.reset([T1], Target(TargetKind.EARLIEST)),
+    ):  # fmt: skip
+        assert [(change.moves, change.unknown) for change in changes] == [(False, True)]
+        assert "--bootstrap-server" in (changes[0].problem or "")
 
 
 @pytest.mark.asyncio

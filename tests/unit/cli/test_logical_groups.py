@@ -172,6 +172,17 @@ async def test_what_is_of_07_alone(consumerd: Command, memory: MemoryZooKeeper, 
     assert (done.code, "group verify" in done.err) == (ExitCode.CONFIG, True)
 
 
+async def test_internal_topics_count_where_they_are_named(
+    consumerd: Command, memory: MemoryZooKeeper, group: None
+) -> None:
+    memory.put("/brokers/topics/__consumer_offsets", b'{"version":1,"partitions":{"0":[0]}}')
+    memory.put(
+        "/consumers/g/ids/g_a", (MEMBER % 1).replace('"t":1', '"t":1,"__consumer_offsets":1').encode(), session_id=A
+    )
+    done = await consumerd("group", "verify", "--group", "g")
+    assert done.rows == [["__consumer_offsets/0", "has no owner and should have g_a-0"]]
+
+
 async def test_topics(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
     memory.put("/brokers/ids/0", NEW_BROKER % 1)
     assert (await consumerd("topics", "list")).rows == [["t", "11", "1", "10"]]
