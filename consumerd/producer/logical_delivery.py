@@ -39,8 +39,8 @@ _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
-#: Bytes from which on compressing is left to a thread.
-_THREAD_BYTES: Final = 32 * 1024
+#: Bytes from which on compressing is left to a thread: about a millisecond of work, below which handing over costs more.
+_THREAD_BYTES: Final = {Codec.GZIP: 256 << 10, Codec.SNAPPY: 1 << 20, Codec.LZ4: 1 << 20, Codec.ZSTD: 256 << 10}
 
 
 class DeliveryError(BrokerError):
@@ -148,7 +148,7 @@ class Exchange:
             await self._number(queue, batch)
         elif self._settings.idempotent:
             raise EncodeError(f"broker {channel.address} cannot recognise repeated batches (idempotent = true)")
-        if codec is not Codec.NONE and batch.size > _THREAD_BYTES:
+        if codec is not Codec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
         return batch.encode(magic, codec)
 
