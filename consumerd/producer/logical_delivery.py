@@ -39,7 +39,7 @@ _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
-#: Bytes from which on compressing is left to a thread: about a millisecond of work, below which handing over costs more.
+#: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
 _THREAD_BYTES: Final = {Codec.GZIP: 256 << 10, Codec.SNAPPY: 1 << 20, Codec.LZ4: 1 << 20, Codec.ZSTD: 256 << 10}
 
 
