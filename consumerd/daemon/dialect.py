@@ -26,14 +26,17 @@ log = structlog.get_logger(__name__)
 _NAMES = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
-async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock) -> Dialect:
-    """The dialect of the group; with `auto`, waits until a broker or a member shows it.
+async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: bool = True) -> Dialect | None:
+    """The dialect of the group; with `auto`, waits until a broker or a member shows it, or is None without `wait`.
 
     Raises GroupRefusedError for a group that is not to be joined, ConfigError for what the dialect cannot do.
     """
     group = config.group
     try:
-        if group.dialect == "auto":
+        dialect: Dialect | None
+        if group.dialect == "auto" and not wait:
+            dialect = await read_dialect(zk, group.id)
+        elif group.dialect == "auto":
             dialect = await wait_for_dialect(zk, group.id, clock, lambda: notify(status("waiting for a first broker")))
         else:
             dialect = _NAMES[group.dialect]
@@ -42,7 +45,7 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock) -> Dialect:
         raise GroupRefusedError(group.id, str(error)) from error
     if dialect is Dialect.V07:
         _require_v07(group)
-    log.info("dialect", group=group.id, dialect=dialect.value)
+    log.info("dialect", group=group.id, dialect=None if dialect is None else dialect.value)
     return dialect
 
 

@@ -135,8 +135,9 @@ async def run_member(
 
     Raises GroupRefusedError where the dialects do not fit, ConfigError.
     """
-    dialect = await _unless_signalled(find_dialect(config, session, clock))
-    if dialect is None:
+    finding = find_dialect(config, session, clock, wait=not settings.stop_at_end)
+    dialect = await _unless_signalled(finding)
+    if dialect is None:  # and so there is nothing to consume
         return
     async with AsyncExitStack() as stack:
         backend: GroupBackend

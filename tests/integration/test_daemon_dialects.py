@@ -71,6 +71,13 @@ async def test_with_nobody_there_a_daemon_waits_and_can_be_stopped(world: Any) -
     assert await daemon.wait(10) == ExitCode.OK
 
 
+async def test_who_wants_only_what_there_is_does_not_wait(world: Any, cli: Any) -> None:
+    outcome = await cli(
+        "consume", "--zookeeper", world.chroot, "--group", "g", "--whitelist", "t.*", "--exit-at-end", seconds=20
+    )
+    assert (outcome.code, outcome.stdout) == (ExitCode.OK, "")
+
+
 async def test_a_first_broker_shows_the_dialect_and_a_stranger_ends_the_membership(world: Any) -> None:
     daemon = DaemonProcess(world.directory, world.config())
     async with asyncio.timeout(60):

@@ -46,7 +46,7 @@ from consumerd.embedded.jafka_clients import compile_java
 from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import DaemonProcess
+from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command
 from consumerd.errors import BrokerError, ExitCode
 from consumerd.group import Spelling
 from consumerd.group.assignors import range_owners, roundrobin_owners
@@ -695,3 +695,23 @@ async def test_brokers_are_found_at_the_listener_that_the_configuration_asks_for
             await group.join_ours("m", kafka={"tls": {"ca": str(tls_files.authority)}})
             await group.settled("m")
         await group.account()
+
+
+@pytest.mark.parametrize("group", [Scene("0.8.2.2")], indirect=True, ids=str)
+async def test_the_console_prints_what_there_is(group: OldGroup, zk_root: str) -> None:
+    async with group.producing():
+        await group.until(lambda: all(len(payloads) >= 16 for payloads in group.sent.values()), "messages")
+    command = consumerd_command(
+        "consume", "--zookeeper", zk_root, "--group", GROUP, "--whitelist", "even.*", "--exit-at-end", "--json"
+    )
+    process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == ExitCode.OK
+    printed: defaultdict[TopicPartition, list[bytes]] = defaultdict(list)
+    for line in output.splitlines():
+        told = json.loads(line)
+        place = TopicPartition.numbered(told["topic"], told["partition"])
+        assert (told["broker"], told["offset"]) == (None, len(printed[place]))
+        printed[place].append(told["payload"].encode())
+    assert printed == group.sent
+    assert group._committed() == {place: len(payloads) for place, payloads in group.sent.items()}
