@@ -272,9 +272,11 @@ class KafkaBroker(LoopbackServer):
     async def _answers(self) -> bool:
         if self.release.number >= (4,):
             return bool(await ask(self.port, _API_VERSIONS, 8))
-        # It serves before it is registered; others find it when it names a broker, or (0.8) when its node is there.
+        # It serves before it is registered, and makes topics when it names itself; 0.8 does so when there is a topic.
         _size, _correlation_id, brokers = struct.unpack(">iii", await ask(self.port, _METADATA, 12))
-        return bool(brokers) or (self.zookeeper is not None and await self._is_registered(self.zookeeper))
+        if self.release.number < (0, 9) and self.zookeeper is not None:
+            return bool(brokers) or await self._is_registered(self.zookeeper)
+        return bool(brokers)
 
     async def _is_registered(self, zookeeper: str) -> bool:
         async with Session(zookeeper, clock=SystemClock(), rng=random.Random()) as session:
