@@ -38,7 +38,12 @@ def command(path: Path) -> None:
 
 def _check_daemon(path: Path) -> str:
     from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.daemon.build import build_handler, build_session, build_settings  # noqa: PLC0415
+    from consumerd.daemon.build import (  # noqa: PLC0415
+        build_handler,
+        build_offset_settings,
+        build_session,
+        build_settings,
+    )
     from consumerd.daemon.build_kafka import build_client, build_coordination, fixed_partitions  # noqa: PLC0415
     from consumerd.daemon.config import load  # noqa: PLC0415
 
@@ -53,6 +58,8 @@ def _check_daemon(path: Path) -> str:
     else:
         build_client(config, clock=clock, rng=rng)
         build_coordination(config)
+        if build_offset_settings(config).in_zookeeper:
+            build_session(config.zookeeper, clock=clock, rng=rng)
         partitions = fixed_partitions(config.group)
         what = ", ".join(map(str, partitions)) or f"{settings.subscription.format()} coordinated by a broker"
     build_handler(config, clock=clock, rng=rng)

@@ -83,6 +83,9 @@ def test_check_reads_what_each_way_needs(tmp_path: Path) -> None:
     assert "group g, t/0, t/1, handler print" in result.output
     path.write_text('[group]\nid = "g"\ncoordination = "kafka"\ntopics = { t = 1 }\n')
     assert "coordinated by a broker" in CliRunner().invoke(command, ["-c", str(path)]).output
+    path.write_text(path.read_text() + 'offsets = "both"\n[zookeeper]\nauth = ["nothing"]\n')
+    assert "zookeeper.auth" in str(CliRunner().invoke(command, ["-c", str(path)]).exception)
+    path.write_text(path.read_text().partition("offsets")[0])
     path.write_text(path.read_text() + '[kafka]\nbootstrap = ["nowhere"]\n')
     assert isinstance(CliRunner().invoke(command, ["-c", str(path)]).exception, ConfigError)
 
