@@ -166,6 +166,7 @@ async def _delete(
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_logical import look  # noqa: PLC0415
     from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.errors import BrokerError  # noqa: PLC0415
 
     sight = await look(source, topics)
     if isinstance(source, ZooKeeperGroups):
@@ -187,13 +188,12 @@ async def _delete(
         click.echo(json.dumps({"topics": document, "executed": execute, "marked": marked}, indent=2))
     else:
         rows = [(topic, len(partitions), sizes[topic]) for topic, partitions in sight.topics.items()]
-        title = "deleted" if execute else "would be deleted"
+        title = "marked" if marked else "deleted" if execute else "would be deleted"
         show_rows(["topic", ">partitions", ">messages"], rows, title=title)
     if marked:
-        click.echo(
-            f"consumerd: {', '.join(marked)}: marked, and still there after {timeout:g} s: brokers delete topics only "
-            "if their delete.topic.enable is true and all replicas are alive",
-            err=True,
+        raise BrokerError(
+            f"{', '.join(marked)}: marked, and still there after {timeout:g} s: brokers delete topics only if their "
+            "delete.topic.enable is true and all replicas are alive"
         )
 
 
