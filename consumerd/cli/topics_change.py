@@ -37,9 +37,7 @@ def _settings(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> 
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise click.BadParameter(
-                f"{text!r} is not of the form KEY=VALUE (a daemon's configuration goes with -c)."
-            )
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE (a daemon's configuration goes with -c).")
         settings[key] = value
     return settings
 

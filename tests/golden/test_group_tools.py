@@ -26,6 +26,7 @@ from consumerd.admin import (
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.cli.offsets_show import collect_offsets
 from consumerd.clock import SystemClock
+from consumerd.cluster import ClusterView
 from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
@@ -94,7 +95,7 @@ async def zookeeper(golden: Path, tmp_path: Path) -> AsyncIterator[MemoryZooKeep
 async def test_export(golden: Path) -> None:
     lines = (golden / "kafka-0.7.2/tools/ExportZkOffsets.txt").read_text()
     async with load(golden, "25-group-all-down").session() as zk:
-        offsets, problems = await collect_offsets(zk, [GROUP], [])
+        offsets, problems = await collect_offsets([GROUP], [], ClusterView(zk).read_group)
     assert sorted(format_text(offsets).splitlines()) == sorted(lines.splitlines())
     assert parse_offsets(lines, "the tool") == offsets
     assert problems == []
