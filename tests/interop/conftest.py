@@ -142,9 +142,10 @@ def kafka(
         except MissingRuntimeError as error:
             missing(str(error))
         arguments.setdefault("broker_id", len(brokers) + 1)
+        arguments.setdefault("java", java)
         zookeeper = None if release.kraft else zk_root
         folder = tmp_path / f"kafka-{len(brokers)}"
-        broker = KafkaBroker(folder, release, zookeeper, java=java, jars=jars, **arguments)
+        broker = KafkaBroker(folder, release, zookeeper, jars=jars, **arguments)
         brokers.append(broker)
         await broker.start()
         return broker
