@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import random
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
+from consumerd.forward import TargetLog, read_identity
 from consumerd.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
@@ -22,8 +24,44 @@ from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
 from consumerd.zk import Session
 
+if TYPE_CHECKING:
+    from consumerd.client import ClusterClient
+
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(180)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
+
+
+async def run_migrate(
+    directory: Path, *arguments: str, code: ExitCode = ExitCode.OK, group: str = "old"
+) -> tuple[dict[str, Any], str]:
+    """What `consumerd migrate offsets` says, as JSON and on standard error."""
+    done = await run_command(directory, "migrate", "offsets", "--group", group, *arguments, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+async def run_command(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = consumerd_command(*arguments)
+    return await asyncio.to_thread(
+        subprocess.run, command, cwd=directory, env=clean_environment(), capture_output=True, text=True, check=False
+    )
+
+
+async def produce(client: ClusterClient, count: int) -> None:
+    """`count` messages to each of the places; creates the topic."""
+
+    async def led() -> None:
+        await client.refresh(["events"], create=True)
+        for place in PLACES:
+            await client.leader("events", place.partition)
+
+    await client.retrying("create the topic", led)
+    settings = LogicalProducerSettings()
+    async with LogicalProducer(client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
+        for number in range(count):
+            for place in PLACES:
+                await producer.send("events", b"%d" % number, partition=place.partition)
+        await producer.flush()
 
 
 @pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
@@ -32,33 +70,14 @@ async def test_offsets_go_to_kafka_and_back(
 ) -> None:
     broker = await kafka(version, partitions=3)
 
-    async def migrate(*arguments: str, code: ExitCode = ExitCode.OK, group: str = "old") -> tuple[dict[str, Any], str]:
-        command = consumerd_command("migrate", "offsets", "--group", group, *arguments, "--json")
-        done = await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if done.stdout else {}, done.stderr
-
+    migrate = functools.partial(run_migrate, tmp_path)
     to_kafka = ("--from-zookeeper", zk_root, "--to-bootstrap-server", broker.address)
     to_zookeeper = ("--from-bootstrap-server", broker.address, "--to-zookeeper", zk_root)
     async with (
         cluster_client(broker) as client,
         Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as session,
     ):
-
-        async def led() -> None:
-            await client.refresh(["events"], create=True)
-            for place in PLACES:
-                await client.leader("events", place.partition)
-
-        await client.retrying("create the topic", led)
-        async with LogicalProducer(
-            client, LogicalProducerSettings(), clock=SystemClock(), rng=random.Random(1)
-        ) as producer:
-            for number in range(30):
-                await producer.send("events", b"%d" % number, partition=number % 3)
-            await producer.flush()
+        await produce(client, 10)
         stored = UnclaimedZooKeeperOffsetStore(session, "old")
         await stored.commit({PLACES[0]: 4, PLACES[1]: 10}, session_id=0)
         await client.retrying("find the coordinator", lambda: client.coordinator("new"))
@@ -72,8 +91,7 @@ async def test_offsets_go_to_kafka_and_back(
         for line in text.splitlines():
             program, *arguments = line.split()
             assert program == "consumerd"
-            command = consumerd_command(*arguments)
-            ended = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, check=False)
+            ended = await run_command(tmp_path, *arguments)
             assert ended.returncode == ExitCode.OK, ended.stderr
         assert await held["old"].load(PLACES) == {PLACES[0]: 4, PLACES[1]: 10}
 
@@ -121,3 +139,43 @@ async def test_offsets_go_to_kafka_and_back(
         assert "committed no such offsets" in told
         _, told = await migrate("--from-zookeeper", zk_root, code=ExitCode.USAGE)
         assert "give --to-zookeeper, --to-bootstrap-server, or --to-config" in told
+
+
+async def test_a_group_of_0_8_goes_on_where_its_topic_was_forwarded_to(
+    kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path
+) -> None:
+    old, new = await kafka("0.8.2.2", partitions=3), await kafka("3.9.1")
+    sides = ("--from-zookeeper", zk_root, "--to-bootstrap-server", new.address)
+    async with (
+        cluster_client(old) as client,
+        cluster_client(new) as target,
+        Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as session,
+    ):
+        await produce(client, 20)
+        stored = UnclaimedZooKeeperOffsetStore(session, "old")
+        await stored.commit({PLACES[0]: 5, PLACES[1]: 20}, session_id=0)  # and nothing of the third
+        mirror = (*sides, "--topic", "events", "--rename", "events=moved", "--exit-at-end")
+        # All in one partition there: it goes on at the one that is behind.
+        done = await run_command(tmp_path, "mirror", *mirror, "--group", "leave", "--partitions", "1")
+        assert done.returncode == ExitCode.OK, done.stderr
+        arguments = (*sides, "--rename", "events=moved")
+        _, told = await run_migrate(tmp_path, *arguments, code=ExitCode.USAGE)
+        assert "no broker in common" in told
+        _, told = await run_migrate(tmp_path, *sides, "--translate", code=ExitCode.NOT_FOUND)
+        assert "the target has no topic 'events'" in told
+        plan, _ = await run_migrate(tmp_path, *arguments, "--translate", "--execute")
+        (move,) = plan["moves"]
+        assert move["lag"] == 60 - move["after"]
+        store = KafkaOffsetStore(target, "old")
+        place = TopicPartition.numbered("moved", 0)
+        (offset,) = (await target.retrying("offsets", lambda: store.load([place]))).values()
+        assert offset == move["after"]
+        log = TargetLog(target)
+        places: dict[int, set[int]] = {number: set() for number in range(3)}
+        async for records in log.read("moved", 0, offset, 60):
+            for record in records:
+                identity = read_identity(record.headers)
+                assert identity is not None
+                places[identity.partition.partition].add(identity.offset)
+        assert places[0] >= set(range(5, 20))
+        assert places[2] == set(range(20))
