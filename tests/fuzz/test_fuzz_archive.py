@@ -23,6 +23,7 @@ from consumerd.storage.archive import Flaw, read_runs
 from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.archive_tar import TarKind, list_members, read_members
 from consumerd.wire.v07 import BatchEnd, Codec, Limits, decode_batch, encode_message_set
+from tests.fuzz.mangling import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,29 +41,6 @@ class Dribble:
 
     def read(self, size: int, /) -> bytes:
         return self.file.read(min(size, self.most))
-
-
-def mangled(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(found) + 1)
-        size = min(rng.choice((1, 2, 4, 8, 50, 512)), len(found) - at)
-        change = rng.randrange(6)
-        if change == 0 and at < len(found):
-            found[at] ^= 1 << rng.randrange(8)
-        elif change == 1:
-            found[at : at + size] = rng.randbytes(size)
-        elif change == 2:
-            del found[at : at + size]
-        elif change == 3:
-            found[at:at] = found[at : at + size]
-        elif change == 4:
-            found[at : at + 4] = rng.choice((0, 1, 5, 6, 0x7FFFFFFF, 0xFFFFFFFF, len(found))).to_bytes(4)
-        else:
-            other = rng.choice(others)
-            start = rng.randrange(len(other) + 1)
-            found[at:at] = other[start : start + rng.randrange(600)]
-    return bytes(found)
 
 
 def told(stream: Any, size: int, *, resync: bool, window: int) -> list[Any]:
@@ -139,7 +117,7 @@ def test_mangled_archives(golden: Path) -> None:
     rounds = 0
     while time.monotonic() < end:
         samples, exercise = rng.choice(kinds)
-        data = mangled(rng, rng.choice(samples), samples)
+        data = mangled(rng, rng.choice(samples), samples, longest=512, longest_piece=600)
         try:
             exercise(data)
         except BaseException as error:

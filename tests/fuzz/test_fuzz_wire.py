@@ -27,36 +27,13 @@ from consumerd.wire.v07 import (
     encode_message_set,
     iter_outer,
 )
+from tests.fuzz.mangling import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 LIMITS = Limits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-
-
-def mangled(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """`data` after one to four changes: bits, bytes, cuts, repeats, and pieces of other samples."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(found) + 1)
-        size = min(rng.choice((1, 2, 4, 8, 50)), len(found) - at)
-        change = rng.randrange(6)
-        if change == 0 and at < len(found):
-            found[at] ^= 1 << rng.randrange(8)
-        elif change == 1:
-            found[at : at + size] = rng.randbytes(size)
-        elif change == 2:
-            del found[at : at + size]
-        elif change == 3:
-            found[at:at] = found[at : at + size]
-        elif change == 4:
-            found[at : at + 4] = rng.choice((0, 1, 5, 6, 0x7FFFFFFF, 0xFFFFFFFF, len(found))).to_bytes(4)
-        else:
-            other = rng.choice(others)
-            start = rng.randrange(len(other) + 1)
-            found[at:at] = other[start : start + rng.randrange(200)]
-    return bytes(found)
 
 
 def exercise(data: bytes) -> None:

@@ -21,6 +21,7 @@ from consumerd.wire.v08 import (
     encode_request_message,
     encode_response,
 )
+from tests.fuzz.mangling import mangled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,32 +29,6 @@ if TYPE_CHECKING:
 LONG_SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 LIMITS = MessageLimits(max_elements=10_000)
 #: What lengths and counts are replaced by.
-NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-
-
-def mangled(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """`data` after one to four changes: bits, bytes, cuts, repeats, numbers, and pieces of other samples."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(found) + 1)
-        size = rng.choice((1, 2, 4, 8, 50))
-        change = rng.randrange(6)
-        if change == 0 and at < len(found):
-            found[at] ^= 1 << rng.randrange(8)
-        elif change == 1:
-            found[at : at + size] = rng.randbytes(size)
-        elif change == 2:
-            del found[at : at + size]
-        elif change == 3:
-            found[at:at] = found[at : at + size]
-        elif change == 4:
-            width = rng.choice((1, 2, 4))
-            found[at : at + width] = (rng.choice(NUMBERS) & ((1 << 8 * width) - 1)).to_bytes(width)
-        else:
-            other = rng.choice(others)
-            start = rng.randrange(len(other) + 1)
-            found[at:at] = other[start : start + rng.randrange(200)]
-    return bytes(found)
 
 
 def exercise(rng: random.Random, key: int, version: int, data: bytes) -> int:
