@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 #: Longer than any chunk takes to be filled: chunks are sent when they are complete, not before.
 _LINGER = 3600.0
+#: What an offset or an index may be.
+_LARGEST = (1 << 63) - 1
 #: What a batch takes beside its messages.
 _BATCH_OVERHEAD = 61
 
@@ -76,6 +78,10 @@ class Feed:
         self._settings = settings
         self._chunk_bytes = settings.chunk_bytes
         self._mark = SourceMark(source, settings.cluster) if settings.headers else None
+        #: What a message takes beside key, payload and headers of its own, at most.
+        self._overhead = _BATCH_OVERHEAD
+        if self._mark is not None:
+            self._overhead += message_size(None, None, self._mark.headers(_LARGEST, _LARGEST, b""))
         #: Messages that the target has acknowledged.
         self.sent = 0
         #: What the target has already: messages up to this one are left out.
@@ -164,12 +170,10 @@ class Feed:
             key = settings.key(payload)
         if key is None and settings.key_required:
             raise HandlerFailedError(f'{_where(message)} has no key, and key_missing is "fail".')
-        headers = message.headers
+        headers = message.headers if self._mark is not None else ()
+        size = message_size(key, payload, headers) + self._overhead
         if self._mark is not None:
             headers = (*headers, *self._mark.headers(message.offset, message.index, payload))
-        else:
-            headers = ()
-        size = message_size(key, payload, headers) + _BATCH_OVERHEAD
         if size > settings.max_message_bytes:
             raise HandlerFailedError(
                 f"{_where(message)} takes {size} bytes with its headers, and max_message_bytes is "

@@ -125,7 +125,7 @@ def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> in
     """Bytes that a message adds to its batch, at most and before compression."""
     size = OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
-        size += 10 + 4 * len(name) + len(content or b"")
+        size += 10 + (len(name) if name.isascii() else 4 * len(name)) + len(content or b"")
     return size
 
 

@@ -9,6 +9,7 @@ offset of its last message and the highest timestamp, as the JVM's producers wri
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -221,7 +222,16 @@ def _records(
 def _headers(headers: Headers) -> bytes:
     pieces = [varint(len(headers))]
     for name, value in headers:
-        written = name.encode()
-        pieces += (varint(len(written)), written)
-        pieces += (_NULL_VARINT,) if value is None else (varint(len(value)), value)
+        if value is None:
+            pieces += (_header_name(name), _NULL_VARINT)
+        else:
+            length = len(value)
+            pieces += (_header_name(name), VARINTS[length] if length < _TABLE else varint(length), value)
     return b"".join(pieces)
+
+
+@lru_cache(maxsize=1024)
+def _header_name(name: str) -> bytes:
+    """With its length in front. There are few of them, and the same in every record."""
+    written = name.encode()
+    return varint(len(written)) + written
