@@ -389,3 +389,47 @@ async def test_credentials_come_from_the_configuration(
     assert (done.code, "PLAIN" in done.err) == (ExitCode.BROKER, True)
     done = await tool.well("topics", "describe", "--zookeeper", zk_root, "--topic", TOPIC)
     assert "PLAIN" in done.rows[0][-1]
+
+
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("version", ["0.8.2.2", "0.10.1.1"])
+async def test_replicas_and_a_broker_that_dies(
+    version: str,
+    kafka: Any,
+    cluster_client: Any,
+    zk_root: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = [await kafka(version) for _ in range(2)]
+    tool = Tool(capsys, "--zookeeper", zk_root)
+    by_request = Tool(capsys, "--bootstrap-server", f"127.0.0.1:{first.port}")
+    await tool.well("topics", "create", "--topic", TOPIC, "--partitions", "4", "--replication-factor", "2")
+    states = (await tool.well("topics", "describe", "--topic", TOPIC, "--json")).json["topics"][TOPIC]["partitions"]
+    assert sorted(state["leader"] for state in states.values()) == [1, 1, 2, 2]
+    assert {tuple(sorted(state["replicas"])) for state in states.values()} == {(1, 2)}
+    assert (await by_request.well("topics", "list")).rows[-1] == [TOPIC, "4", "2", "0"]
+    async with cluster_client(first) as client:
+        for partition in range(4):
+            await fill(client, TOPIC, partition, int(time.time() * 1000))
+    await tool.well("offsets", "reset", "--group", GROUP, "--topic", TOPIC, "--to", "earliest", "--execute")
+    if version.startswith("0.10.1"):
+        await by_request.well("topics", "create", "--topic", "pairs", "--replica-assignment", "1:2,2:1")
+        done = await by_request("topics", "delete", "--topic", "pairs", "--execute", "--timeout", "1")
+        assert (done.code, "delete.topic.enable" in done.err) == (ExitCode.BROKER, True)  # it is not, by default
+
+    second.kill()
+    for each in (tool, by_request):
+        found = await each.until(
+            lambda found: all(
+                (one["leader"], one["messages"]) == (1, EACH) for one in found["topics"][TOPIC]["partitions"].values()
+            ),
+            "topics", "describe", "--topic", TOPIC,
+        )  # fmt: skip
+        assert list(found["brokers"]) == ["1"]
+    assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 4 * EACH
+    done = await tool("topics", "create", "--topic", "more", "--partitions", "1", "--replication-factor", "2")
+    assert (done.code, "1 are alive" in done.err) == (ExitCode.CONFIG, True)
