@@ -122,7 +122,7 @@ class Cluster:
         found = await store.load(PLACES)
         return {place.partition: offset for place, offset in found.items()}
 
-    async def goes_on(self) -> None:
+    async def goes_on(self, limit: float = 60.0) -> None:
         """All partitions take messages again, and the group commits what it handled of each after that."""
         before = [dict(load.acked) for load in self.loads]
         await self.group.until(
@@ -131,10 +131,10 @@ class Cluster:
                 for load, old in zip(self.loads, before, strict=True)
                 for number in range(PARTITIONS)
             ),
-            60.0,
+            limit,
         )
         ends = await self.client.retrying("ends", self.ends)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(limit):
             while True:
                 committed = await self.client.retrying("offsets", self._committed_or_nothing)
                 if all(committed.get(number, 0) >= end for number, end in ends.items()):
@@ -246,6 +246,7 @@ def cases() -> Iterator[Any]:
     yield pytest.param("3.9.1", ("java", "confluent"))
     yield pytest.param("0.10.1.1", ("java", "aiokafka"), marks=pytest.mark.long)
     yield pytest.param("2.8.2", ("aiokafka", "confluent"), marks=pytest.mark.long)
+    yield pytest.param("4.1.0", ("java", "confluent"), marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("cluster", "strangers"), list(cases()), indirect=["cluster"])
@@ -286,6 +287,29 @@ async def test_leaders_and_the_coordinator_die_under_load(cluster: Cluster, stra
         assert victim.child.returncode in (0, 143)
         await cluster.goes_on()
         await victim.start()
+        await cluster.wait_until_replicated()
+        await cluster.goes_on()
+        for load in cluster.loads:
+            load.enough.set()
+    await cluster.account()
+    for daemon in daemons:
+        assert await daemon.stop() == ExitCode.OK
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cluster", ["3.9.1"], indirect=True)
+async def test_a_leader_and_coordinator_stands_still_and_wakes_up(cluster: Cluster) -> None:
+    """Its connections stay open and say nothing; when it wakes it takes itself for what it was."""
+    group = cluster.group
+    async with asyncio.TaskGroup() as tasks:
+        for load in cluster.loads:
+            tasks.create_task(load.run())
+        daemons = [await group.daemon() for _ in range(2)]
+        await cluster.goes_on()
+        victim = await cluster.coordinator()
+        victim.pause()
+        await cluster.goes_on(150)  # requests to it have to time out
+        victim.resume()
         await cluster.wait_until_replicated()
         await cluster.goes_on()
         for load in cluster.loads:

@@ -95,19 +95,20 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
 
 
 def shared_with() -> Iterator[Any]:
-    """(version, kind, assignor): each kind once every day, all that make sense in the long runs."""
+    """(version, kind, assignor): each kind once every day; in the long runs Java and librdkafka with all releases."""
     everyday = {
         ("0.10.1.1", "java", "roundrobin"),
         ("3.9.1", "aiokafka", "roundrobin"),
         ("3.9.1", "confluent", "range"),
     }
     for version in COORDINATING:
-        for kind in ("java", "kafka-python", "aiokafka", "confluent"):
-            if version == "0.9.0.1" and kind != "java":
-                continue  # present releases of the others speak with newer brokers only
-            for assignor in ("range", "roundrobin"):
-                if kind in ("kafka-python", "aiokafka") and assignor == "roundrobin" and version != "3.9.1":
-                    continue
+        kinds = ["java"]
+        if RELEASES[version].number >= (0, 10):
+            kinds.append("confluent")
+        if RELEASES[version].number >= (2, 8):
+            kinds += ["kafka-python", "aiokafka"]
+        for kind in kinds:
+            for assignor in ("range", "roundrobin") if version in ("0.10.1.1", "3.9.1") else ("range",):
                 case = version, kind, assignor
                 yield pytest.param(*case, marks=[] if case in everyday else [pytest.mark.long])
 

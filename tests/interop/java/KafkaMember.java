@@ -1,4 +1,6 @@
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.Properties;
@@ -11,7 +13,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * A member of a consumer group that a broker coordinates, by Kafka's own client (0.10 to 3.x).
+ * A member of a consumer group that a broker coordinates, by Kafka's own client (0.9 to 4.x).
  *
  * Arguments: bootstrap, group, topic, then key=value settings. Says "CLAIM nanoseconds partition" for what it is given,
  * "MSG nanoseconds partition offset text" for what it is handed, and "DONE" when it left at the end of its input.
@@ -22,7 +24,16 @@ public final class KafkaMember {
         System.out.flush();
     }
 
-    @SuppressWarnings("deprecation") // poll(Duration) is not in the oldest
+    /** No form of poll is in all releases. */
+    private static Method pollMethod() throws NoSuchMethodException {
+        try {
+            return KafkaConsumer.class.getMethod("poll", Duration.class);
+        } catch (NoSuchMethodException error) { // before 2.0
+            return KafkaConsumer.class.getMethod("poll", long.class);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", arguments[0]);
@@ -35,6 +46,8 @@ public final class KafkaMember {
             String[] pair = arguments[i].split("=", 2);
             settings.put(pair[0], pair[1]);
         }
+        Method poll = pollMethod();
+        Object patience = poll.getParameterTypes()[0] == long.class ? (Object) 200L : Duration.ofMillis(200);
         AtomicBoolean stopping = new AtomicBoolean();
         Thread input = new Thread(() -> {
             try {
@@ -60,7 +73,8 @@ public final class KafkaMember {
                 }
             });
             while (!stopping.get()) {
-                ConsumerRecords<byte[], byte[]> records = consumer.poll(200);
+                ConsumerRecords<byte[], byte[]> records =
+                    (ConsumerRecords<byte[], byte[]>) poll.invoke(consumer, patience);
                 for (ConsumerRecord<byte[], byte[]> record : records) {
                     String text = new String(record.value(), StandardCharsets.ISO_8859_1);
                     say("MSG " + System.nanoTime() + " " + record.partition() + " " + record.offset() + " " + text);
