@@ -180,27 +180,19 @@ def make_client(
     ConfigError.
     """
     import random  # noqa: PLC0415
-    from dataclasses import replace  # noqa: PLC0415
     from functools import partial  # noqa: PLC0415
 
     from consumerd.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
 
+    clock, rng = SystemClock(), random.Random()
     connection = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
-    tls, authenticate, client_id = None, None, ClientSettings().client_id
-    if config is not None:
-        from consumerd.client import SaslAuthenticator  # noqa: PLC0415
-        from consumerd.daemon.build import build_tls  # noqa: PLC0415
-        from consumerd.daemon.build_sasl import build_mechanism  # noqa: PLC0415
+    versions_timeout = _SILENCE if silent else ClientSettings().versions_timeout
+    settings = ClientSettings(connection=connection, retry_timeout=patience, versions_timeout=versions_timeout)
+    if config is None:
+        opener = ChannelOpener(partial(connect, settings=connection), settings, clock)
+        return ClusterClient(list(addresses), opener, settings, clock=clock, rng=rng)
+    from consumerd.daemon.build_kafka import build_client_of  # noqa: PLC0415
 
-        section = config.kafka
-        client_id = section.client_id
-        tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
-        authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
-    settings = ClientSettings(client_id=client_id, connection=connection, retry_timeout=patience)
-    if silent:
-        settings = replace(settings, versions_timeout=_SILENCE)
-    clock = SystemClock()
-    opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
-    return ClusterClient(list(addresses), opener, settings, clock=clock, rng=random.Random())
+    return build_client_of(config.kafka, connection, clock=clock, rng=rng, settings=settings, bootstrap=list(addresses))

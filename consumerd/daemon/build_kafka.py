@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from consumerd.net import connect
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
 
     from consumerd.consumer import ConsumerSettings
@@ -67,14 +69,21 @@ def build_backend(config: Config, client: ClusterClient) -> V08Backend:
 
 
 def build_client_of(
-    section: KafkaSection, connection: ConnectionSettings, *, clock: Clock, rng: Random
+    section: KafkaSection,
+    connection: ConnectionSettings,
+    *,
+    clock: Clock,
+    rng: Random,
+    settings: ClientSettings | None = None,
+    bootstrap: Sequence[tuple[str, int]] | None = None,
 ) -> ClusterClient:
-    """The same for the cluster of any such section. Raises ConfigError."""
-    settings = ClientSettings(client_id=section.client_id, connection=connection)
+    """The same for the cluster of any such section, at other addresses if they are given. Raises ConfigError."""
+    settings = replace(settings or ClientSettings(), client_id=section.client_id, connection=connection)
     tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
     opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
-    return ClusterClient(build_bootstrap(section), opener, settings, clock=clock, rng=rng)
+    addresses = build_bootstrap(section) if bootstrap is None else bootstrap
+    return ClusterClient(addresses, opener, settings, clock=clock, rng=rng)
 
 
 def build_coordination(config: Config) -> CoordinationSettings:
