@@ -53,6 +53,8 @@ class Scene:
         self._members = 0
         self._in_kafka = KafkaOffsetStore(client, GROUP)
         self.produced = 0
+        #: Partition and offset of what killed members were handed.
+        self.seen: list[tuple[int, int]] = []
 
     async def produce(self, count: int) -> None:
         """`count` messages to each partition; their texts are numbers."""
@@ -117,12 +119,12 @@ class Scene:
         try:
             child.start()
 
-            def handed() -> Iterator[tuple[int, int]]:
+            def said() -> Iterator[tuple[int, int]]:
                 for line in child.output().splitlines():
                     if line.startswith("MSG "):
                         yield int(line.split(" ")[3]), int(line.split(" ")[4])
 
-            await self._until_handed(lambda: list(handed()), expected)
+            await self._until_handed(lambda: list(said()), expected)
             child.close_stdin()
             await child.wait_for_line("DONE".__eq__, 30.0)
             await child.wait(10.0)
@@ -130,34 +132,84 @@ class Scene:
             child.end_now()
         assert await self.stored() == ({expected.stop}, {expected.stop})
 
-    async def daemon(self, expected: range, **group: Any) -> None:
-        """One of ours likewise."""
+    def _daemon(self, **group: Any) -> DaemonProcess:
         self._members += 1
         config = {
             "group": {"id": GROUP, **group},
             "kafka": {"bootstrap": [self.broker.address]},
-            "zookeeper": {"connect": self._zk_root},
+            "zookeeper": {"connect": self._zk_root, "session_timeout": 2.0},
             "handler": {"name": "print"},
-            "commit": {"metadata": "ours"},
+            "commit": {"metadata": "ours", "interval": 0.2},
         }
-        daemon = DaemonProcess(self._path, config, name=f"daemon-{self._members}")
+        return DaemonProcess(self._path, config, name=f"daemon-{self._members}")
+
+    async def daemon(self, expected: range, **group: Any) -> None:
+        """One of ours likewise."""
+        daemon = self._daemon(**group)
         async with daemon:
-
-            def handed() -> list[tuple[int, int]]:
-                lines = map(json.loads, daemon.stdout_path.read_text("utf-8").splitlines())
-                return [(line["partition"], line["offset"]) for line in lines]
-
-            await self._until_handed(handed, expected)
+            await self._until_handed(lambda: handed(daemon), expected)
             assert await daemon.stop() == ExitCode.OK
 
-    async def _until_handed(self, handed: Any, expected: range) -> None:
+    async def killed(self, **group: Any) -> None:
+        """One of ours works until it has committed something, and is killed in the midst of its work."""
+        before = max((max(each, default=0) for each in await self.stored()), default=0)
+        daemon = self._daemon(**group)
+        async with daemon:
+            enough = asyncio.Event()
+            producing = asyncio.create_task(self._produce_until(enough))
+            async with asyncio.timeout(60):
+                while min(min(each, default=0) for each in await self.stored()) <= before:
+                    assert daemon.running, daemon.child.tail()
+                    await asyncio.sleep(0.05)
+            daemon.kill()
+            await daemon.wait(10.0)
+            enough.set()
+            await producing
+        self.seen += handed(daemon)
+        # Neither store holds what was not handled.
+        reached = {place.partition: 0 for place in PLACES}
+        for partition, offset in self.seen:
+            reached[partition] = max(reached[partition], offset + 1)
+        for each in await self.stored():
+            assert max(each) <= max(reached.values())
+        assert all(max(each) > before for each in await self.stored())
+
+    async def nobody_owns(self) -> None:
+        """Return when ZooKeeper has dropped what a killed member had claimed: nobody else writes before."""
+        owners = f"/consumers/{GROUP}/owners/events"
         async with asyncio.timeout(60):
-            while len(handed()) < len(PLACES) * len(expected):
+            while self._zk.exists(owners) and self._zk.get_children(owners):
+                await asyncio.sleep(0.1)
+
+    async def _produce_until(self, enough: asyncio.Event) -> None:
+        while not enough.is_set():
+            await self.produce(5)
+
+    async def caught_up(self, **group: Any) -> None:
+        """One of ours handles the rest; whatever was killed, everything was handed over."""
+        daemon = self._daemon(**group)
+        wanted = {(place.partition, offset) for place in PLACES for offset in range(self.produced)}
+        async with daemon:
+            async with asyncio.timeout(60):
+                while not wanted <= {*self.seen, *handed(daemon)}:
+                    await asyncio.sleep(0.1)
+            assert await daemon.stop() == ExitCode.OK
+        assert await self.stored() == ({self.produced}, {self.produced})
+
+    async def _until_handed(self, told: Any, expected: range) -> None:
+        async with asyncio.timeout(60):
+            while len(told()) < len(PLACES) * len(expected):
                 await asyncio.sleep(0.1)
         found = defaultdict(list)
-        for partition, offset in handed():
+        for partition, offset in told():
             found[partition].append(offset)
         assert found == {place.partition: list(expected) for place in PLACES}
+
+
+def handed(daemon: DaemonProcess) -> list[tuple[int, int]]:
+    """Partition and offset of what it printed; a line that is being written is left out."""
+    lines = map(json.loads, daemon.stdout_path.read_text("utf-8").split("\n")[:-1])
+    return [(line["partition"], line["offset"]) for line in lines]
 
 
 @pytest.fixture
@@ -211,3 +263,13 @@ async def test_a_group_of_a_broker_leaves_a_way_back_in_zookeeper(scene: Any) ->
         await group.produce(1)
         await group.daemon(range(15, 16), coordination="zookeeper", topics={"events": 1})
         assert await group.stored() == ({16}, {15})
+
+
+async def test_members_that_are_killed_leave_nothing_in_either_place_that_was_not_handled(scene: Any) -> None:
+    begun: AbstractAsyncContextManager[Scene] = scene("0.10.1.1")
+    async with begun as group:
+        await group.produce(1)
+        for coordination in ("zookeeper", "zookeeper", "kafka"):
+            await group.nobody_owns()
+            await group.killed(coordination=coordination, topics={"events": 1}, offsets="both")
+        await group.caught_up(coordination="kafka", topics={"events": 1}, offsets="both")
