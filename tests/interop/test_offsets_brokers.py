@@ -101,11 +101,13 @@ async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leav
         await session.create_ephemeral(owner_path("group", PLACE), b"group_me-0", wait=1)
         store = make_store(OffsetSettings("both"), "group", client=client, zk=session, claimed=True)
         assert isinstance(store, DualOffsetStore)
-        by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]  # type: ignore[arg-type]
+        by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]
         await client.retrying("load", lambda: by_version[1].load([PLACE]))
         assert await store.load([PLACE, OTHER]) == {}
         # What nobody owns is refused by ZooKeeper, and never gets as far as Kafka.
-        assert await store.commit({PLACE: 5, OTHER: 6}, session_id=session.session_id) == ({PLACE}, {OTHER})
+        result = await store.commit({PLACE: 5, OTHER: 6}, session_id=session.session_id)
+        assert result.committed == {PLACE}
+        assert result.lost == {OTHER}
         assert [await each.load([PLACE, OTHER]) for each in by_version] == [{PLACE: 5}, {PLACE: 5}]
         assert zk.get("/consumers/group/offsets/events/0")[0] == b"5"
         # Either is ahead: the larger one counts, and the next commit mends the other.
@@ -117,7 +119,9 @@ async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leav
         assert [await each.load([PLACE]) for each in by_version] == [{PLACE: 10}] * 2
         # Whoever claims nothing in ZooKeeper is told there that somebody has.
         fixed = make_store(OffsetSettings("both"), "group", client=client, zk=session)
-        assert await fixed.commit({OTHER: 3}, session_id=1) == ({OTHER}, frozenset())
+        result = await fixed.commit({OTHER: 3}, session_id=1)
+        assert result.committed == {OTHER}
+        assert not result.lost
         with pytest.raises(OffsetsHeldError, match="events/0 cannot be kept in ZooKeeper"):
             await fixed.commit({PLACE: 11}, session_id=1)
         assert zk.get("/consumers/group/offsets/events/0")[0] == b"10"
