@@ -31,6 +31,8 @@ BROKER_TIMEOUT = 10.0
 #: and the seconds that they get nevertheless.
 _LAST_SILENT = 2
 _SILENCE = 0.5
+#: Groups that are looked at for a sign of the dialect, where none is named.
+_GROUPS_LOOKED_AT = 100
 
 
 def run_by_kind(
@@ -125,7 +127,7 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
         return found
 
     found = await dialects(broker_ids_path(), broker_dialect)
-    looked_at = [] if found else groups or await children(zk, consumers_path())
+    looked_at = [] if found else groups or (await children(zk, consumers_path()))[:_GROUPS_LOOKED_AT]
     for group in looked_at:
         found = found or await dialects(ids_path(group), member_dialect)
     for group in looked_at:
