@@ -7,6 +7,7 @@ subclasses (`fetcher`, `logical_fetcher`).
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class SteadyFetcher:
+class SteadyFetcher(ABC):
     """Feeds `lane` from `offset` on; `offset` is the position of the next fetch."""
 
     def __init__(self, partition: TopicPartition, offset: int, lane: Lane, services: Services) -> None:
@@ -40,6 +41,10 @@ class SteadyFetcher:
         self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         self._remedies = Remedies(partition, lane, services)
         self._log = log.bind(partition=str(partition))
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Fetch until cancelled, until the lane is closed, or until a policy ends it."""
 
     @property
     def paused(self) -> bool:
