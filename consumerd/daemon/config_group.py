@@ -120,6 +120,8 @@ class GroupSection(Section):
                 'offsets = "zookeeper" and coordination = "kafka" do not go together: only Kafka knows whose a '
                 'partition is; use "both" to keep a copy in ZooKeeper'
             )
+        if self.storage != "zookeeper" and self.dialect == "0.7":
+            raise ValueError(f'offsets = "{self.storage}" needs dialect = "0.8": brokers of Kafka 0.7 keep no offsets')
         return self
 
     @model_validator(mode="after")

@@ -84,6 +84,7 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         (MINIMAL + 'offsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
         (MINIMAL + 'coordination = "kafka"\noffsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
         (MINIMAL + 'coordination = "kafka"\noffsets = "zookeeper"\n', 'use "both" to keep a copy in ZooKeeper'),
+        (MINIMAL + 'dialect = "0.7"\noffsets = "both"\n', 'offsets = "both" needs dialect = "0.8"'),
         (MINIMAL + 'coordination = "kafka"\n[commit]\nversion = 0\n', "commit.version = 0 needs group.coordination"),
         (MINIMAL + "[commit]\nversion = 3\n", "'commit.version' is wrong"),
         (MINIMAL + '[fetch]\nisolation = "serializable"\n', "'fetch.isolation' is wrong"),
