@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
-from consumerd.client.errors import BrokerRefusedError, NoBrokerError, error_of
+from consumerd.client.errors import NoBrokerError, error_of
 from consumerd.client.metadata import ClusterMetadata
+from consumerd.client.retrying import retry
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from consumerd.client.settings import ClientSettings
     from consumerd.ports import Clock
     from consumerd.wire.v08.schema import Api
-
-log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 Address = tuple[str, int]
@@ -290,22 +287,4 @@ class ClusterClient:
 
         `timeout`: seconds from the first attempt on; by default those of the settings.
         """
-        settings = self.settings
-        give_up = self._clock.monotonic() + (settings.retry_timeout if timeout is None else timeout)
-        pause = settings.retry_backoff_min
-        told = False
-        while True:
-            try:
-                return await attempt()
-            except BrokerError as error:
-                passes = isinstance(error, (ConnectError, ConnectionClosedError, NoBrokerError)) or (
-                    isinstance(error, BrokerRefusedError) and error.retriable
-                )
-                wait = pause * (0.5 + self._rng.random())
-                if not passes or self._clock.monotonic() + wait > give_up:
-                    raise
-                if not told:
-                    log.info("retrying", what=what, reason=str(error))
-                    told = True
-            await self._clock.sleep(wait)
-            pause = min(2 * pause, settings.retry_backoff_max)
+        return await retry(attempt, what, self.settings, timeout=timeout, clock=self._clock, rng=self._rng)

@@ -1,0 +1,60 @@
+"""Trying again what passes by itself.
+
+Strategy: connections that cannot be made or end, and answers whose error code is retriable, pass; everything else is
+final. Pauses double and are jittered, and the time for all attempts together is limited.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from consumerd.client.errors import BrokerRefusedError, NoBrokerError
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectError, ConnectionClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from consumerd.client.settings import ClientSettings
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+
+
+def passes(error: BrokerError) -> bool:
+    """Whether asking again later may help."""
+    if isinstance(error, BrokerRefusedError):
+        return error.retriable
+    return isinstance(error, (ConnectError, ConnectionClosedError, NoBrokerError))
+
+
+async def retry(
+    attempt: Callable[[], Awaitable[_T]],
+    what: str,
+    settings: ClientSettings,
+    *,
+    timeout: float | None,
+    clock: Clock,
+    rng: Random,
+) -> _T:
+    """What `attempt` returns in the end. Raises its last error when `timeout` seconds (None: the settings') are up."""
+    give_up = clock.monotonic() + (settings.retry_timeout if timeout is None else timeout)
+    pause = settings.retry_backoff_min
+    told = False
+    while True:
+        try:
+            return await attempt()
+        except BrokerError as error:
+            wait = pause * (0.5 + rng.random())
+            if not passes(error) or clock.monotonic() + wait > give_up:
+                raise
+            if not told:
+                log.info("retrying", what=what, reason=str(error))
+                told = True
+        await clock.sleep(wait)
+        pause = min(2 * pause, settings.retry_backoff_max)
