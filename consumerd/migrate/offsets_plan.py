@@ -99,13 +99,22 @@ class MovePlanner:
     async def keep_numbers(self) -> MovePlan:
         """The same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
         self._require()
+        there = await self._target.topics({self._rename(partition.topic) for partition in self._committed})
         wanted: dict[TopicPartition, int] = {}
         sources: defaultdict[TopicPartition, list[tuple[TopicPartition, int]]] = defaultdict(list)
+        notes = []
         for partition, offset in sorted(self._committed.items()):
             place = TopicPartition.numbered(self._rename(partition.topic), partition.partition)
+            if place.partition not in there.get(place.topic, ()):
+                notes.append(f"{partition}: the target has no {place}, so its offset {offset} stays behind")
+                continue
             wanted[place] = min(offset, wanted.get(place, offset))
             sources[place].append((partition, offset))
-        return await self._plan(wanted, sources)
+        if not wanted:
+            raise NotFoundError(f"the target has none of the partitions of group {self._source.group!r}")
+        plan = await self._plan(wanted, sources)
+        plan.notes += notes
+        return plan
 
     async def translate(
         self, log: ForwardedLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
@@ -125,7 +134,9 @@ class MovePlanner:
         plan = MovePlan()
         for topic, partitions in by_topic.items():
             if not there.get(topic):
-                raise NotFoundError(f"the target has no topic {topic!r}: forward to it first, or name it by --rename")
+                raise NotFoundError(
+                    f"the target has no topic {topic!r}: forward to it, name it by --rename, or leave it out by --topic"
+                )
             found = await translator.translate(topic, there[topic], partitions, empty)
             plan.problems += found.problems
             plan.notes += found.notes

@@ -80,6 +80,12 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
     plan = await planner(source, Target(), topics=["a", "b"]).keep_numbers()
     assert the_change(plan.changes).after == 40
     assert plan.refusals == []
+    gone = TopicPartition.numbered("a", 7)
+    plan = await planner(committed({places[0]: 50, gone: 3}), Target()).keep_numbers()
+    assert the_change(plan.changes).after == 50
+    assert plan.notes == ["a/7: the target has no new/7, so its offset 3 stays behind"]
+    with pytest.raises(NotFoundError, match="none of the partitions"):
+        await planner(committed({gone: 3}), Target()).keep_numbers()
     with pytest.raises(NotFoundError, match="committed no such offsets"):
         await planner(source, Target(), topics=["d"]).keep_numbers()
 
@@ -118,7 +124,7 @@ async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
 
 @pytest.mark.asyncio
 async def test_a_topic_that_the_target_lacks_is_named() -> None:
-    with pytest.raises(NotFoundError, match="no topic 't': forward to it first, or name it by --rename"):
+    with pytest.raises(NotFoundError, match="no topic 't': forward to it, name it by --rename, or leave it out"):
         await MovePlanner(committed({OLD[0]: 5}), Target(), "h").translate(Log())  # type: ignore[arg-type]
 
 
