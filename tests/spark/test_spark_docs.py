@@ -128,7 +128,7 @@ def rows(heading: str) -> list[list[str]]:
 def test_all_columns_and_options_are_listed() -> None:
     listed = [name for row in rows("Columns") for name in re.findall(r"`(\w+)`", row[0])]
     assert listed == [column.name for column in COLUMNS]
-    options = [name for row in rows("Options") for name in re.findall(r"`(\w+)`", row[0])]
+    options = [name for row in rows("Options") for name in re.findall(r"`([\w.]+)`", row[0])]
     assert set(options) == set(OPTIONS) - {"paths"}
     assert len(options) == len(set(options))
 
