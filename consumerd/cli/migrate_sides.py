@@ -34,9 +34,14 @@ def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config:
     from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
     from consumerd.daemon.config import load  # noqa: PLC0415
     from consumerd.daemon.config_servers import KafkaSection  # noqa: PLC0415
+    from consumerd.errors import ConfigError  # noqa: PLC0415
 
     listed = tuple(address for text in servers for address in text.split(","))
-    bootstrap = tuple(build_bootstrap(KafkaSection(bootstrap=listed))) if listed else ()
+    try:
+        bootstrap = tuple(build_bootstrap(KafkaSection(bootstrap=listed))) if listed else ()
+    except ConfigError as error:
+        sentence = str(error).removeprefix("kafka.bootstrap: ")
+        raise click.BadParameter(sentence, param_hint=f"--{side}-bootstrap-server") from None
     if config is None:
         return Place(zookeeper or "", timeout, bootstrap=bootstrap)
     loaded = load(config)
