@@ -2,7 +2,7 @@
 
 Strategy: what a server is (its command, how it answers, its error) is said by a subclass; when it is ready, on which
 port, and how it ends is the same for all. A port that was free may be taken before the server binds it: then another
-one is tried, unless somebody may know the first one already.
+one is tried, unless somebody may know the first one already. `zookeeper` starts otherwise, and ends alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,58 @@ _POLL_SECONDS: Final = 0.02
 _PROBE_SECONDS: Final = 2.0
 
 
-class LoopbackServer(ABC):
+class StartedChild(ABC):
+    """What is done with a server's process, whatever the server and however it is started."""
+
+    #: Seconds that `stop` leaves a server for an orderly end.
+    _GRACE: ClassVar[float] = 10.0
+    _child: Child | None = None
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it and wait until it serves; nothing happens when it runs."""
+
+    @property
+    def running(self) -> bool:
+        """The process is there (perhaps paused)."""
+        return self._child is not None and self._child.running
+
+    async def stop(self, grace: float | None = None) -> None:
+        """SIGTERM (an orderly shutdown), then SIGKILL after `grace` seconds; returns when it has ended."""
+        if self._child is not None:
+            await self._child.stop(self._GRACE if grace is None else grace)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone (milliseconds)."""
+        if self._child is not None:
+            self._child.end_now()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
+        if self._child is not None:
+            self._child.pause()
+
+    def resume(self) -> None:
+        """Let a frozen process go on."""
+        if self._child is not None:
+            self._child.resume()
+
+    async def restart(self) -> None:
+        """Stop, if it runs, and start again with the same port and data."""
+        await self.stop()
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class LoopbackServer(StartedChild):
     """A server on loopback with its files in `directory`. Data and port stay over `restart`."""
 
     #: What `start` raises, with one sentence.
@@ -37,7 +88,6 @@ class LoopbackServer(ABC):
         self.directory = directory.absolute()
         self.port = port or free_port()
         self._port_is_ours = port is None
-        self._child: Child | None = None
 
     @abstractmethod
     def _launch(self) -> Child:
@@ -55,11 +105,6 @@ class LoopbackServer(ABC):
     def address(self) -> str:
         """`host:port`."""
         return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        """The process is there."""
-        return self._child is not None and self._child.running
 
     @property
     def child(self) -> Child:
@@ -105,40 +150,6 @@ class LoopbackServer(ABC):
                 return await self._answers()
         except (OSError, EOFError, TimeoutError):
             return False
-
-    async def stop(self, grace: float = 10.0) -> None:
-        """SIGTERM (an orderly shutdown), then SIGKILL after `grace` seconds; returns when it has ended."""
-        if self._child is not None:
-            await self._child.stop(grace)
-
-    def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
-        if self._child is not None:
-            self._child.end_now()
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
-        if self._child is not None:
-            self._child.pause()
-
-    def resume(self) -> None:
-        """Let a frozen process go on."""
-        if self._child is not None:
-            self._child.resume()
-
-    async def restart(self) -> None:
-        """Stop, if it runs, and start again with the same port and data."""
-        await self.stop()
-        await self.start()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 async def ask(port: int, request: bytes, answer: int) -> bytes:

@@ -8,13 +8,14 @@ its mode and `conf` with *our* data directory, so a stranger's server on the sam
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import structlog
 
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ZooKeeperStartError
 from consumerd.embedded.ports import LOOPBACK, free_port, free_ports
+from consumerd.embedded.server import StartedChild
 from consumerd.embedded.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
 from consumerd.java import JavaRuntime, find_java
 
@@ -43,13 +44,15 @@ async def four_letter_word(port: int, word: str, *, host: str = LOOPBACK, timeou
             writer.transport.abort()
 
 
-class ZooKeeperServer:
+class ZooKeeperServer(StartedChild):
     """One server in `directory` (created; data stays over restarts), on `port` or a free one.
 
     `tick_ms` decides the session timeouts that clients may ask for: 2 to 20 ticks. `config` adds or overrides keys of
     its configuration file. `servers` and `my_id` make it a member of an ensemble. With `tls` it also listens on
     `secure_port`. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
     """
+
+    _GRACE: ClassVar = 5.0
 
     def __init__(
         self,
@@ -78,17 +81,11 @@ class ZooKeeperServer:
         self._servers = dict(servers or {})
         self._my_id = my_id
         self._logging = logging
-        self._child: Child | None = None
 
     @property
     def connect(self) -> str:
         """`host:port`, as a client's connect string."""
         return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        """The process is there (perhaps paused)."""
-        return self._child is not None and self._child.running
 
     @property
     def pid(self) -> int:
@@ -187,40 +184,6 @@ class ZooKeeperServer:
             )
         except (OSError, TimeoutError):
             return False
-
-    async def stop(self, grace: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after `grace` seconds; returns when it has ended."""
-        if self._child is not None:
-            await self._child.stop(grace)
-
-    def kill(self) -> None:
-        """SIGKILL; returns when the process is gone (milliseconds)."""
-        if self._child is not None:
-            self._child.end_now()
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
-        if self._child is not None:
-            self._child.pause()
-
-    def resume(self) -> None:
-        """Let a paused process go on."""
-        if self._child is not None:
-            self._child.resume()
-
-    async def restart(self, timeout: float = 30.0) -> None:
-        """Stop, if it runs, and start again on the same port with the same data."""
-        await self.stop()
-        await self.start(timeout)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 class ZooKeeperEnsemble:
