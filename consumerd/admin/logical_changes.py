@@ -92,7 +92,8 @@ class LogicalChangePlanner:
 
     def _change(self, partition: TopicPartition, after: int | None) -> Change:
         view = self._survey.view
-        stat = view.stats.get(offset_path(view.group, partition))
+        by_broker = self._survey.coordinator is Coordinator.BROKER
+        stat = None if by_broker else view.stats.get(offset_path(view.group, partition))
         return Change(view.group, partition, view.offsets.get(partition), after, None if stat is None else stat.version)
 
     def _unknown(self, partition: TopicPartition, reason: str) -> Change:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from consumerd.cluster import GroupView
     from consumerd.group import Assignment
-    from consumerd.ports import ZooKeeper
+    from consumerd.ports import NodeStat, ZooKeeper
     from consumerd.registry import Subscription
 
 #: Topic -> numbers of its partitions.
@@ -119,6 +119,12 @@ class LogicalSurvey(GroupSurvey):
         for topic, numbers in self.subscribed.items():
             found.update(TopicPartition.numbered(topic, number) for number in numbers)
         return sorted(found)
+
+    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
+        """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
+        if self.coordinator is Coordinator.BROKER:  # whose groups may have names that no node can have
+            return None
+        return GroupSurvey.owner_stat(self, partition)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The offset that the group committed, wherever that is kept."""

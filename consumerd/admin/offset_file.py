@@ -29,13 +29,19 @@ SHAPE = '{"groups": {group: {topic: {"broker-partition": offset or null}}}}'
 
 
 def format_text(offsets: Mapping[str, Mapping[TopicPartition, int | None]]) -> str:
-    """The lines, sorted by group, topic and 0.7's order of partitions. What has no offset has no line."""
-    return "".join(
-        f"{offset_path(group, partition)}:{offset}\n"
-        for group in sorted(offsets)
-        for partition, offset in _ordered(offsets[group])
-        if offset is not None
-    )
+    """The lines, sorted by group, topic and 0.7's order of partitions. What has no offset has no line.
+
+    Raises OffsetFileError for a group whose name no path can hold, as brokers allow it.
+    """
+    try:
+        return "".join(
+            f"{offset_path(group, partition)}:{offset}\n"
+            for group in sorted(offsets)
+            for partition, offset in _ordered(offsets[group])
+            if offset is not None
+        )
+    except RegistryError as error:
+        raise OffsetFileError(f"{error}, so it has no place in the text format; JSON can hold it") from None
 
 
 def format_json(offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> str:
@@ -119,9 +125,10 @@ def _object(value: Any, source: str) -> Mapping[str, Any]:
 
 def _add(found: GroupOffsets, where: str, group: str, topic: str, name: str, offset: int | None) -> None:
     try:
-        check_name("group", group)
         check_name("topic", topic)
         partition = TopicPartition.parse_any(topic, name)
+        if partition.broker != NO_BROKER:  # brokers of 0.8 and later take other names, too
+            check_name("group", group)
     except (RegistryError, ValueError) as error:
         raise OffsetFileError(f"{where}: {error}") from None
     if offset is not None and offset > MAX_OFFSET:

@@ -38,7 +38,7 @@ def offset_rows(
     rows = []
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
-            stat = view.stats.get(offset_path(view.group, partition))  # brokers do not tell when
+            stat = view.stats.get(offset_path(view.group, partition)) if view.stats else None  # brokers tell no times
             rows.append(OffsetRow(str(partition), offset, None if stat is None else _time(stat.modified_ms), None))
     for partition, offset in (at_broker or {}).items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
@@ -77,6 +77,8 @@ async def collect_offsets(
 
 def _faults(view: GroupView) -> dict[str, str]:
     """What is wrong with offset nodes, by `topic/name`."""
+    if not view.faults:
+        return {}
     root = f"{offsets_root(view.group)}/"
     return {path.removeprefix(root): fault for path, fault in view.faults.items() if path.startswith(root)}
 

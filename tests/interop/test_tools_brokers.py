@@ -326,17 +326,22 @@ async def test_topics_and_groups_of_brokers(
     await tool.well("offsets", "set", "--group", GROUP, f"{TOPIC}/2=7", "--execute")
     got = (await tool.well("offsets", "get", "--group", GROUP)).rows
     assert [row[:2] for row in got] == [[f"{TOPIC}/0", "0"], [f"{TOPIC}/1", "0"], [f"{TOPIC}/2", "7"]]
-    await tool.well("offsets", "import", "offsets.json", "--rename", f"{GROUP}=h", "--execute")
-    assert (await tool.well("group", "lag", "--group", "h", "--json")).json["total"] == 3
+    other = "team/h"  # no name for a node in ZooKeeper
+    await tool.well("offsets", "import", "offsets.json", "--rename", f"{GROUP}={other}", "--execute")
+    assert (await tool.well("group", "lag", "--group", other, "--json")).json["total"] == 3
     await tool.well("offsets", "import", "before.json", "--execute")
     assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 3
 
-    done = await tool("group", "delete", "--group", "h", "--execute")
+    assert len((await tool.well("offsets", "get", "--group", other)).rows) == 3
+    assert len((await tool.well(*reset[:3], other, "--to", "latest")).rows) == 3
+    done = await tool("offsets", "export", "--group", other)
+    assert (done.code, "JSON can hold it" in done.err) == (ExitCode.CONFIG, True)
+    done = await tool("group", "delete", "--group", other, "--execute")
     if number < (1, 1):
         assert (done.code, "before 1.1" in done.err) == (ExitCode.BROKER, True)
     else:
         assert done.code == 0, done
-        assert (await tool("group", "describe", "--group", "h")).code == ExitCode.NOT_FOUND
+        assert (await tool("group", "describe", "--group", other)).code == ExitCode.NOT_FOUND
     assert [TOPIC, "3", "60"] in (await tool.well("topics", "delete", "--topic", TOPIC)).rows
     await tool.well("topics", "delete", "--topic", TOPIC, "--execute", "--timeout", "30")
     assert (await tool("topics", "delete", "--topic", TOPIC)).code == ExitCode.NOT_FOUND

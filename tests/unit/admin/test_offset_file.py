@@ -109,3 +109,7 @@ def test_partitions_of_later_kafkas_are_numbers() -> None:
     }
     assert list(json.loads(format_json(offsets))["groups"]["g"]["t"]) == ["0-1", "2", "10"]
     assert parse_offsets(format_json(offsets), "it") == offsets
+    of_a_broker: GroupOffsets = {"team/g": {TopicPartition.numbered("t", 1): 3}}
+    assert parse_offsets(format_json(of_a_broker), "it") == of_a_broker
+    with pytest.raises(OffsetFileError, match="JSON can hold it"):
+        format_text(of_a_broker)
