@@ -199,8 +199,8 @@ class PipelineSection(Section):
     source: dict[str, str | int | float | bool | list[Any] | dict[str, Any]] = Field(
         min_length=1,
         description=(
-            "Options of the data source `consumerd`: where (path, zookeeper, brokers, or files for what the files "
-            "handler wrote) and what (assign, subscribe, subscribePattern), and the like."
+            "Options of the data source `consumerd`: where (path, zookeeper, brokers, bootstrap, or files for what the "
+            "files handler wrote) and what (assign, subscribe, subscribePattern), and the like."
         ),
         examples=[{"zookeeper": "zk1:2181/kafka", "subscribe": "events"}],
     )
