@@ -66,13 +66,19 @@ def running(child: Child) -> Iterator[Child]:
 class Move:
     """Both clusters, what was produced where, and the commands of the page."""
 
-    def __init__(self, zookeeper: str, old: list[BrokerProcess], new: KafkaBroker, directory: Path) -> None:
+    def __init__(
+        self, zookeeper: str, old: list[BrokerProcess], new: KafkaBroker, directory: Path, partitions: int
+    ) -> None:
+        #: Of the new topics.
+        self._partitions = partitions
         self._zookeeper = zookeeper
         self._old = old
         self.bootstrap = new.address
         self._directory = directory
         self._members = 0
         self.sent = 0
+        #: What old members were handed.
+        self.handled: set[str] = set()
 
     # -- messages
 
@@ -127,7 +133,8 @@ class Move:
     def _command(self, name: str, group: str) -> str:
         """A block of the page with our addresses and files."""
         text = blocks("sh")[name].replace("old-zk:2181/kafka", self._zookeeper).replace("new:9092", self.bootstrap)
-        return text.replace("--group events", f"--group {group}").replace("events-before", f"{group}-before")
+        text = text.replace("--group events", f"--group {group}").replace("events-before", f"{group}-before")
+        return text.replace("--partitions 4", f"--partitions {self._partitions}")
 
     def _environment(self) -> dict[str, str]:
         environment = clean_environment()
@@ -188,6 +195,7 @@ class Move:
             yield
             assert await member.stop() == ExitCode.OK
         assert Counter(handed(member.stdout_path)) == Counter(expected)
+        self.handled |= expected
 
     async def old_member_handles(self, group: str, expected: set[str]) -> None:
         async with self.old_member(group, expected):
@@ -203,14 +211,24 @@ class Move:
         )  # fmt: skip
         found: Counter[str] = Counter()
         async with consumer, asyncio.timeout(PATIENCE):
-            while found.total() < len(expected):
+            while not found.keys() >= expected:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     found.update(record.value.decode() for record in records)
             await consumer.commit()
-        assert found == Counter(expected)
+        self.account(found, expected)
+
+    def account(self, found: Counter[str], expected: set[str]) -> None:
+        """Nothing is missing. What comes twice does so where old partitions share a new one, as the page says."""
+        if self._partitions == BROKERS * PER_BROKER:
+            assert found == Counter(expected)
+        else:
+            assert expected <= found.keys() <= self.handled | expected
 
 
-async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path, missing: Any) -> None:
+@pytest.mark.parametrize("partitions", [4, pytest.param(3, marks=pytest.mark.long)])
+async def test_the_runbook(
+    partitions: int, kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path, missing: Any
+) -> None:
     if importlib.util.find_spec("aiokafka") is None:
         missing("aiokafka is not installed: see the dependency group `dev`")
     new = await kafka("3.9.1", config={"auto.create.topics.enable": "false"})
@@ -223,7 +241,7 @@ async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_pa
         ]
         for broker in old:
             await stack.enter_async_context(broker)
-        move = Move(zk_root, old, new, tmp_path)
+        move = Move(zk_root, old, new, tmp_path, partitions)
 
         # Two groups in the middle of their work, one further than the other.
         first = await move.produce_old(1)
@@ -247,10 +265,14 @@ async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_pa
         fourth = await move.produce_old(4)
         await move.forwarded(client)
         # As many places as old partitions, and nothing is left there but what was not handled.
-        assert await move.planned("billing") == {f"{topic}/{n}": 40 for topic in TOPICS for n in range(4)}
+        plan = await move.planned("billing")
+        assert plan.keys() == {f"{topic}/{n}" for topic in TOPICS for n in range(partitions)}
+        assert sum(plan.values()) >= len(fourth)
+        if partitions == BROKERS * PER_BROKER:
+            assert set(plan.values()) == {40}
         await move.run("move", "billing")
         before = json.loads((tmp_path / "billing-before.json").read_text("utf-8"))
-        assert before["groups"] == {"billing": {topic: dict.fromkeys("0123") for topic in TOPICS}}
+        assert before["groups"] == {"billing": {topic: dict.fromkeys(map(str, range(partitions))) for topic in TOPICS}}
         await move.foreign_member_handles("billing", fourth)
         await move.old_member_handles("billing", fourth)  # the way back: what the new one handled comes again
 
@@ -260,24 +282,24 @@ async def test_the_runbook(kafka: Any, cluster_client: Any, zk_root: str, tmp_pa
         assert await forwarder.wait(PATIENCE) == ExitCode.OK
         await move.run("drain")
         latest = await move.produce_new(6)
-        assert sum((await move.planned("billing")).values()) == len(fifth | latest)
+        assert sum((await move.planned("billing")).values()) >= len(fifth | latest)
         await move.run("move", "billing")
         await move.foreign_member_handles("billing", fifth | latest)
 
         # The other group moves.
         left = third | fourth | fifth | latest
-        assert sum((await move.planned("events")).values()) == len(left)
+        assert sum((await move.planned("events")).values()) >= len(left)
         await move.run("move")
         config = blocks("toml")["events-new.toml"].replace("new:9092", move.bootstrap)
         (tmp_path / "events-new.toml").write_text(config, "utf-8")
         with running(move.child("start")) as member:
             output = tmp_path / "start.out"
-            await until(lambda: len(handed(output)) >= len(left))
+            await until(lambda: left <= set(handed(output)))
             await move.run("check")
             member.terminate()
             assert await member.wait(PATIENCE) == ExitCode.OK
         texts = handed(output)
-        assert Counter(texts) == Counter(left)
+        move.account(Counter(texts), left)
         in_order(texts)
         assert await move.lag("events") == 0
 
