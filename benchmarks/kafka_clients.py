@@ -79,8 +79,8 @@ class Result:
 
 
 def quiet() -> None:
-    """Standard output is for results."""
-    level = structlog.make_filtering_bound_logger(logging.WARNING)
+    """Standard output is for results, and a broker that is busy with its start is none."""
+    level = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
