@@ -45,5 +45,15 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
                 origin = "default"
             if (table, key) in _SECRETS and value:
                 value = HIDDEN
-            values.append(Effective(table, key, value, origin))
+            values.append(Effective(table, key, _without_passwords(value), origin))
     return values
+
+
+def _without_passwords(value: Any) -> Any:
+    """The value without what tables within it call a password (options of Spark's pipelines may have one)."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: HIDDEN if name.lower().endswith("password") and inner else _without_passwords(inner)
+        for name, inner in value.items()
+    }

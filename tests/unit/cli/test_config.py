@@ -205,6 +205,8 @@ def test_the_file_name_tells_where_the_keys_do_not(tmp_path: Path, capsys: pytes
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[zookeeper]\nauth = ["digest:u:secret"]\n')
+    with path.open("a") as file:
+        file.write('[spark.pipelines.p.source]\n"kafka.sasl.username" = "u"\n"kafka.sasl.password" = "secret"\n')
     monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "77")
     monkeypatch.setenv("consumerd_log", '{"level": "debug"}')
     assert run(["config", "show", "-c", str(path), "--origin"]) == 0
@@ -218,6 +220,8 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert run(["config", "show", "-c", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["fetch"]["size"], shown["zookeeper"]["auth"]) == (77, "(not shown)")
+    source = {"kafka.sasl.username": "u", "kafka.sasl.password": "(not shown)"}
+    assert shown["spark"]["pipelines"]["p"]["source"] == source
     assert run(["config", "show", "-c", str(path), "--json", "--origin"]) == 0
     assert json.loads(capsys.readouterr().out)["fetch"]["size"] == {"value": 77, "origin": "environment"}
     assert run(["config", "show", "-c", str(tmp_path / "none")]) == ExitCode.CONFIG
