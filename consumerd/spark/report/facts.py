@@ -128,6 +128,8 @@ class Facts:
     source: Sequence[tuple[str, str]]
     landed: Landed
     progress: ProgressHistory
+    #: Whether the source's offsets, and so its lag, count messages; else bytes.
+    counts_messages: bool = False
     refined: int | None = None
     quarantine: Quarantine | None = None
     aggregate: Preview | None = None

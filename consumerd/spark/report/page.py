@@ -7,6 +7,7 @@ else, so that even markup that slipped through would not run.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -38,7 +39,7 @@ def render(facts: Facts) -> str:
     )
     environment.filters |= {
         name: getattr(wording, name) for name in ("count", "size", "plural", "moment", "printable")
-    } | {"inline": _inline}
+    } | {"inline": _inline, "distance": partial(wording.distance, messages=facts.counts_messages)}
     landed = facts.landed
     checks = [(check, findings(check)) for check in facts.reconciled.partitions] if facts.reconciled else []
     checks.sort(key=lambda one: (one[0].is_clean, not one[1]))
@@ -49,7 +50,7 @@ def render(facts: Facts) -> str:
         throughput=plot_throughput(landed) if landed.intervals else None,
         busy=_busy(facts),
         known=[one.behind for one in facts.progress.batches if one.behind is not None],
-        lag=plot_lag(facts.progress.batches) if _has_lag(facts) else None,
+        lag=plot_lag(facts.progress.batches, messages=facts.counts_messages) if _has_lag(facts) else None,
         sizes=plot_sizes(landed.sizes) if landed.sizes.classes else None,
         percentiles=[(share, landed.sizes.percentile(share)) for share in PERCENTILES] if landed.sizes.classes else [],
         verdict=verdict(facts.reconciled),

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from consumerd.spark.report.facts import CLASSES_PER_DOUBLING
-from consumerd.spark.report.wording import brief, brief_size, count, duration, plural, size
+from consumerd.spark.report.wording import brief, brief_size, count, distance, duration, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,8 +112,11 @@ def plot_throughput(landed: Landed) -> Plot:
     return _plot("throughput", "What landed over time", description, draw, height=3.6)
 
 
-def plot_lag(batches: Sequence[BatchProgress]) -> Plot:
-    """Bytes behind the source's end after each batch; batches that do not know it are left out. One must know."""
+def plot_lag(batches: Sequence[BatchProgress], *, messages: bool = False) -> Plot:
+    """Bytes behind the source's end after each batch, or `messages`; batches that do not know it are left out.
+
+    One must know it.
+    """
     known = [(batch.ended, batch.behind) for batch in batches if batch.behind is not None]
     points = thin(known)
 
@@ -123,16 +126,18 @@ def plot_lag(batches: Sequence[BatchProgress]) -> Plot:
         values = [value for _, value in points]
         axes.fill_between(times, values, step="post", color=_LAG, alpha=0.18, linewidth=0)
         axes.step(times, values, where="post", color=_LAG, linewidth=1.6, marker="o", markersize=2.6)
-        axes.set_title("bytes behind the source's end", loc="left", fontsize=9)
-        _byte_axis(axes, values)
+        axes.set_title(f"{'messages' if messages else 'bytes'} behind the source's end", loc="left", fontsize=9)
+        (_count_axis if messages else _byte_axis)(axes, values)
         if times[0] == times[-1]:
             axes.set_xlim(times[0] - _SECOND_OF_DAY, times[0] + _SECOND_OF_DAY)
         _time_axis(axes)
 
-    most = max(value for _, value in known)
+    first, most, last = (
+        distance(value, messages=messages) for value in (known[0][1], max(value for _, value in known), known[-1][1])
+    )
     description = (
-        f"A line over {plural(len(known), 'batch', 'batches')}: {size(known[0][1])} behind after the first, "
-        f"{size(most)} at most, {size(known[-1][1])} after the last."
+        f"A line over {plural(len(known), 'batch', 'batches')}: {first} behind after the first, "
+        f"{most} at most, {last} after the last."
     )
     return _plot("lag", "How far landing was behind", description, draw, height=2.6)
 

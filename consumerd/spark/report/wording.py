@@ -25,6 +25,11 @@ def size(value: float) -> str:
     return f"{value:,.0f} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
+def distance(value: float, *, messages: bool) -> str:
+    """Between two offsets: in bytes, or in messages."""
+    return plural(round(value), "message") if messages else size(value)
+
+
 def plural(number: int, one: str, many: str | None = None) -> str:
     """`1 gap`, `2 gaps`."""
     return f"{count(number)} {one if number == 1 else many or f'{one}s'}"

@@ -12,6 +12,7 @@ from consumerd.spark.reconcile_result import ReconcileResult
 from consumerd.spark.report.facts import Facts, Landed, Quarantine
 from consumerd.spark.report.measure import measure_landed, measure_quarantine, preview
 from consumerd.spark.report.page import render
+from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 
@@ -51,7 +52,8 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
             Facts(
                 pipeline=pipeline.name,
                 made=datetime.now(UTC),
-                source=tuple(pipeline.source.items()),
+                source=tuple((name, _shown(name, value)) for name, value in pipeline.source.items()),
+                counts_messages=read_options(pipeline.source).counts_messages,
                 landed=_landed(_table(spark, pipeline, pipeline.bronze)),
                 progress=open_log(spark, pipeline, "land").read(),
                 refined=_count(_table(spark, pipeline, pipeline.silver)),
@@ -64,6 +66,10 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
         files.make_folder(path.rpartition("/")[0])
         files.replace(path, text.encode())
     return ReportResult(pipeline.name, path)
+
+
+def _shown(option: str, value: str) -> str:
+    return "(not shown)" if option.lower() in SECRET else value
 
 
 def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> Table | None:

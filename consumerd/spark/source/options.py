@@ -113,6 +113,8 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 OPTIONS: Final = tuple(_READERS)
 PLACES: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
+#: Options that nobody is to see, in lower case.
+SECRET: Final = frozenset({"kafka.sasl.password"})
 #: What only a stream takes, and what only a batch.
 STREAM_ONLY: Final = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "groupId", "commitOffsets")
 BATCH_ONLY: Final = ("endingOffsets",)

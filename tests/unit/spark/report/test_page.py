@@ -167,6 +167,13 @@ def test_lag_that_never_was_is_a_sentence(facts: Facts) -> None:
     assert len(page.all("svg")) == 2
 
 
+def test_lag_of_later_dialects_is_in_messages(facts: Facts) -> None:
+    page = Page(render(replace(facts, counts_messages=True)))
+    assert "59,000 messages behind after the first, 59,000 messages at most, 0 messages after the last" in page.text
+    assert "5 messages" in page.text
+    assert "Offsets count messages, and so does lag" in page.text
+
+
 def test_partitions_with_findings_come_first(facts: Facts) -> None:
     partitions = [PartitionCheck("t", f"0-{n}", 0, 9, 1, 1, 1) for n in range(1000)]
     partitions[700] = replace(partitions[700], gaps=Stretches(1, (Stretch(3, 5),)))
