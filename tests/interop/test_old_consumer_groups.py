@@ -128,7 +128,6 @@ async def test_members_come_and_go(group: OldGroup) -> None:
     [
         Scene("0.8.2.2", times=DEFAULT_TIMES),
         pytest.param(Scene("0.10.2.2", times=DEFAULT_TIMES), marks=pytest.mark.long),
-        pytest.param(Scene("1.1.1", times=DEFAULT_TIMES), marks=pytest.mark.long),
     ],
     indirect=True,
     ids=str,
