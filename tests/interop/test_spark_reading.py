@@ -180,6 +180,23 @@ async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, c
             await asyncio.to_thread(member.close)
 
 
+async def test_a_task_goes_on_when_the_broker_is_back(kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka("3.9.1")
+    async with cluster_client(broker) as client:
+        await create(client)
+        for number in range(4):
+            await produce(client, 2, Codec.SNAPPY, [b"%d" % number] * 50)
+    (split,) = await asyncio.to_thread(planned, broker.port)
+    reading = read_logical_split(split, ReadRequest(("offset",), fetch_size=100, timeout=60))
+    found = (await asyncio.to_thread(next, reading)).to_pylist()
+    assert 0 < len(found) < 200
+    broker.kill()
+    rest = asyncio.create_task(asyncio.to_thread(list, reading))
+    await broker.start()
+    found += [row for part in await rest for row in part.to_pylist()]
+    assert [row["offset"] for row in found] == list(range(200))
+
+
 async def test_a_login_in_its_bare_form(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
     login = tmp_path / "jaas.conf"
     users = 'username="admin" password="a" user_admin="a" user_alice="wonder land"'
