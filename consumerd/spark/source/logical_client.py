@@ -12,6 +12,7 @@ from consumerd.spark.source.errors import OffsetGoneError
 from consumerd.spark.source.logical_cluster import Cluster
 from consumerd.wire.v08.apis import FETCH, OFFSETS
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,11 +32,15 @@ _NOBODY: Final = -1
 
 
 class Fetched(NamedTuple):
-    """What a broker answered. `reach`: where what can be read ends now; `aborted`: as `decode_records` wants it."""
+    """What a broker answered. `reach`: where what can be read ends now; `aborted`: as `decode_records` wants it.
+
+    `throttled`: it may have kept back what there is, because of a quota.
+    """
 
     data: bytes | memoryview
     reach: int
     aborted: tuple[tuple[int, int], ...]
+    throttled: bool
 
 
 class LogicalClient(Cluster):
@@ -131,14 +136,11 @@ class LogicalClient(Cluster):
         if len(parts) != 1:
             raise self.invalid(connection, f"has {len(parts)} partitions in its answer to a fetch of {where}")
         (part,) = parts
+        data, throttled = part["record_set"] or b"", silence(FETCH, version, answer) > 0
         if not self.place.read_committed or part.get("last_stable_offset", -1) < 0:
-            return Fetched(part["record_set"] or b"", part["high_watermark"], ())
-        aborted = part.get("aborted_transactions") or ()
-        return Fetched(
-            part["record_set"] or b"",
-            part["last_stable_offset"],
-            tuple((each["producer_id"], each["first_offset"]) for each in aborted),
-        )
+            return Fetched(data, part["high_watermark"], (), throttled)
+        aborted = tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ())
+        return Fetched(data, part["last_stable_offset"], aborted, throttled)
 
     def _isolation(self, key: int, version: int) -> dict[str, int]:
         if version < _ISOLATION_SINCE[key]:  # nobody writes transactions to such a broker

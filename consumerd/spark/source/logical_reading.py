@@ -3,7 +3,7 @@
 Strategy: fetch, decode, cut to the range, again from where the records end, until that is the split's end. Offsets may
 have gaps: compaction takes records out, and markers of transactions are none. So what is not there is told from what is
 lost by what the broker says: it has the offset and skips on, or it has it no more. A broker that has nothing although
-its log goes on may only be slow to find it (a new leader, a quota, remote storage), so it is asked some times before
+its log goes on may only be slow to find it (a new leader, remote storage), so it is asked some times before
 that counts as a gap at the log's end.
 """
 
@@ -111,6 +111,8 @@ class _Reader:
 
     def _nothing(self, position: int, answer: Fetched) -> int:
         """The broker has the offset, and nothing from there on: where to go on."""
+        if answer.throttled:  # the client is silent for as long as the broker wants
+            return position
         now = time.monotonic()
         self._empty += 1
         if self._empty == 1:

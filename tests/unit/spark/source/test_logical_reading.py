@@ -92,6 +92,15 @@ def test_a_gap_at_the_logs_end_is_believed_when_it_stays() -> None:
         assert broker.offsets_of_fetches().count(96) == 5
 
 
+def test_a_quota_is_no_gap() -> None:
+    part = {"partition": 0, "error_code": 0, "high_watermark": 100, "record_set": b""}
+    silenced = {
+        "throttle_time_ms": 5, "responses": [{"topic": "events", "partition_responses": [part]}],
+    }  # fmt: skip
+    with LogicalBroker(*[lambda *_: silenced] * 8, (0, 100, batch(0, 100))) as broker:
+        assert read(broker) == plain(*range(100))
+
+
 def test_what_is_gone_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     ended = [(0, 40, batch(0, 40)), (0, 40, b"")]
