@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class GroupRefusedError(ZooKeeperError):
-    """The group speaks a dialect that must not be mixed with 0.7's."""
+    """The group speaks another dialect of ZooKeeper's nodes than we do, or both."""
 
     def __init__(self, group: str, reason: str) -> None:
         super().__init__(f"cannot join group {group!r}: {reason}")

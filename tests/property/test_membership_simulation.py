@@ -110,9 +110,11 @@ def test_no_more_seeds_break_the_group(first: int) -> None:
 
 
 @pytest.mark.parametrize("rules", [V08Rules(), V08Rules("roundrobin")], ids=lambda rules: rules.assignor)
-def test_groups_of_later_kafka(rules: V08Rules) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(SEEDS // 5), pytest.param(range(SEEDS, SEEDS + LONG_SEEDS // 5), marks=pytest.mark.long)], ids=str
+)
+def test_groups_of_later_kafka(rules: V08Rules, seeds: range) -> None:
     """One machine, other rules: what members register, what partitions are called, who is to own what."""
-    seeds = range(SEEDS // 5)
     profile = Profile(rules=rules)
     results = simulate(seeds, profile)
     assert not results.failures, report(results.failures)
