@@ -6,13 +6,14 @@ What comes later is the membership machine's to refuse.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.cluster import read_dialect, wait_for_dialect
 from consumerd.consumer import GroupRefusedError
-from consumerd.daemon.notify import notify, status
+from consumerd.daemon.notify import READY, notify, status
 from consumerd.errors import ConfigError, ZooKeeperError
 from consumerd.registry import Dialect, DialectError
 
@@ -37,7 +38,9 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: boo
         if group.dialect == "auto" and not wait:
             dialect = await read_dialect(zk, group.id)
         elif group.dialect == "auto":
-            dialect = await wait_for_dialect(zk, group.id, clock, lambda: notify(status("waiting for a first broker")))
+            # A service that waits for others has started.
+            told = partial(notify, READY, status("waiting for a first broker"))
+            dialect = await wait_for_dialect(zk, group.id, clock, told)
         else:
             dialect = _NAMES[group.dialect]
             await _require(dialect, zk, group.id)

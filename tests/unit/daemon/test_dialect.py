@@ -1,0 +1,56 @@
+"""In which dialect a daemon joins, and that a service manager does not wait with it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.clock import SystemClock
+from consumerd.consumer import GroupRefusedError
+from consumerd.daemon.config import Config, parse
+from consumerd.daemon.dialect import find_dialect
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.registry import Dialect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
+CLOCK = SystemClock()
+
+
+def config(**group: Any) -> Config:
+    return parse({"group": {"id": "g", "topics": {"t": 1}, **group}, "handler": {"name": "null"}}, "a test")
+
+
+@pytest.mark.asyncio
+async def test_a_service_that_waits_for_others_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        zookeeper = MemoryZooKeeper()
+        async with zookeeper.session() as zk, asyncio.timeout(5):
+            finding = asyncio.create_task(find_dialect(config(), zk, CLOCK))
+            told = await asyncio.get_running_loop().sock_recv(manager, 1000)
+            assert told == b"READY=1\nSTATUS=waiting for a first broker"
+            assert not finding.done()
+            zookeeper.put("/brokers/ids/0", NEW_BROKER)
+            assert await finding is Dialect.V08
+
+
+@pytest.mark.asyncio
+async def test_the_configured_dialect_waits_for_nobody() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        assert await find_dialect(config(dialect="0.7"), zk, CLOCK) is Dialect.V07
+        assert await find_dialect(config(dialect="0.8", assignor="roundrobin"), zk, CLOCK) is Dialect.V08
+        assert await find_dialect(config(), zk, CLOCK, wait=False) is None
+        zookeeper.put("/brokers/ids/0", NEW_BROKER)
+        with pytest.raises(
+            GroupRefusedError, match=r"group 'g': .* speak the dialect of Kafka 0\.8\+, and group.dialect"
+        ):
+            await find_dialect(config(dialect="0.7"), zk, CLOCK)
