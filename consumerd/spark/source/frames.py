@@ -11,7 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError
+from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, BrokerRefusesError
 
 if TYPE_CHECKING:
     import ssl
@@ -21,7 +21,8 @@ class FrameSocket:
     """A connection, made at once; over TLS with `tls`. `name`: `host:port`. Not for several threads.
 
     Every method raises BrokerReadError: BrokerGoneError for a broker that is unreachable or hangs up, BrokerLateError
-    for one that takes longer than `timeout` seconds; after it the connection is closed.
+    for one that takes longer than `timeout` seconds, BrokerRefusesError for a certificate that is not trusted; after it
+    the connection is closed.
     """
 
     def __init__(self, host: str, port: int, timeout: float, *, tls: ssl.SSLContext | None = None) -> None:
@@ -38,7 +39,9 @@ class FrameSocket:
             try:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
             except (OSError, ValueError) as error:
-                raise self.broken(f"does not speak TLS as it should: {_reason(error)}", BrokerGoneError) from error
+                # A certificate that is not trusted, which is a ValueError too, stays so; else the broker may go down.
+                kind = BrokerRefusesError if isinstance(error, ValueError) else BrokerGoneError
+                raise self.broken(f"does not speak TLS as it should: {_reason(error)}", kind) from error
 
     def ask(self, request: bytes, least: int, most: int, where: str, *, timeout: float | None = None) -> memoryview:
         """The body of the answer's frame, which must have so many bytes. `where`: what is asked about."""
