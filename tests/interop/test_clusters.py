@@ -279,6 +279,7 @@ async def test_leaders_and_the_coordinator_die_under_load(cluster: Cluster, stra
         daemons[0].resume()
         await victim.start()
         await cluster.wait_until_replicated()
+        await daemons[0].wait_for_event("partitions_abandoned", 60.0)  # unfinished and uncommitted
         await group.until(lambda: bool(group.share(daemons[0])) and is_sorted_out(group, daemons))
 
         # ... and one is shut down in order, which hands over what it leads.

@@ -94,11 +94,13 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, assignor: str, re
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
-            pass
+            async with working:  # rebalances go on beside the loop: what was got is finished before
+                pass
 
         async def on_partitions_assigned(self, assigned: Any) -> None:
             records.assigned(assigned)
 
+    working = asyncio.Lock()
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     consumer = aiokafka.AIOKafkaConsumer(
@@ -110,11 +112,14 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, assignor: str, re
     consumer.subscribe([topic], listener=Listener())
     await consumer.start()
     while not stopping.is_set():
-        for partition, messages in (await consumer.getmany(timeout_ms=200, max_records=50)).items():
-            records.handled(partition, messages)
-            await asyncio.sleep(0.02)
-            with contextlib.suppress(aiokafka.errors.CommitFailedError):  # its messages come again, to the next owner
-                await consumer.commit({partition: messages[-1].offset + 1})
+        async with working:
+            for partition, messages in (await consumer.getmany(timeout_ms=200, max_records=50)).items():
+                records.handled(partition, messages)
+                await asyncio.sleep(0.02)
+                # Else its messages come again, to the next owner.
+                with contextlib.suppress(aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
+                    await consumer.commit({partition: messages[-1].offset + 1})
+        await asyncio.sleep(0)  # for a rebalance that waits
     await consumer.stop()
 
 
