@@ -121,7 +121,7 @@ async def test_batches_go_while_somebody_sends_without_a_pause() -> None:
     async with producer(cluster, batch_bytes=1000, linger=60) as ours:
         most = 0
         for _ in range(3000):
-            delivery = await ours.send("t", b"x" * 60)
+            await ours.send("t", b"x" * 60)
             most = max(most, ours.buffered_bytes)
         assert most < 20_000  # of 288 000
 
