@@ -5,10 +5,7 @@ machine asks of the flow is a method here and is answered when it is really so: 
 anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
 lock, so that an older position can never be written over a newer one. Hooks are told between flow and owner node: of a
 new partition before its first fetch, of a drained one before it may be released, of a lost one before it can come back.
-
-The position of a partition is looked for in this order: the sink's own (`Handler.position`), what this process handled
-on the very same session (a partition that was abandoned and found to be still ours), ZooKeeper, the initial policy.
-What the process remembers counts only while ZooKeeper holds what it held then: else somebody else went on meanwhile.
+Where a flow begins is found by `starts`.
 """
 
 from __future__ import annotations
@@ -18,13 +15,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.consumer.starts import StartFinder
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import OffsetsUnavailableError
-from consumerd.wire import WireError
-from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -42,8 +38,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Between attempts to find the position of a partition whose broker or ZooKeeper does not answer.
-RETRY_PAUSE = 0.5
 #: What a drain may spend on its last commit after the handler ended, at least.
 COMMIT_GRACE = 1.0
 
@@ -103,8 +97,7 @@ class OwnedPartitions:
         self._lost = lost
         self._progressed = progressed
         self._owned: dict[TopicPartition, _Owned] = {}
-        #: What is left of a partition's flow: its session, what ZooKeeper held at the end, how far it was handled.
-        self._remembered: dict[TopicPartition, tuple[int, int | None, int]] = {}
+        self._starts = StartFinder(settings, pool, store, handler, clock)
         self._committing = asyncio.Lock()
 
     @property
@@ -136,7 +129,7 @@ class OwnedPartitions:
     async def _flow(self, owned: _Owned) -> None:
         partition = owned.partition
         try:
-            start = await self._start_offset(owned)
+            start, owned.committed, owned.end = await self._starts.find(partition, owned.session_id)
             lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
             owned.work = PartitionWork(
                 partition,
@@ -166,38 +159,6 @@ class OwnedPartitions:
             self._lost(partition)
         except ConsumerdError as error:
             self._failed(error)
-
-    async def _start_offset(self, owned: _Owned) -> int:
-        troubled = False
-        while True:
-            try:
-                start = await self._find_offset(owned)
-                if self._settings.stop_at_end:
-                    owned.end = (await self._pool.list_offsets(owned.partition, LATEST))[0]
-            except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
-                if not troubled:  # told once: a broker may be away for hours
-                    log.warning("position_not_found_yet", partition=str(owned.partition), error=str(error))
-                troubled = True
-                await self._clock.sleep(RETRY_PAUSE)
-            else:
-                return start
-
-    async def _find_offset(self, owned: _Owned) -> int:
-        partition = owned.partition
-        own = await self._handler.position(partition)
-        owned.committed = (await self._store.load([partition])).get(partition)
-        if own is not None:
-            return own
-        session_id, committed, position = self._remembered.get(partition, (0, None, 0))
-        if (session_id, committed) == (owned.session_id, owned.committed):
-            return position
-        if owned.committed is not None:
-            return owned.committed
-        time = EARLIEST if self._settings.initial == "earliest" else LATEST
-        offsets = await self._pool.list_offsets(partition, time)
-        if not offsets:  # Jafka's answer for a topic that it does not know
-            raise BrokerError(f"broker {partition.broker} names no offset of {partition} yet.")
-        return offsets[0]
 
     def pause(self, partition: TopicPartition, paused: bool) -> bool:
         """Fetch and hand out nothing of a partition (or do so again); False if it does not flow."""
@@ -273,7 +234,7 @@ class OwnedPartitions:
         if self._owned.get(owned.partition) is owned:
             del self._owned[owned.partition]
         if owned.work is not None:
-            self._remembered[owned.partition] = (owned.session_id, owned.committed, owned.work.position)
+            self._starts.remember(owned.partition, owned.session_id, owned.committed, owned.work.position)
 
     # -- commits
 

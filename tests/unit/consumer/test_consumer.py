@@ -211,7 +211,7 @@ async def test_a_broker_that_answers_nonsense_for_the_start_is_asked_again(
         return answer if asked == 1 else None
 
     group.broker.on_request = nonsense
-    monkeypatch.setattr("consumerd.consumer.partitions.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("consumerd.consumer.starts.RETRY_PAUSE", 0.01)
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     assert asked == 2

@@ -1,0 +1,103 @@
+"""Where the flow of a partition begins.
+
+Strategy: the position is looked for in this order: the sink's own (`Handler.position`), what this process handled on
+the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
+policy. What the process remembers counts only while the store holds what it held then: else somebody else went on
+meanwhile. A broker or store that does not answer is asked again for as long as the caller waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.errors import BrokerError
+from consumerd.wire import WireError
+from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.zk.errors import ConnectionLost, NotConnected
+
+if TYPE_CHECKING:
+    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.consumer.sinks import PartitionedHandler
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: Between attempts to find the position of a partition whose broker or store does not answer.
+RETRY_PAUSE = 0.5
+
+
+class Start(NamedTuple):
+    """`offset`: where to begin. `committed`: what the store holds. `end`: where the log ends, if that was asked for."""
+
+    offset: int
+    committed: int | None
+    end: int | None
+
+
+class _Former(NamedTuple):
+    """What is left of a partition's flow: its session, what the store held at the end, how far it was handled."""
+
+    session_id: int
+    committed: int | None
+    position: int
+
+
+class StartFinder:
+    """Finds starts, and remembers how far flows came that ended."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        pool: PartitionPool,
+        store: OffsetStore,
+        handler: PartitionedHandler,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._store = store
+        self._handler = handler
+        self._clock = clock
+        self._former: dict[TopicPartition, _Former] = {}
+
+    def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
+        """A flow on `session_id` ended at `position`, and the store held `committed`."""
+        self._former[partition] = _Former(session_id, committed, position)
+
+    async def find(self, partition: TopicPartition, session_id: int) -> Start:
+        """The start of a flow on `session_id`, sooner or later. Raises what the handler and a closed store raise."""
+        troubled = False
+        while True:
+            try:
+                offset, committed = await self._position(partition, session_id)
+                end = await self._listed(partition, LATEST) if self._settings.stop_at_end else None
+            except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
+                if not troubled:  # told once: a broker may be away for hours
+                    log.warning("position_not_found_yet", partition=str(partition), error=str(error))
+                troubled = True
+                await self._clock.sleep(RETRY_PAUSE)
+            else:
+                return Start(offset, committed, end)
+
+    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None]:
+        own = await self._handler.position(partition)
+        committed = (await self._store.load([partition])).get(partition)
+        if own is not None:
+            return own, committed
+        former = self._former.get(partition)
+        if former is not None and (former.session_id, former.committed) == (session_id, committed):
+            return former.position, committed
+        if committed is not None:
+            return committed, committed
+        time = EARLIEST if self._settings.initial == "earliest" else LATEST
+        return await self._listed(partition, time), None
+
+    async def _listed(self, partition: TopicPartition, time: int) -> int:
+        offsets = await self._pool.list_offsets(partition, time)
+        if not offsets:  # Jafka's answer for a topic that it does not know
+            raise BrokerError(f"broker {partition.broker} names no offset of {partition} yet.")
+        return offsets[0]
