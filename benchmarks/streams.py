@@ -22,7 +22,7 @@ import uvloop
 from benchmarks.fetch import BLOCK, PARTITIONS, TOPIC, broker
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.clock import SystemClock
-from consumerd.consumer import GroupConsumer
+from consumerd.consumer import GroupConsumer, V07Backend
 from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.net import connect
@@ -57,7 +57,7 @@ class Enough:
 async def handled(zk: ZooKeeper, handler: Handler, enough: Enough) -> None:
     clock, rng = SystemClock(), random.Random()
     settings = CONFIG.settings(StaticSubscription({TOPIC: 1}), clock=clock, rng=rng)
-    consumer = GroupConsumer(settings, zk=zk, connect=connect, handler=handler, clock=clock, rng=rng)
+    consumer = GroupConsumer(settings, zk=zk, backend=V07Backend(connect), handler=handler, clock=clock, rng=rng)
     running = asyncio.create_task(consumer.run())
     await enough.reached.wait()
     consumer.request_stop()
