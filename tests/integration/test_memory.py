@@ -82,6 +82,7 @@ async def test_a_stalled_handler(world: Any, case: str) -> None:
     make, size = CASES[case]
     write_logs(world.log_dir(), make(), size)
     daemon = await world.daemon(
+        group={"dialect": "0.7"},  # without a broker, nothing else says so
         fetch={"budget": BUDGET, "partition_budget": BUDGET},
         handler={"name": "bad_handlers:Stalled"},
         rebalance={"drain_timeout": 0.1},
