@@ -269,7 +269,7 @@ async def test_every_delivery_comes_to_an_end(kinds: tuple[str, ...]) -> None:
     rng = random.Random(5)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.spoil = sometimes(rng, kinds, of=(apis.PRODUCE, apis.INIT_PRODUCER_ID, apis.METADATA))
-        settings = LogicalProducerSettings(batch_bytes=400, linger=0.01, request_timeout=0.1, delivery_timeout=20)
+        settings = LogicalProducerSettings(batch_bytes=100, linger=0.01, request_timeout=0.1, delivery_timeout=20)
         refused: list[ConsumerdError] = []
         async with asyncio.timeout(60), LogicalProducer(client, settings, clock=CLOCK, rng=rng) as producer:
             deliveries = []
