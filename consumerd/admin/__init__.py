@@ -4,8 +4,9 @@ from consumerd.admin.broker_groups import (
     BrokerGroups,
 )
 from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
-from consumerd.admin.diagnosis import diagnose, lasting
-from consumerd.admin.diagnosis_offsets import Look, progress_findings
+from consumerd.admin.diagnosis import diagnose, diagnose_look, diagnose_looks, lasting
+from consumerd.admin.diagnosis_offsets import Look
+from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.admin.errors import (
     BrokerAnswerError,
@@ -27,6 +28,7 @@ from consumerd.admin.logical_logs import (
     LogicalLogs,
     Moment,
 )
+from consumerd.admin.logical_look import look_at_group
 from consumerd.admin.logical_survey import (
     Coordinator,
     LogicalSurvey,
@@ -100,12 +102,15 @@ __all__ = [
     "delete_tree",
     "describe_step",
     "diagnose",
+    "diagnose_look",
+    "diagnose_looks",
     "differences",
     "format_json",
     "format_text",
     "in_the_way",
     "lag_of",
     "lasting",
+    "look_at_group",
     "parse_offsets",
     "plan_assignment",
     "progress_findings",

@@ -35,13 +35,37 @@ class Kind(StrEnum):
     OUT_OF_RANGE = "offset-out-of-range"
     NO_PARTITION = "offset-without-partition"
     SILENT_BROKER = "silent-broker"
+    NO_LEADER = "no-leader"
+    STORES_DIFFER = "stores-differ"
+    REBALANCING = "rebalancing"
+    NOT_CHECKED = "not-checked"
     NO_MEMBERS = "no-members"
 
 
 #: What every rebalance brings forth for a moment: true only if it is still there at a second look.
-PASSING = frozenset({Kind.ZOMBIE_OWNER, Kind.FOREIGN_SESSION, Kind.MISPLACED, Kind.GAVE_UP, Kind.UNOWNED})
+PASSING = frozenset(
+    {
+        Kind.ZOMBIE_OWNER,
+        Kind.FOREIGN_SESSION,
+        Kind.MISPLACED,
+        Kind.GAVE_UP,
+        Kind.UNOWNED,
+        Kind.NO_LEADER,
+        Kind.REBALANCING,
+    }
+)
 #: Worth knowing, but nothing that has to be mended.
-NOTICES = frozenset({Kind.STANDING_STILL, Kind.NO_PARTITION, Kind.SILENT_BROKER, Kind.NO_MEMBERS, Kind.FOREIGN_NODE})
+NOTICES = frozenset(
+    {
+        Kind.STANDING_STILL,
+        Kind.NO_PARTITION,
+        Kind.SILENT_BROKER,
+        Kind.NO_MEMBERS,
+        Kind.FOREIGN_NODE,
+        Kind.STORES_DIFFER,
+        Kind.NOT_CHECKED,
+    }
+)
 
 
 class Nudge(NamedTuple):
@@ -64,7 +88,7 @@ class Finding:
     """One thing that is wrong. `says` explains it, `remedy` tells what to do, `fix` is what can be done from here."""
 
     kind: Kind
-    #: A partition (`topic/broker-partition`), a consumer id, a broker, or the path of a node.
+    #: A partition (`topic/broker-partition`, `topic/partition`), a consumer id, a broker, or the path of a node.
     subject: str
     says: str
     remedy: str
@@ -86,6 +110,11 @@ def process_of(group: str, consumer_id: str) -> str:
         return f"the process of {consumer_id}"
     started = datetime.fromtimestamp(int(match["ms"]) / 1000, UTC)
     return f"the process on {match['host']} that started at {started:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def capital(text: str) -> str:
+    """The text as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def listed(things: Sequence[object]) -> str:

@@ -87,18 +87,27 @@ class ZooKeeperGroups:
         problem of the view.
         """
         survey = await survey_zookeeper_group(self.zk, group)
-        client = self.logs.client
-        # Without the topic no broker keeps any, and asking for a coordinator would make it.
-        if client is not None and await self._view.read_assignments([OFFSETS_TOPIC]):
+        if self.logs.client is not None and await self._view.read_assignments([OFFSETS_TOPIC]):
             once_owned = await children(self.zk, owners_root(group))
             survey.topics |= numbers_of(await self._view.read_assignments({*survey.topics, *once_owned}))
             every = {TopicPartition.numbered(topic, n) for topic, numbers in survey.topics.items() for n in numbers}
             missing = every - survey.view.offsets.keys()
             try:
-                survey.at_broker = await KafkaOffsetStore(client, group).load(sorted(missing)) if missing else {}
+                survey.at_broker = await self.kept_by_brokers(group, missing)
             except (BrokerError, WireError) as error:
                 survey.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
         return survey
+
+    async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a group of old consumers committed to a broker; `partitions` have to exist.
+
+        Empty where there is no broker to ask. Raises BrokerError, WireError, ZooKeeperError.
+        """
+        client, wanted = self.logs.client, sorted(partitions)
+        # Without the topic no broker keeps any, and asking for a coordinator would make it.
+        if client is None or not wanted or not await self._view.read_assignments([OFFSETS_TOPIC]):
+            return {}
+        return await KafkaOffsetStore(client, group).load(wanted)
 
     async def addresses(self) -> dict[int, str]:
         """The brokers that are registered, at their first listener."""

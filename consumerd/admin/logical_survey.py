@@ -2,7 +2,7 @@
 
 Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
 says by which rule the members deal (`partition.assignment.strategy` of old consumers), so the rule is inferred: the one
-that agrees with the owners there are, "range" where none does. Where a broker coordinates, a member deals as it likes,
+that explains most of the owners, "range" where there are none. Where a broker coordinates, a member deals as it likes,
 and there is nothing to compare with.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.admin.survey import GroupSurvey
+from consumerd.admin.survey import GroupSurvey, foreign_children
 from consumerd.cluster import LogicalClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
-from consumerd.registry import INTERNAL_TOPICS, FilterSubscription, StaticSubscription
+from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,6 +61,7 @@ class Coordinator(Enum):
 class LogicalSurvey(GroupSurvey):
     """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
 
+    dialect: ClassVar[Dialect] = Dialect.V08
     view: GroupView
     topics: Numbers
     coordinator: Coordinator = Coordinator.ZOOKEEPER
@@ -71,6 +72,7 @@ class LogicalSurvey(GroupSurvey):
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
 
     @property
     def subscribed(self) -> Numbers:
@@ -104,14 +106,34 @@ class LogicalSurvey(GroupSurvey):
         return " or ".join(self._agreeing()) if self.view.owners else ""
 
     def plan(self) -> Assignment:
-        """Who should own what, by the rule that agrees with the owners; where a broker coordinates, who owns what."""
+        """Who should own what, by the rule that is nearest to the owners; where a broker coordinates, who owns what."""
         if self.coordinator is Coordinator.BROKER:
             return dict(self.view.owners)
-        return self.plans()[next(iter(self._agreeing()), "range")]
+        return self.plans()[self._nearest()]
+
+    def _nearest(self) -> str:
+        """The rule that explains most of the owners, the usual one where several do."""
+        plans, owners = self.plans(), self.view.owners
+        return max(plans, key=lambda name: sum(owners.get(one) == owner for one, owner in plans[name].items()))
+
+    @property
+    def rule_words(self) -> str:
+        """The rule behind `plan`, in a sentence."""
+        return f"the rule ({self._nearest()})"
+
+    @property
+    def rule_doubt(self) -> str:
+        """Members need not follow one rule."""
+        return "; or the members differ in partition.assignment.strategy, or in their release where it is roundrobin"
 
     def exists(self, partition: TopicPartition) -> bool:
         """Whether the cluster has the partition."""
         return partition.partition in self.topics.get(partition.topic, ())
+
+    def absence(self, partition: TopicPartition) -> str:
+        """Why a partition does not exist: the end of a sentence."""
+        numbers = self.topics.get(partition.topic)
+        return "the cluster has no such topic" if numbers is None else f"the topic has only {len(numbers)} partitions"
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
@@ -129,6 +151,10 @@ class LogicalSurvey(GroupSurvey):
     def committed(self, partition: TopicPartition) -> int | None:
         """The offset that the group committed, wherever that is kept."""
         return self.view.offsets.get(partition, self.at_broker.get(partition))
+
+    def committed_offsets(self) -> dict[TopicPartition, int]:
+        """Everything that the group committed, wherever that is kept."""
+        return self.at_broker | self.view.offsets
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner, with its stream where members have several."""
@@ -156,7 +182,7 @@ async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
         elif member.subscription is not None:
             every = True  # a filter: all topics have to be looked at
     found = await cluster.read_assignments(None if every else sorted(named))
-    survey = LogicalSurvey(view, numbers_of(found))
+    survey = LogicalSurvey(view, numbers_of(found), foreign=await foreign_children(zk, group))
     wanted = survey.subscribed.keys() | named
     survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
     return survey

@@ -7,22 +7,24 @@ is still the one that was looked at, and has no children.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import ChangedMeanwhileError
 from consumerd.admin.findings import Fix, Nudge, Removal
-from consumerd.registry import nudge_operations
+from consumerd.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, nudge_operations
 from consumerd.zk.errors import NoNode, NotEmpty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.admin.findings import Finding
-    from consumerd.admin.survey import Survey
+    from consumerd.admin.survey import GroupSurvey
     from consumerd.ports import ZooKeeper
 
+_NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 
-def steps_for(survey: Survey, findings: Iterable[Finding], *, force: bool) -> list[Fix]:
+
+def steps_for(survey: GroupSurvey, findings: Iterable[Finding], *, force: bool) -> list[Fix]:
     """What to do, in order, each thing once: safe removals (all of them with `force`), then one nudge.
 
     A group without members is not nudged: nobody would hear it.
@@ -45,13 +47,14 @@ def describe_step(step: Fix) -> str:
     return "nudge the group" if isinstance(step, Nudge) else f"delete {step.path}"
 
 
-async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str) -> None:
-    """Do one step. `name` is a consumer id of our own making, for the nudge's dummy.
+async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect: Dialect = Dialect.V07) -> None:
+    """Do one step. `name` is a consumer id of our own making, for the nudge's dummy; `dialect` that of the
+    group.
 
     Raises ChangedMeanwhileError for a node that is another one by now, NotEmpty, and what ZooKeeper says.
     """
     if isinstance(step, Nudge):
-        await zk.multi(nudge_operations(group, name))
+        await zk.multi(nudge_operations(group, name, _NUDGES[dialect]))
         return
     stat = await zk.exists(step.path)
     if stat is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.group import Assignment, partitions_of
-from consumerd.registry import StaticSubscription, format_owner, group_path, id_path, owner_path
+from consumerd.registry import Dialect, StaticSubscription, format_owner, group_path, id_path, owner_path
 from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ class GroupSurvey(ABC):
     """One look at a group of whatever dialect."""
 
     __slots__ = ()
+    dialect: ClassVar[Dialect]
     view: GroupView
+    #: Children of the group's node in ZooKeeper that its dialect knows nothing of.
+    foreign: list[str]
 
     @property
     def group(self) -> str:
@@ -47,6 +50,33 @@ class GroupSurvey(ABC):
     @abstractmethod
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in order."""
+
+    @abstractmethod
+    def exists(self, partition: TopicPartition) -> bool:
+        """Whether the brokers that live have the partition."""
+
+    @abstractmethod
+    def absence(self, partition: TopicPartition) -> str:
+        """Why a partition does not exist: the end of a sentence."""
+
+    @property
+    def rule_words(self) -> str:
+        """The rule behind `plan`, in a sentence."""
+        return "the rule"
+
+    @property
+    def rule_doubt(self) -> str:
+        """What else than a rebalance may explain owners that the rule does not name: the end of a sentence."""
+        return ""
+
+    @property
+    def unit(self) -> str:
+        """What offsets count."""
+        return "bytes" if self.dialect is Dialect.V07 else "messages"
+
+    def committed_offsets(self) -> dict[TopicPartition, int]:
+        """Everything that the group committed, wherever that is kept."""
+        return dict(self.view.offsets)
 
     def is_persistent(self, consumer_id: str) -> bool:
         """Whether the id node of this member would outlive it."""
@@ -70,10 +100,10 @@ class GroupSurvey(ABC):
 class Survey(GroupSurvey):
     """What was seen of a group of 0.7. `topics`: those that exist and that members want, own or committed."""
 
+    dialect: ClassVar[Dialect] = Dialect.V07
     view: GroupView
     topics: Topics
     brokers: Mapping[int, Broker] = field(default_factory=dict)
-    #: Children of the group's node that 0.7 knows nothing of.
     foreign: list[str] = field(default_factory=list)
 
     @property
@@ -88,6 +118,15 @@ class Survey(GroupSurvey):
     def exists(self, partition: TopicPartition) -> bool:
         """Whether a live broker has registered the partition."""
         return partition.partition < self.topics.get(partition.topic, {}).get(partition.broker, 0)
+
+    def absence(self, partition: TopicPartition) -> str:
+        """Why a partition does not exist: the end of a sentence."""
+        count = self.topics.get(partition.topic, {}).get(partition.broker)
+        if partition.broker not in self.brokers:
+            return f"broker {partition.broker} is not registered"
+        if count is None:
+            return f"broker {partition.broker} has not registered the topic"
+        return f"broker {partition.broker} has only {count} partitions of it"
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in 0.7's order of names."""
@@ -116,11 +155,12 @@ async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Su
         view,
         topics,
         await cluster.read_brokers() if brokers else {},
-        await _foreign(zk, group),
+        await foreign_children(zk, group),
     )
 
 
-async def _foreign(zk: ZooKeeper, group: str) -> list[str]:
+async def foreign_children(zk: ZooKeeper, group: str) -> list[str]:
+    """The paths of what stands under a group's node and belongs to no dialect."""
     try:
         names = await zk.children(group_path(group))
     except NoNode:

@@ -7,15 +7,15 @@ import json
 import random
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.admin import Finding, Fix, GroupSource, Look
     from consumerd.cli.session import Place
@@ -28,10 +28,9 @@ Examples:
   consumerd group doctor -c /etc/consumerd/events.toml --interval 60
   consumerd group doctor --zookeeper zk1:2181 --group events --interval 0 --fix
   consumerd group doctor --zookeeper zk1:2181 --group events --fix --execute
+  consumerd group doctor --bootstrap-server kafka1:9092,kafka2:9092 --group events
 """
 
-#: For groups that the doctor does not treat.
-OTHERS = "see `consumerd group describe`, `group lag` and, with --zookeeper, `group verify`"
 #: Seconds that members get to act on what was mended, and between looks meanwhile.
 SETTLING = 10.0
 _LOOK_AGAIN = 0.25
@@ -45,6 +44,15 @@ class Outcome(NamedTuple):
     withheld: list[Finding]
     #: None where nothing was done.
     remaining: list[Finding] | None
+
+
+class Patient(NamedTuple):
+    """A group, and how to look at it."""
+
+    group: str
+    look: Callable[[], Awaitable[Look]]
+    #: Where it can be mended; None where a broker coordinates.
+    zk: ZooKeeper | None
 
 
 @click.command("doctor", epilog=EXAMPLES)
@@ -78,65 +86,68 @@ def command(
 
     Looks at members (ids that nobody can read, that outlive their process, of another Kafka), owners (partitions
     without one, zombies, nodes of former sessions, not as the members' rule says), members that gave up a rebalance,
-    offsets (unreadable, outside of what the broker has, of partitions that are gone), and owners that look perfect and
-    read nothing. The exit code is 11 if anything has to be mended; notices alone do not count.
+    offsets (unreadable, outside of what the broker has, of partitions that are gone, in two places that differ),
+    partitions without a leader, and owners that look perfect and read nothing. The exit code is 11 if anything has to
+    be mended; notices alone do not count.
 
     With --fix it shows what it can do, with --execute it does it: it deletes persistent owner and id nodes, which no
     living member has, and nudges the members, by an id that comes and goes in one transaction, so that all of them look
-    at the group again. In a pipe: finding, kind, subject, explanation, remedy.
+    at the group again. A group that a broker coordinates (--bootstrap-server) leaves nothing to do from outside. In a
+    pipe: finding, kind, subject, explanation, remedy.
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
-    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-    require_zookeeper(place, "group doctor", OTHERS)
     name = place.group_or(group)
     connect = connector(broker_timeout)
 
     async def v07(session: ZooKeeper) -> Outcome:
-        return await _visit(session, name, connect, interval, fix=fix, execute=execute, force=force)
+        patient = Patient(name, partial(_look_at_v07, session, name, connect), session)
+        return await _visit(patient, interval, fix=fix, execute=execute, force=force)
 
-    async def logical(_: GroupSource) -> Outcome:
-        raise ConfigError(f"group doctor is for groups of Kafka 0.7, and these are of 0.8 or later: {OTHERS}")
+    async def logical(source: GroupSource) -> Outcome:
+        from consumerd.admin import ZooKeeperGroups  # noqa: PLC0415
 
-    outcome = run_by_kind(place, v07, logical, groups=[name])
+        session = source.zk if isinstance(source, ZooKeeperGroups) else None
+        patient = Patient(name, partial(_look_at_logical, source, name), session)
+        return await _visit(patient, interval, fix=fix, execute=execute, force=force)
+
+    outcome = run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
     _show(name, outcome, fix=fix, as_json=as_json)
 
 
-async def _visit(
-    zk: ZooKeeper, group: str, connect: Connector, interval: float, *, fix: bool, execute: bool, force: bool
-) -> Outcome:
+async def _visit(patient: Patient, interval: float, *, fix: bool, execute: bool, force: bool) -> Outcome:
     from consumerd.admin import steps_for, take_step, withheld  # noqa: PLC0415
     from consumerd.clock import SystemClock  # noqa: PLC0415
     from consumerd.registry import make_consumer_id  # noqa: PLC0415
 
-    look, findings = await examine(zk, group, connect, interval)
+    group, zk = patient.group, patient.zk
+    look, findings = await examine(patient, interval)
     steps = steps_for(look.survey, findings, force=force) if fix else []
     kept = withheld(findings, force=force) if fix else []
-    if not (execute and steps):
+    if zk is None or not (execute and steps):
         return Outcome(findings, steps, kept, None)
     now = int(SystemClock().wall() * 1000)
     name = make_consumer_id(group, socket.gethostname(), now, random.SystemRandom().getrandbits(64))
     for step in steps:
-        await take_step(zk, group, step, name=name)
-    return Outcome(findings, steps, kept, await _remaining(zk, group, connect, kept))
+        await take_step(zk, group, step, name=name, dialect=look.survey.dialect)
+    return Outcome(findings, steps, kept, await _remaining(patient, kept))
 
 
-async def examine(zk: ZooKeeper, group: str, connect: Connector, interval: float) -> tuple[Look, list[Finding]]:
+async def examine(patient: Patient, interval: float) -> tuple[Look, list[Finding]]:
     """One look, or two that are `interval` seconds apart: the last of them, and what was found."""
-    from consumerd.admin import diagnose, lasting, progress_findings  # noqa: PLC0415
+    from consumerd.admin import diagnose_looks  # noqa: PLC0415
 
-    first = await _look(zk, group, connect)
-    findings = diagnose(first.survey, first.ranges)
+    first = await patient.look()
     if not interval or not first.survey.view.members:
-        return first, findings  # nobody is there who could move anything
+        return first, diagnose_looks(first)  # nobody is there who could move anything
     await asyncio.sleep(interval)
-    second = await _look(zk, group, connect)
-    findings = lasting(findings, diagnose(second.survey, second.ranges))
-    return second, [*findings, *progress_findings(first, second)]
+    second = await patient.look()
+    return second, diagnose_looks(first, second)
 
 
-async def _look(zk: ZooKeeper, group: str, connect: Connector) -> Look:
+async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> Look:
     from consumerd.admin import BrokerLogs, Look, survey_group  # noqa: PLC0415
 
     survey = await survey_group(zk, group)
@@ -145,13 +156,19 @@ async def _look(zk: ZooKeeper, group: str, connect: Connector) -> Look:
     return Look(survey, ranges, asyncio.get_running_loop().time())
 
 
-async def _remaining(zk: ZooKeeper, group: str, connect: Connector, kept: Sequence[Finding]) -> list[Finding]:
+async def _look_at_logical(source: GroupSource, group: str) -> Look:
+    from consumerd.admin import look_at_group  # noqa: PLC0415
+
+    return await look_at_group(source, group, asyncio.get_running_loop().time())
+
+
+async def _remaining(patient: Patient, kept: Sequence[Finding]) -> list[Finding]:
     """What is still wrong, once the members have had time to act; nobody waits for what was not mended."""
     ours = {(finding.kind, finding.subject) for finding in kept}
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLING
     while True:
-        _, findings = await examine(zk, group, connect, 0)
+        _, findings = await examine(patient, 0)
         waiting = (each for each in findings if each.fix is not None and (each.kind, each.subject) not in ours)
         if loop.time() >= deadline or not any(waiting):
             return findings

@@ -167,9 +167,33 @@ async def test_names_of_the_other_kafka_are_refused(consumerd: Command, memory: 
     assert (done.code, "TOPIC/BROKER-PARTITION" in done.err) == (ExitCode.CONFIG, True)
 
 
-async def test_what_is_of_07_alone(consumerd: Command, memory: MemoryZooKeeper, group: None) -> None:
-    done = await consumerd("group", "doctor", "--group", "g")
-    assert (done.code, "group verify" in done.err) == (ExitCode.CONFIG, True)
+async def test_the_doctor(
+    consumerd: Command, memory: MemoryZooKeeper, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumerd.cli.group_doctor.SETTLING", 0.05)
+    doctor = ("group", "doctor", "--group", "g", "--interval", "0")
+    for number in range(1, 11):
+        memory.put(
+            f"/brokers/topics/t/partitions/{number}/state", memory.dump()["/brokers/topics/t/partitions/0/state"]
+        )
+    done = await consumerd(*doctor)
+    assert (done.code, [row[1:3] for row in done.rows]) == (0, [["silent-broker", "brokers"]])
+    assert "no broker with a PLAINTEXT listener is registered" in done.rows[0][3]
+    memory.put("/brokers/ids/0", NEW_BROKER % 1)
+    memory.remove("/consumers/g/owners/t/2")
+    memory.put("/consumers/g/owners/t/2", b"g_old-0")
+    memory.put("/consumers/g/ids/g_c", b'{ "t": 1 }', session_id=B)
+    done = await consumerd(*doctor, "--fix", "--execute", "--json")
+    document = json.loads(done.out)
+    assert done.code == ExitCode.CHECK_FAILED
+    assert [(each["kind"], each["subject"]) for each in document["findings"][:2]] == [
+        ("mixed-dialects", "g_c"),
+        ("stale-owner", "t/2"),
+    ]
+    assert document["steps"] == ["delete /consumers/g/owners/t/2", "nudge the group"]
+    assert document["needs_force"] == ["delete /consumers/g/ids/g_c"]
+    assert "/consumers/g/owners/t/2" not in memory.dump()
+    assert [each["kind"] for each in document["remaining"]] == ["mixed-dialects", "gave-up", "unowned", "silent-broker"]
 
 
 async def test_internal_topics_count_where_they_are_named(

@@ -1,0 +1,145 @@
+"""What is wrong with the members' own nodes, and with nodes that no member reads, in groups in ZooKeeper.
+
+Strategy: one set of rules for both dialects; what is foreign to one is the other's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from consumerd.admin.findings import Finding, Kind, Removal, capital, listed, process_of
+from consumerd.partition import TopicPartition
+from consumerd.registry import (
+    Dialect,
+    DialectError,
+    RegistryError,
+    id_path,
+    ids_path,
+    owners_root,
+    parse_subscription_v08,
+    subscription_dialect,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.admin.survey import GroupSurvey
+
+
+class _Words(NamedTuple):
+    """How sentences name a dialect: its Kafka, its members, and how the other's members register."""
+
+    kafka: str
+    members: str
+    foreign_ids: str
+    foreign_names: str
+
+
+_WORDS: Final[Mapping[Dialect, _Words]] = {
+    Dialect.V07: _Words("0.7", "members of 0.7", "in the JSON of Kafka 0.8 or later", "0.8 and later name"),
+    Dialect.V08: _Words("0.8 or later", "members of 0.8 and later", "in the dialect of Kafka 0.7", "0.7 names"),
+}
+
+
+def member_findings(survey: GroupSurvey) -> Iterable[Finding]:
+    """Findings about every id node."""
+    view = survey.view
+    if not view.members:
+        yield Finding(
+            Kind.NO_MEMBERS,
+            survey.group,
+            "The group has no members now, so nobody owns or should own anything.",
+            "Start a member; or, if the group is dead, `consumerd group delete`.",
+        )
+    for name, member in view.members.items():
+        stat = view.stats[id_path(survey.group, name)]
+        persistent = not stat.ephemeral_owner
+        removal = Removal(id_path(survey.group, name), stat.created_zxid, safe=persistent)
+        if member.subscription is None:
+            yield _broken_id(survey, name, member.text, removal)
+        elif persistent:
+            held = [partition for partition, owner in survey.plan().items() if owner[0] == name]
+            yield Finding(
+                Kind.STALE_ID,
+                name,
+                "Its id node is persistent, so it does not end with a session: it was made by hand or by a foreign "
+                f"client, and the rule gives {len(held)} partitions to it ({listed(held)}), whether it lives or not.",
+                "Delete the node, if no living process stands behind it.",
+                removal,
+            )
+
+
+def _broken_id(survey: GroupSurvey, name: str, text: str, removal: Removal) -> Finding:
+    fault = survey.view.faults[removal.path]
+    who = process_of(survey.group, name)
+    words = _WORDS[survey.dialect]
+    if _is_foreign(survey.dialect, text):
+        return Finding(
+            Kind.MIXED_DIALECTS,
+            name,
+            f"{capital(who)} registered {words.foreign_ids}; {words.members} cannot read it, and the two "
+            "do not even agree on the names of partitions.",
+            "Stop it and give it a group of its own; the two generations never share one.",
+            removal,
+        )
+    return Finding(
+        Kind.BROKEN_ID,
+        name,
+        f"{capital(fault)}. Members on the JVM read all ids in every rebalance and fail over this one, so none of "
+        "them gets anything while it stands.",
+        f"Stop or mend {who}; without a living process behind it, delete the node.",
+        removal,
+    )
+
+
+def _is_foreign(dialect: Dialect, text: str) -> bool:
+    """Whether the text of an id is the other dialect's."""
+    try:
+        if dialect is Dialect.V07:
+            return subscription_dialect(text) is Dialect.V08
+        parse_subscription_v08(text)
+    except DialectError:
+        return True
+    except RegistryError:
+        return False
+    return False
+
+
+def foreign_findings(survey: GroupSurvey) -> Iterable[Finding]:
+    """Nodes with names that the dialect knows nothing of; those of members and of values are dealt with elsewhere."""
+    group, view = survey.group, survey.view
+    words = _WORDS[survey.dialect]
+    for path, fault in view.faults.items():
+        if path in view.stats or path.startswith(f"{ids_path(group)}/"):
+            continue
+        above, _, name = path.rpartition("/")
+        kind, dialect = Kind.FOREIGN_NODE, ""
+        if _is_foreign_name(survey.dialect, name):
+            kind, dialect = Kind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions like this."
+        what = "owner" if above.startswith(owners_root(group)) else "offset"
+        yield Finding(
+            kind,
+            path,
+            f"This {what} node is not of Kafka {words.kafka}: {fault}.{dialect}",
+            f"Find out who writes it; {words.members} do not see it.",
+            Removal(path, None, safe=False),
+        )
+    for path in survey.foreign:
+        yield Finding(
+            Kind.FOREIGN_NODE,
+            path,
+            f"Kafka {words.kafka} keeps nothing here.",
+            f"Find out who writes it; {words.members} do not see it.",
+            Removal(path, None, safe=False),
+        )
+
+
+def _is_foreign_name(dialect: Dialect, name: str) -> bool:
+    """Whether a partition of the other dialect may be called by this name."""
+    if dialect is Dialect.V07:
+        return name.isdigit()
+    try:
+        TopicPartition.parse("", name)
+    except ValueError:
+        return False
+    return True
