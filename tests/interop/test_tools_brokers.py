@@ -178,9 +178,13 @@ async def test_topics_and_groups_in_zookeeper(
         assert done.code == ExitCode.REFUSED
         assert "lives and subscribes" in done.err
         assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
-        done = await tool("group", "doctor", "--group", GROUP)
-        assert done.code == ExitCode.CONFIG
-        assert "group verify" in done.err
+        assert (await tool.well("group", "doctor", "--group", GROUP, "--interval", "1")).rows == []
+        zk.delete(f"/consumers/{GROUP}/owners/{TOPIC}/1")
+        done = await tool("group", "doctor", "--group", GROUP, "--interval", "0", "--fix", "--execute", "--json")
+        assert [(each["kind"], each["subject"]) for each in done.json["findings"]] == [
+            ("gave-up", f"{GROUP}_c"), ("unowned", f"{TOPIC}/1"),
+        ]  # fmt: skip
+        assert (done.code, done.json["steps"], done.json["remaining"]) == (0, ["nudge the group"], [])
     async with consumer("k", offsets_storage="kafka", dual_commit_enabled="false"):
         await tool.until(lambda found: found["total"] == 0 and not found["unknown"], "group", "lag", "--group", "k")
     await tool.until(lambda found: not found["members"], "group", "describe", "--group", "k")
@@ -196,6 +200,15 @@ async def test_topics_and_groups_in_zookeeper(
     assert (await tool.well("group", "lag", "--group", "k", "--json")).json["total"] == EACH - 5
     rows = (await tool.well("group", "describe", "--group", "k")).rows
     assert rows[0] == ["partition", f"{TOPIC}/0", "", "5", "a broker keeps the offset"]
+    zk.create(f"/consumers/k/offsets/{TOPIC}/1", b"7", makepath=True)
+    zk.create(f"/consumers/k/offsets/{TOPIC}/2", b"77", makepath=True)
+    zk.create(f"/consumers/k/offsets/{TOPIC}/3", b"3", makepath=True)
+    await at_broker("offsets", "set", "--group", "k", f"{TOPIC}/2=78", "--execute", "--force")
+    done = await tool("group", "doctor", "--group", "k")
+    assert (done.code, [tuple(row[1:3]) for row in done.rows]) == (ExitCode.CHECK_FAILED, [
+        ("no-members", "k"), ("offset-out-of-range", f"{TOPIC}/2"), ("offset-without-partition", f"{TOPIC}/3"),
+        ("stores-differ", f"{TOPIC}/1"), ("stores-differ", f"{TOPIC}/2"),
+    ])  # fmt: skip
     zk.delete("/consumers/k", recursive=True)
     await tool.until(lambda found: not found["members"], "group", "describe", "--group", GROUP)
 
@@ -303,7 +316,8 @@ async def test_topics_and_groups_of_brokers(
         for force in ([], ["--force"]):
             done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute", *force)
             assert (done.code, "lives and subscribes" in done.err) == (ExitCode.REFUSED, True)
-        for what in ("plan", "verify", "doctor"):
+        assert (await tool.well("group", "doctor", "--group", GROUP, "--interval", "0")).rows == []
+        for what in ("plan", "verify"):
             done = await tool("group", what, "--group", GROUP)
             assert (done.code, "group describe" in done.err) == (ExitCode.CONFIG, True)
         assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
