@@ -1,0 +1,110 @@
+"""The doctor and a group that a real broker coordinates, whose members do what no good member does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import ExitCode
+from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
+from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
+from tests.interop.test_tools_brokers import EACH, GROUP, TOPIC, Tool, fill, versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.client import ClusterClient
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(120)]
+
+
+async def join(client: ClusterClient) -> dict[str, Any]:
+    """Become a member that never sends a heartbeat; waits for the members that there are."""
+
+    async def attempt() -> dict[str, Any]:
+        body = {
+            "group_id": GROUP,
+            "session_timeout": 60_000,
+            "rebalance_timeout": 60_000,
+            "member_id": "",
+            "protocol_type": PROTOCOL_TYPE,
+            "group_protocols": [
+                {"protocol_name": "range", "protocol_metadata": MemberMetadata((TOPIC,)).encode()},
+            ],
+        }
+        node = await client.coordinator(GROUP)
+        channel = await client.node_channel(node)
+        answer: dict[str, Any] = await channel.call(
+            JOIN_GROUP, body, version=channel.versions.pick(JOIN_GROUP, at_most=2), timeout=90
+        )
+        assert answer["error_code"] == 0
+        return answer
+
+    return await client.retrying("join", attempt)
+
+
+async def deal(client: ClusterClient, joined: dict[str, Any], *partitions: int) -> None:
+    """As the leader and only member, take `partitions`."""
+    assignment = MemberAssignment(((TOPIC, partitions),)).encode()
+    body = {
+        "group_id": GROUP,
+        "generation_id": joined["generation_id"],
+        "member_id": joined["member_id"],
+        "group_assignment": [{"member_id": joined["member_id"], "member_assignment": assignment}],
+    }
+    channel = await client.node_channel(await client.coordinator(GROUP))
+    answer = await channel.call(SYNC_GROUP, body, version=channel.versions.pick(SYNC_GROUP, at_most=2))
+    assert answer["error_code"] == 0
+
+
+@pytest.mark.parametrize("version", versions(("3.9.1",), "0.10.1.1"))
+async def test_the_doctor_sees_what_a_broker_does_not(
+    version: str,
+    kafka: Any,
+    cluster_client: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = await kafka(version)
+    tool = Tool(capsys, "--bootstrap-server", f"127.0.0.1:{broker.port}")
+    create = ("topics", "create", "--topic", TOPIC, "--timeout", "30")
+    await tool.well(*create, "--replica-assignment", ",".join([str(broker.broker_id)] * 4))
+    async with cluster_client(broker) as client, cluster_client(broker) as other:
+        for partition in range(4):
+            await fill(client, TOPIC, partition, int(time.time() * 1000))
+        offsets = [f"{TOPIC}/1=5", f"{TOPIC}/2=99"]
+        await tool.well("offsets", "set", "--group", GROUP, *offsets, "--execute", "--force")
+        doctor = ("group", "doctor", "--group", GROUP)
+        done = await tool(*doctor)
+        assert [row[1:3] for row in done.rows] == [["no-members", GROUP], ["offset-out-of-range", f"{TOPIC}/2"]]
+
+        await deal(client, await join(client), 0, 1, 2)
+        looking = asyncio.create_task(tool(*doctor, "--interval", "2", "--fix", "--execute"))
+        while not looking.done():
+            for partition in (0, 1):
+                await fill(client, TOPIC, partition, int(time.time() * 1000))
+            await asyncio.wait([looking], timeout=0.2)
+        done = await looking
+        assert (done.code, [row[1:3] for row in done.rows]) == (ExitCode.CHECK_FAILED, [
+            ["unowned", f"{TOPIC}/3"],
+            ["offset-out-of-range", f"{TOPIC}/2"],
+            ["black-hole", f"{TOPIC}/0"],
+            ["black-hole", f"{TOPIC}/1"],
+        ])  # fmt: skip
+        assert f"{99 - EACH} messages beyond the end" in done.rows[1][3]
+        assert "nothing is committed" in done.rows[2][3]
+        assert "at 127.0.0.1" in done.rows[3][4]
+
+        waiting = asyncio.create_task(join(other))
+        await tool.until(lambda found: found["state"] == "PreparingRebalance", *doctor[:1], "describe", *doctor[2:])
+        done = await tool(*doctor, "--interval", "0.5")
+        assert [row[1:3] for row in done.rows if row[1] != "offset-out-of-range"] == [["rebalancing", GROUP]]
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
