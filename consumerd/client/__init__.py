@@ -13,6 +13,7 @@ from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
+from consumerd.client.topics import topic_partitions
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.versions import BrokerVersions, Generation
 
@@ -36,4 +37,5 @@ __all__ = [
     "Scram",
     "UnsupportedApiError",
     "error_of",
+    "topic_partitions",
 ]
