@@ -141,17 +141,28 @@ async def _on_registered(
     session: Session, place: Place, work: Callable[[GroupSource], Awaitable[_T]], broker_timeout: float
 ) -> _T:
     from consumerd.admin import LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.client import NoBrokerError  # noqa: PLC0415
+
+    try:
+        registered = await registered_client(session, place, broker_timeout)
+    except NoBrokerError as error:
+        return await work(ZooKeeperGroups(session, LogicalLogs(None, str(error))))
+    async with registered as client:
+        return await work(ZooKeeperGroups(session, LogicalLogs(client)))
+
+
+async def registered_client(session: Session, place: Place, broker_timeout: float = BROKER_TIMEOUT) -> ClusterClient:
+    """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
+    from consumerd.client import NoBrokerError  # noqa: PLC0415
     from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
 
     brokers = await LogicalClusterView(session).read_brokers()
     protocol = _protocol(place.config)
     addresses = registered_addresses(brokers, protocol)
     if not addresses:
-        reason = f"no broker with a {protocol} listener is registered"
-        return await work(ZooKeeperGroups(session, LogicalLogs(None, reason)))
+        raise NoBrokerError(f"no broker with a {protocol} listener is registered")
     silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
-    async with make_client(addresses, place.config, broker_timeout, broker_timeout, silent=silent) as client:
-        return await work(ZooKeeperGroups(session, LogicalLogs(client)))
+    return make_client(addresses, place.config, broker_timeout, broker_timeout, silent=silent)
 
 
 def registered_addresses(brokers: dict[int, BrokerNode], protocol: str) -> list[tuple[str, int]]:

@@ -1,185 +1,246 @@
-"""`consumerd produce`: send the lines of standard input."""
+"""`consumerd produce`: send the lines of standard input.
+
+Strategy: which cluster it is shows by the option that names it, or by what is registered in ZooKeeper; how lines go is
+said by the modules for either kind. Options that mean nothing there are refused, never ignored.
+"""
 
 from __future__ import annotations
 
-import random
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.session import with_session, zookeeper_options
+from consumerd.cli.session import place_options
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from consumerd.producer import ProducerData, QueueSettings, Router
+    from consumerd.cli.session import Place
     from consumerd.zk import Session
 
 EXAMPLES = """\b
 Examples:
+  tail -F access.log | consumerd produce --bootstrap-server kafka1:9092,kafka2:9092 --topic access --codec zstd
+  consumerd produce --bootstrap-server kafka1:9092 --topic orders --key-separator '\\t' < orders.tsv
+  consumerd produce -c /etc/consumerd/events.toml --topic events --header source=backfill < lines.txt
   tail -F access.log | consumerd produce --zookeeper zk1:2181/kafka --topic access
   gzip -dc old.gz | consumerd produce --broker 127.0.0.1:9092 --topic events --codec gzip
   consumerd produce --zookeeper zk1:2181 --topic orders --key-separator '\\t' < orders.tsv
   app | consumerd produce --zookeeper zk1:2181 --topic app --async --queue-time 1
 
-Each line is a message, without its newline: any bytes, empty lines too. A batch counts as sent when the broker has
-taken it; one whose connection broke before is sent again, so a message may come twice, but none is lost. With an error
-the exit code is not 0, and the lines after the batch that failed were not sent.
+Each line is a message, without its newline: any bytes, empty lines too.
 
-With --async lines wait in a queue, while others are read, until a batch is full or the oldest has waited for the queue
-time; a batch that fails is given up and told at the end, and those after it are sent. --verify reads back what was
-sent: brokers show what they have flushed, so a batch may take seconds.
+To brokers of Kafka 0.8 and later (--bootstrap-server, -c, or --zookeeper where they are registered) the key of a line
+is sent, too, and chooses the partition as in Java clients. Lines are sent while others are read; brokers since 0.11
+recognise a batch that is sent again. With an error the exit code is not 0: the line that it names may not be there,
+nor those after it, and all before it are.
+
+To brokers of Kafka 0.7 the key is not sent. A batch counts as sent when the broker has taken it; one whose connection
+broke before is sent again, so a message may come twice, but none is lost. With an error the exit code is not 0, and
+the lines after the batch that failed were not sent. With --async lines wait in a queue, while others are read, until a
+batch is full or the oldest has waited for the queue time; a batch that fails is given up and told at the end, and those
+after it are sent. --verify reads back what was sent: brokers show what they have flushed, so a batch may take seconds.
 """
 
 STDIN = 0
 #: No line can be longer than the largest request a broker takes by default.
-_MAX_LINE_BYTES = 100 * 1024 * 1024
+MAX_LINE_BYTES = 100 * 1024 * 1024
+
+#: Options of one kind of cluster alone, and what to do on the other kind.
+_OF_V07 = {
+    "magic": ("--magic", "they say themselves which format they want"),
+    "batch_size": ("--batch-size", "give --batch-bytes"),
+    "queued": ("--async", "here lines are always sent in the background"),
+    "queue_time": ("--queue-time", "give --linger"),
+    "queue_size": ("--queue-size", "lines that wait have 32 MiB"),
+    "verify": ("--verify", "these confirm what they take, see --acks"),
+    "verify_timeout": ("--verify-timeout", "these confirm what they take, see --acks"),
+}
+_OF_KAFKA = {
+    "acks": "--acks",
+    "batch_bytes": "--batch-bytes",
+    "linger": "--linger",
+    "headers": "--header",
+    "delivery_timeout": "--delivery-timeout",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """What the command line says; None where it says nothing."""
 
     brokers: tuple[str, ...]
-    zookeeper: str | None
-    timeout: float
     topic: str
     partition: int | None
     codec: str
     key_separator: str | None
-    magic: int
-    batch_size: int
-    max_message_bytes: int
+    max_message_bytes: int | None
+    magic: int | None
+    batch_size: int | None
     queued: bool
     queue_time: float | None
     queue_size: int | None
     verify: bool
-    verify_timeout: float
+    verify_timeout: float | None
+    acks: str | None
+    batch_bytes: int | None
+    linger: float | None
+    delivery_timeout: float | None
+    headers: tuple[tuple[str, bytes], ...]
+
+    @property
+    def separator(self) -> bytes | None:
+        """The key's separator as it stands in lines."""
+        return None if self.key_separator is None else self.key_separator.replace("\\t", "\t").encode()
+
+
+def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    headers = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE.")
+        headers.append((key, value.encode(errors="surrogateescape")))
+    return tuple(headers)
 
 
 @click.command("produce", epilog=EXAMPLES)
-@click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker; may be given several times.")
-@zookeeper_options(required=False)
+@place_options(required=False)
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker of 0.7; may be given several times."
+)
 @click.option("--topic", required=True, help="The topic to send to.")
 @click.option(
     "--partition",
     type=click.IntRange(-1, (1 << 31) - 1),
-    help="The partition's number on a broker; -1 lets the broker choose. [default: by key, or any]",
+    help="The partition's number (0.7: on a broker; -1 lets the broker choose). [default: by key, or any]",
 )
-@click.option("--codec", type=click.Choice(["none", "gzip", "snappy"]), default="none", show_default=True)
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="lz4 since 0.8.2, zstd since 2.1.",
+)
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What stands between key and message in each line (\\t is a tab). The key is not sent, it chooses the "
-    "partition as in Java clients with string keys; with --broker it has no influence.",
-)
-@click.option(
-    "--magic", type=click.IntRange(0, 1), default=1, show_default=True, help="Message format: 0 is that of Kafka 0.6."
-)
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=200, show_default=True, help="Messages in one batch at most."
+    help="What stands between key and message in each line (\\t is a tab). The key chooses the partition as in Java "
+    "clients; to 0.7 it is not sent, and with --broker it has no influence.",
 )
 @click.option(
     "--max-message-bytes",
-    type=click.IntRange(1, _MAX_LINE_BYTES),
-    default=1_000_000,
-    show_default=True,
-    help="The brokers' max.message.size.",
+    type=click.IntRange(1, MAX_LINE_BYTES),
+    help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: 1000000]",
 )
-@click.option("--async", "queued", is_flag=True, help="Send in the background, through a queue.")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), help="Since 0.8: who confirms. [default: all]")
+@click.option("--batch-bytes", type=click.IntRange(1, 32 << 20), help="Since 0.8: of a batch. [default: 131072]")
+@click.option(
+    "--linger",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Since 0.8: how long a line waits for others to make up a batch. [default: 0.005]",
+)
+@click.option(
+    "--delivery-timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Since 0.8: how long a batch is tried. [default: 120]",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_headers,
+    metavar="KEY=VALUE",
+    help="Since 0.11: a header of every message; may be given several times.",
+)
+@click.option("--magic", type=click.IntRange(0, 1), help="0.7: message format, 0 is that of Kafka 0.6. [default: 1]")
+@click.option("--batch-size", type=click.IntRange(1), help="0.7: messages in one batch at most. [default: 200]")
+@click.option("--async", "queued", is_flag=True, help="0.7: send in the background, through a queue.")
 @click.option(
     "--queue-time",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="With --async: how long a line waits for others to make up a batch.  [default: 5]",
+    help="0.7, with --async: how long a line waits for others to make up a batch. [default: 5]",
 )
-@click.option("--queue-size", type=click.IntRange(1), help="With --async: lines that wait at most.  [default: 10000]")
-@click.option("--verify", is_flag=True, help="Read back what was sent, and fail where it is not there.")
+@click.option(
+    "--queue-size", type=click.IntRange(1), help="0.7, with --async: lines that wait at most. [default: 10000]"
+)
+@click.option("--verify", is_flag=True, help="0.7: read back what was sent, and fail where it is not there.")
 @click.option(
     "--verify-timeout",
     type=click.FloatRange(0, min_open=True),
-    default=15.0,
-    show_default=True,
     metavar="SECONDS",
-    help="With --verify: how long to look.",
+    help="0.7, with --verify: how long to look. [default: 15]",
 )
-def command(**options: object) -> None:
+def command(place: Place | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
 
-    given = Options(**options)  # type: ignore[arg-type]  # click's types are those of the fields
-    if bool(given.brokers) == (given.zookeeper is not None):
-        raise click.UsageError("give either --broker or --zookeeper.")
+    given = Options(**options)
+    if bool(given.brokers) == (place is not None):
+        raise click.UsageError("give either --broker or --zookeeper, or --bootstrap-server.")
     if given.key_separator == "":
         raise click.BadParameter("it is empty.", param_hint="--key-separator")
     if not given.queued and (given.queue_time is not None or given.queue_size is not None):
         raise click.UsageError("--queue-time and --queue-size belong to --async.")
     configure_logs("warning", "auto")
-    if given.key_separator and given.brokers:
-        click.echo("consumerd: keys have no influence with --broker; give --zookeeper to place by key.", err=True)
-    rng = random.Random()
-    if given.zookeeper is None:
-        run_on_loop(_produce(given, _static(given, rng), rng))
+    if place is None:
+        from consumerd.cli.produce_v07 import produce_to_brokers  # noqa: PLC0415
+
+        require_v07(given)
+        produce_to_brokers(given)
+    elif place.bootstrap:
+        from consumerd.cli.produce_kafka import produce_to_cluster  # noqa: PLC0415
+
+        require_kafka(given)
+        produce_to_cluster(place, given)
+    else:
+        place.run(lambda session: _by_zookeeper(session, place, given))
+
+
+async def _by_zookeeper(session: Session, place: Place, options: Options) -> None:
+    """To whatever brokers are registered; 0.7 where none is."""
+    from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
+    from consumerd.registry import Dialect  # noqa: PLC0415
+
+    if await dialect_at(session) is Dialect.V08:
+        from consumerd.cli.produce_kafka import produce  # noqa: PLC0415
+
+        require_kafka(options)
+        async with await registered_client(session, place) as client:
+            await produce(client, options)
         return
+    from consumerd.cli.produce_v07 import produce_by_zookeeper  # noqa: PLC0415
 
-    async def work(session: Session) -> None:
-        from consumerd.producer import ZooKeeperRouter  # noqa: PLC0415
-
-        await _produce(given, ZooKeeperRouter(session, rng=rng), rng)
-
-    with_session(given.zookeeper, given.timeout, work)
+    require_v07(options)
+    await produce_by_zookeeper(session, options)
 
 
-def _static(options: Options, rng: random.Random) -> Router:
-    from consumerd.producer import StaticRouter  # noqa: PLC0415
-
-    return StaticRouter(parse_brokers(options.brokers), rng=rng)
-
-
-async def _produce(options: Options, router: Router, rng: random.Random) -> None:
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.net import connect  # noqa: PLC0415
-    from consumerd.producer import AsyncProducer, Producer, ProducerSettings  # noqa: PLC0415
-    from consumerd.producer.lines import LineReader  # noqa: PLC0415
-    from consumerd.wire.v07 import Codec, validate_topic  # noqa: PLC0415
-
-    validate_topic(options.topic)
-    clock = SystemClock()
-    settings = ProducerSettings(
-        codec=Codec[options.codec.upper()],
-        magic=options.magic,
-        max_message_bytes=options.max_message_bytes,
-        verify=options.verify,
-        verify_timeout=options.verify_timeout,
-    )
-    reader = LineReader(STDIN, max_line_bytes=_MAX_LINE_BYTES)
-    started = clock.monotonic()
-    messages = size = 0
-    sync = Producer(router, connect=connect, clock=clock, rng=rng, settings=settings)
-    async with AsyncProducer(sync, clock=clock, queue=_queue(options)) if options.queued else sync as producer:
-        while (lines := await reader.read()) is not None:
-            for batch in _batches(lines, options.batch_size):
-                await producer.send_all(_data(options, batch, messages + 1), merge=True)
-                messages += len(batch)
-                size += sum(map(len, batch))
-    if sys.stderr.isatty():
-        seconds = clock.monotonic() - started
-        click.echo(f"{messages:,} messages ({size:,} bytes) sent to {options.topic} in {seconds:.1f} s", err=True)
+def _said(options: Options, name: str) -> bool:
+    value = getattr(options, name)
+    return not (value is None or value is False or value == ())
 
 
-def _queue(options: Options) -> QueueSettings:
-    from consumerd.producer import QueueSettings  # noqa: PLC0415
+def require_v07(options: Options) -> None:
+    """Raise UsageError for what brokers of 0.7 do not have."""
+    for name, option in _OF_KAFKA.items():
+        if _said(options, name):
+            raise click.UsageError(f"{option} is for brokers of Kafka 0.8 and later: give --bootstrap-server.")
+    if options.codec in ("lz4", "zstd"):
+        raise click.UsageError(f"--codec {options.codec}: brokers of 0.7 know none, gzip and snappy alone.")
 
-    ours = QueueSettings()
-    return QueueSettings(
-        batch_size=options.batch_size,
-        queue_time=ours.queue_time if options.queue_time is None else options.queue_time,
-        queue_size=options.queue_size or ours.queue_size,
-    )
+
+def require_kafka(options: Options) -> None:
+    """Raise UsageError for what only brokers of 0.7 have."""
+    for name, (option, instead) in _OF_V07.items():
+        if _said(options, name):
+            raise click.UsageError(f"{option} is for brokers of Kafka 0.7, and these are of 0.8 or later: {instead}.")
+    if options.partition == -1:
+        raise click.UsageError("--partition -1 is for brokers of Kafka 0.7: leave it out, and lines go anywhere.")
 
 
 def parse_brokers(texts: Sequence[str], option: str = "--broker") -> list[tuple[str, int]]:
@@ -190,26 +251,3 @@ def parse_brokers(texts: Sequence[str], option: str = "--broker") -> list[tuple[
         return [parse_address(text) for text in texts]
     except ConfigError as error:
         raise ConfigError(f"{option} {error}") from None
-
-
-def _batches(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
-    for first in range(0, len(lines), size):
-        yield lines[first : first + size]
-
-
-def _data(options: Options, lines: list[bytes], number: int) -> list[ProducerData]:
-    """A batch as it is sent; `number` is that of its first line."""
-    from consumerd.producer import ProducerData  # noqa: PLC0415
-    from consumerd.producer.lines import InputError  # noqa: PLC0415
-
-    if options.key_separator is None:
-        return [ProducerData(options.topic, lines, partition=options.partition)]
-    separator = options.key_separator.replace("\\t", "\t").encode()
-    data = []
-    for offset, line in enumerate(lines):
-        key, found, payload = line.partition(separator)
-        if not found:
-            raise InputError(f"line {number + offset} has no {options.key_separator!r} after a key.")
-        # As Java makes a String of bytes: what is not UTF-8 becomes U+FFFD.
-        data.append(ProducerData(options.topic, [payload], key.decode(errors="replace"), options.partition))
-    return data

@@ -12,6 +12,8 @@ from consumerd.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+KAFKA = ["--topic", "t", "--bootstrap-server", "127.0.0.1:1"]
+
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[None]:
@@ -49,6 +51,25 @@ def test_texts_that_are_no_addresses(text: str) -> None:
         (["--topic", "t", "--broker", "a:1", "--key-separator", ""], "--key-separator"),
         (["--topic", "t", "--broker", "a:1", "--queue-time", "1"], "belong to --async"),
         (["--topic", "t", "--broker", "a:1", "--async", "--queue-size", "0"], "--queue-size"),
+        (["--topic", "t", "--broker", "a:1", "--bootstrap-server", "b:2"], "or --bootstrap-server"),
+        (["--topic", "t", "--zookeeper", "a:1", "--bootstrap-server", "b:2"], "either --zookeeper or --bootstrap"),
+        (["--topic", "t", "--broker", "a:1", "--acks", "1"], "--acks is for brokers of Kafka 0.8 and later"),
+        (["--topic", "t", "--broker", "a:1", "--linger", "0"], "--linger is for brokers of Kafka 0.8 and later"),
+        (["--topic", "t", "--broker", "a:1", "--batch-bytes", "9"], "--batch-bytes is for brokers of Kafka 0.8"),
+        (["--topic", "t", "--broker", "a:1", "--delivery-timeout", "9"], "--delivery-timeout is for brokers of Kafka"),
+        (["--topic", "t", "--broker", "a:1", "--header", "a=b"], "--header is for brokers of Kafka 0.8 and later"),
+        (["--topic", "t", "--broker", "a:1", "--codec", "zstd"], "brokers of 0.7 know none, gzip and snappy alone"),
+        ([*KAFKA, "--bootstrap-server", "nowhere"], "not of the form HOST:PORT"),
+        ([*KAFKA, "--magic", "0"], "--magic is for brokers of Kafka 0.7"),
+        ([*KAFKA, "--batch-size", "9"], "give --batch-bytes"),
+        ([*KAFKA, "--async"], "always sent in the background"),
+        ([*KAFKA, "--async", "--queue-time", "0"], "--async is for brokers of Kafka 0.7"),
+        ([*KAFKA, "--verify"], "see --acks"),
+        ([*KAFKA, "--verify-timeout", "1"], "see --acks"),
+        ([*KAFKA, "--partition", "-1"], "leave it out"),
+        ([*KAFKA, "--acks", "2"], "--acks"),
+        ([*KAFKA, "--header", "=b"], "not of the form KEY=VALUE"),
+        ([*KAFKA, "--key-separator", ""], "--key-separator"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,3 +82,8 @@ def test_wrong_names_are_refused_before_anything_is_read(capsys: pytest.CaptureF
     assert "topic name 'a/b'" in capsys.readouterr().err
     assert run(["produce", "--topic", "t", "--broker", "nowhere"]) == ExitCode.CONFIG
     assert "--broker nowhere is not an address" in capsys.readouterr().err
+
+
+def test_brokers_that_do_not_answer_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["produce", *KAFKA, "--timeout", "0.2"]) == ExitCode.BROKER
+    assert "no broker of the cluster can be reached" in capsys.readouterr().err
