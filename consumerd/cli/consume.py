@@ -1,75 +1,139 @@
-"""`consumerd consume`: a topic's messages on standard output, as a member of a group."""
+"""`consumerd consume`: a topic's messages on standard output, as a member of a group, or without one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from consumerd.cli.session import place_options
+
+if TYPE_CHECKING:
+    from consumerd.cli.session import Place
+    from consumerd.daemon.config import Config
 
 EXAMPLES = """\b
 Examples:
+  consumerd consume --bootstrap-server kafka1:9092,kafka2:9092 --topic events --exit-at-end > events.txt
+  consumerd consume --bootstrap-server kafka1:9092 --topic events --partition 3 --from latest --json | jq .key
+  consumerd consume --bootstrap-server kafka1:9092 --group look --topic events --isolation read_committed
+  consumerd consume -c /etc/consumerd/events.toml --whitelist 'events-.*' --max-messages 10 --key-separator ': '
   consumerd consume --zookeeper 127.0.0.1:2181/kafka --group look --topic events
   consumerd consume --zookeeper zk1:2181 --group export --topic events --exit-at-end > events.txt
-  consumerd consume --zookeeper zk1:2181 --group look --topic events --from latest --max-messages 10 --json
   consumerd consume --zookeeper zk1:2181 --group look --whitelist 'events-.*' --exit-at-end
 
-What is printed is committed for the group when the command ends, and every ten seconds: run it again and it goes on.
+With --group, what is printed is committed for the group when the command ends, and every ten seconds: run it again and
+it goes on, run it twice and both share the partitions. Without --group (Kafka 0.8 and later, by its brokers) all
+partitions that there are at the start are read, and nothing is committed.
+
+-c is only asked for servers, credentials and TLS: the group of a daemon is never joined unless --group names it.
 """
 
 
 @click.command("consume", epilog=EXAMPLES)
+@place_options()
+@click.option("--group", help="The group to be a member of; needed with --zookeeper.")
+@click.option("--topic", "topics", multiple=True, help="The topic to consume; may be given several times.")
+@click.option("--whitelist", metavar="REGEX", help="Or all topics that match; with --group new ones too.")
+@click.option("--blacklist", metavar="REGEX", help="Or all topics that do not match.")
 @click.option(
-    "--zookeeper", required=True, metavar="HOST:PORT/CHROOT", help="Where the group and its brokers register."
+    "--partition",
+    "partitions",
+    type=click.IntRange(0, (1 << 31) - 1),
+    multiple=True,
+    help="Without --group: only this partition of the topic; may be given several times.",
 )
-@click.option("--group", required=True, help="The group to be a member of.")
-@click.option("--topic", help="The topic to consume. Give this, or one of the next two.")
-@click.option("--whitelist", metavar="REGEX", help="Consume all topics that match, new ones too.")
-@click.option("--blacklist", metavar="REGEX", help="Consume all topics that do not match.")
 @click.option(
     "--from",
     "initial",
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where to start in partitions without a committed offset.",
+    help="Where to start; with --group, in partitions without a committed offset.",
 )
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per message, with its identity.")
-def command(
-    zookeeper: str,
-    group: str,
-    topic: str | None,
-    whitelist: str | None,
-    blacklist: str | None,
-    initial: str,
-    max_messages: int | None,
-    exit_at_end: bool,
-    as_json: bool,
-) -> None:
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: read_uncommitted]",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per message: identity, key, timestamp, headers.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="Print the key and this (\\t is a tab) before each payload; not for 0.7."
+)
+def command(place: Place, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
-    if sum(given is not None for given in (topic, whitelist, blacklist)) != 1:
-        raise click.UsageError("Give exactly one of --topic, --whitelist and --blacklist.")
-    from consumerd.daemon.config import parse  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.console import consume  # noqa: PLC0415
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    _check(place, options)
+    from consumerd.daemon.console import Printing, consume, consume_from_brokers, without_group  # noqa: PLC0415
+    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
 
-    document = {
-        "group": {
-            "id": group,
-            "topics": {} if topic is None else {topic: 1},
-            "whitelist": whitelist,
-            "blacklist": blacklist,
-        },
-        "zookeeper": {"connect": zookeeper, "connection_timeout": 10.0},
-        "fetch": {"initial": initial},
+    separator = options["key_separator"]
+    printing = Printing(
+        options["as_json"],
+        None if separator is None else separator.replace("\\t", "\t").encode(),
+        options["max_messages"],
+        options["exit_at_end"],
+    )
+    config = _config(place, options)
+    configure_logs("warning", "auto")
+
+    async def main() -> None:
+        if not place.bootstrap:
+            await consume(config, printing)
+        elif options["group"] is not None:
+            await consume_from_brokers(config, printing)
+        else:
+            await consume_from_brokers(await without_group(config, options["partitions"]), printing)
+
+    run_on_loop(main())
+
+
+def _check(place: Place, options: dict[str, Any]) -> None:
+    """Raise UsageError for what does not go together."""
+    if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
+        raise click.UsageError("Give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
+    if not place.bootstrap:
+        if options["group"] is None:
+            raise click.UsageError("give --group: by ZooKeeper, topics are read by members of a group.")
+        if options["isolation"] is not None:
+            raise click.UsageError(
+                "--isolation goes with --bootstrap-server only: brokers of 0.7 have no transactions."
+            )
+        if options["key_separator"] is not None:
+            raise click.UsageError("--key-separator goes with --bootstrap-server only: brokers of 0.7 have no keys.")
+    if options["partitions"] and options["group"] is not None:
+        raise click.UsageError("--partition goes without --group: members of a group share the partitions out.")
+    if options["partitions"] and len(options["topics"]) != 1:
+        raise click.UsageError("--partition goes with one --topic.")
+    if options["as_json"] and options["key_separator"] is not None:
+        raise click.UsageError("--key-separator goes without --json, which has the key.")
+
+
+def _config(place: Place, options: dict[str, Any]) -> Config:
+    """The member's configuration. Raises ConfigError."""
+    from consumerd.daemon.config import parse  # noqa: PLC0415
+
+    group: dict[str, Any] = {"id": options["group"] or "console", "topics": dict.fromkeys(options["topics"], 1)}
+    group |= {name: options[name] for name in ("whitelist", "blacklist")}
+    document: dict[str, Any] = {
+        "group": group,
+        "fetch": {"initial": options["initial"], "isolation": options["isolation"] or "read_uncommitted"},
         "handler": {"name": "print"},
     }
-    configure_logs("warning", "auto")
-    run_on_loop(
-        consume(
-            parse(document, "the command line"),
-            max_messages=max_messages,
-            exit_at_end=exit_at_end,
-            as_json=as_json,
+    if not place.bootstrap:
+        servers = {"connect": place.connect, "connection_timeout": place.timeout}
+        config = parse({**document, "zookeeper": servers}, "the command line")
+        if place.config is None:
+            return config
+        return config.model_copy(
+            update={"zookeeper": place.config.zookeeper.model_copy(update=servers), "kafka": place.config.kafka}
         )
-    )
+    group["coordination"] = "kafka"
+    addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.bootstrap)
+    brokers = {"bootstrap": addresses, "connection_timeout": place.timeout}
+    config = parse({**document, "kafka": brokers}, "the command line")
+    if place.config is None:
+        return config
+    return config.model_copy(update={"kafka": place.config.kafka.model_copy(update=brokers)})

@@ -1,46 +1,131 @@
 """The console consumer: the daemon's member with standard output as its handler, and an end.
 
 Strategy: everything is the daemon's (`consumerd.daemon.service`); only the handler and the condition to stop differ.
+Without a group it is a consumer of fixed partitions, all those that there are at the start, which commits nothing.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from consumerd.client import ClientSettings, UnsupportedApiError, topic_partitions
 from consumerd.clock import SystemClock
-from consumerd.daemon.build import build_session, build_settings
-from consumerd.daemon.service import run_member, start_session
-from consumerd.errors import NotFoundError
+from consumerd.consumer.group_requests import INTERNAL
+from consumerd.daemon.build import build_connection_settings, build_session, build_settings, build_subscription
+from consumerd.daemon.build_kafka import build_client_of
+from consumerd.daemon.service import run_member, run_on_brokers, start_session
+from consumerd.errors import ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
-from consumerd.registry import topic_path
+from consumerd.registry import StaticSubscription, topic_path
 from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from consumerd.client import ClusterClient
     from consumerd.daemon.config import Config
     from consumerd.zk import Session
 
 
-async def consume(config: Config, *, max_messages: int | None, exit_at_end: bool, as_json: bool) -> None:
-    """Print until `max_messages`, the end, or a signal. Raises NotFoundError for a topic that no broker has.
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """What is printed, and until when."""
 
-    The topic has to exist only where `exit_at_end` is asked for; otherwise it is waited for, as 0.7 members do.
+    as_json: bool = False
+    key_separator: bytes | None = None
+    max_messages: int | None = None
+    exit_at_end: bool = False
+
+    def handler(self) -> ConsoleHandler:
+        """The handler that does so."""
+        return ConsoleHandler(as_json=self.as_json, key_separator=self.key_separator, max_messages=self.max_messages)
+
+
+async def consume(config: Config, printing: Printing) -> None:
+    """Print as a member of a group in ZooKeeper, until there is enough, the end, or a signal.
+
+    Raises NotFoundError for a topic that no broker has. It has to exist only where the end is asked for; otherwise it
+    is waited for, as 0.7 members do.
     """
     clock, rng = SystemClock(), SystemRandom()
-    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
+    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=printing.exit_at_end)
     session = build_session(config.zookeeper, clock=clock, rng=rng)
     await start_session(session, config)
     try:
-        if exit_at_end:
+        if printing.exit_at_end:
             for topic in config.group.topics:
                 await _require_topic(session, topic)
-        handler = ConsoleHandler(as_json=as_json, max_messages=max_messages)
         with suppress(EnoughError):
-            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+            await run_member(config, settings, printing.handler(), session, clock=clock, rng=rng)
     finally:
         await session.close()
+
+
+async def consume_from_brokers(config: Config, printing: Printing) -> None:
+    """The same as a member of a group that a broker coordinates, or of fixed partitions (`group.coordination`).
+
+    Raises ConfigError for brokers that coordinate no groups, and else as `consumerd.daemon.service.run_on_brokers`.
+    """
+    clock, rng = SystemClock(), SystemRandom()
+    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=printing.exit_at_end)
+    if printing.exit_at_end and config.group.topics:
+        async with _client(config) as client:
+            await topic_partitions(client, sorted(config.group.topics))
+    try:
+        with suppress(EnoughError):
+            await run_on_brokers(config, settings, printing.handler(), None, clock=clock, rng=rng)
+    except UnsupportedApiError as error:
+        raise ConfigError(
+            "brokers before 0.9 coordinate no groups: leave --group out, or give --zookeeper, where groups of these "
+            f"brokers coordinate ({error})."
+        ) from error
+
+
+async def without_group(config: Config, numbers: Collection[int]) -> Config:
+    """The configuration with the partitions that its subscription comes to, fixed, and no offsets kept.
+
+    `numbers`: only these partitions. Raises NotFoundError for what is not there, BrokerError, ConfigError.
+    """
+    subscription = build_subscription(config.group)
+    async with _client(config) as client:
+        if isinstance(subscription, StaticSubscription):
+            there = await topic_partitions(client, sorted(config.group.topics))
+        else:
+            metadata = await client.retrying("find the topics", lambda: client.refresh(None))
+            there = {
+                name: sorted(topic.partitions)
+                for name, topic in metadata.topics.items()
+                if topic.partitions
+                and not topic.internal
+                and name not in INTERNAL
+                and subscription.streams_for(name) > 0
+            }
+    if not there:
+        raise NotFoundError("the brokers have no topic that matches; see `consumerd topics list`.")
+    for topic, partitions in there.items():
+        for number in sorted(numbers):
+            if number not in partitions:
+                raise NotFoundError(
+                    f"the topic {topic!r} has no partition {number}: it has {len(partitions)}, from 0 on."
+                )
+    fixed = {
+        "coordination": "fixed",
+        "partitions": {topic: tuple(sorted(set(numbers)) or partitions) for topic, partitions in there.items()},
+        "topics": {},
+        "whitelist": None,
+        "blacklist": None,
+        "offsets": "none",
+    }
+    return config.model_copy(update={"group": config.group.model_copy(update=fixed)})
+
+
+def _client(config: Config) -> ClusterClient:
+    settings = ClientSettings(retry_timeout=config.kafka.connection_timeout)
+    connection = build_connection_settings(config)
+    return build_client_of(config.kafka, connection, clock=SystemClock(), rng=SystemRandom(), settings=settings)
 
 
 async def _require_topic(session: Session, topic: str) -> None:

@@ -29,17 +29,33 @@ class EnoughError(HandlerFailedError):
 class ConsoleHandler(PrintHandler):
     """Writes payloads with a newline after each (nothing before it for a tombstone), or records where `as_json`.
 
+    `key_separator`: write the key and this before each payload (nothing for the key of a message without one).
     EnoughError ends it at `max_messages`.
     """
 
-    def __init__(self, *, as_json: bool = False, max_messages: int | None = None, descriptor: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        max_messages: int | None = None,
+        key_separator: bytes | None = None,
+        descriptor: int = 1,
+    ) -> None:
         super().__init__(descriptor)
         self._as_json = as_json
+        self._separator = key_separator
         self._left = max_messages
 
     def lines(self, batch: Batch) -> list[bytes]:
         """As many lines as are still wanted."""
-        lines = encode_records(batch) if self._as_json else [(payload or b"") + b"\n" for payload in batch]
+        if self._as_json:
+            lines = encode_records(batch)
+        elif self._separator is not None:
+            keys = batch.keys or [None] * len(batch)
+            pairs = zip(keys, batch.payloads, strict=True)
+            lines = [b"".join((key or b"", self._separator, payload or b"", b"\n")) for key, payload in pairs]
+        else:
+            lines = [(payload or b"") + b"\n" for payload in batch]
         return lines if self._left is None else list(islice(lines, self._left))
 
     async def handle(self, batch: Batch) -> None:

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from consumerd.cli.main import run
+from consumerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
+KAFKA = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command sends the log to the standard error of its time, which here ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--topic", "t"], "give --zookeeper, --bootstrap-server, or --config"),
+        ([*KAFKA, *ZOOKEEPER, "--topic", "t"], "either --zookeeper or --bootstrap-server"),
+        (KAFKA, "exactly one of --topic"),
+        ([*KAFKA, "--topic", "t", "--whitelist", "x"], "exactly one of --topic"),
+        ([*ZOOKEEPER, "--topic", "t"], "give --group"),
+        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--isolation", "read_committed"], "have no transactions"),
+        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--key-separator", ":"], "brokers of 0.7 have no keys"),
+        ([*ZOOKEEPER, "--topic", "t", "--group", "g", "--partition", "0"], "--partition goes without --group"),
+        ([*KAFKA, "--topic", "t", "--group", "g", "--partition", "0"], "--partition goes without --group"),
+        ([*KAFKA, "--topic", "t", "--topic", "u", "--partition", "0"], "--partition goes with one --topic"),
+        ([*KAFKA, "--whitelist", "t", "--partition", "0"], "--partition goes with one --topic"),
+        ([*KAFKA, "--topic", "t", "--partition", "-1"], "--partition"),
+        ([*KAFKA, "--topic", "t", "--json", "--key-separator", ":"], "goes without --json"),
+    ],
+)
+def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["consume", *arguments]) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_names_and_servers_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["consume", *KAFKA, "--topic", "a/b"]) == ExitCode.CONFIG
+    assert "topic name 'a/b'" in capsys.readouterr().err
+    assert run(["consume", *KAFKA, "--whitelist", "("]) == ExitCode.CONFIG
+    assert "'('" in capsys.readouterr().err
+    for group in ([], ["--group", "g"]):
+        assert run(["consume", *KAFKA, *group, "--topic", "t", "--timeout", "0.2"]) == ExitCode.BROKER
+        assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_the_group_of_a_daemon_is_not_joined_by_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text('[group]\nid = "precious"\ntopics = { t = 1 }\n')
+    assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.USAGE
+    assert "give --group" in capsys.readouterr().err
