@@ -124,7 +124,7 @@ class LineSender:
 
     def _failure(self, share: _Share, error: BaseException) -> ConsumerdError:
         failed: ConsumerdError
-        rest = f"the {share.first - 1} lines before it were sent." if share.first > 1 else "nothing before it is there."
+        rest = "all lines before it were sent." if share.first > 1 else "nothing was sent before it."
         if not (isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE):
             more = f" and {share.lines - 1} more in its batch" if share.lines > 1 else ""
             failed = BrokerError(f"line {share.first}{more} may not have arrived: {error}; {rest}")

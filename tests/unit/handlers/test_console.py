@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.errors import ExitCode
+from consumerd.handlers import Batch
 from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.records import decode_records, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from consumerd.handlers import Batch
 
     MakeBatch = Callable[..., Batch]
 
@@ -26,6 +27,19 @@ async def test_payloads_are_lines_and_json_has_the_identity(tmp_path: Path, make
     lines = (tmp_path / "out").read_bytes().splitlines()
     assert lines[:2] == [b"one", b"\xff"]
     assert json.loads(lines[2])["offset"] == 7
+
+
+@pytest.mark.asyncio
+async def test_keys_come_before_payloads_where_they_are_wanted(tmp_path: Path, make_batch: MakeBatch) -> None:
+    data = encode_record_batch([b"one", None, b"three"], keys=[b"k", b"gone", None])
+    keyed = Batch(TopicPartition.numbered("t", 0), decode_records(data, 0))
+    with (tmp_path / "out").open("wb") as out:
+        handler = ConsoleHandler(key_separator=b": ", descriptor=out.fileno())
+        await handler.handle(keyed)
+        await handler.handle(make_batch(b"of 0.7"))
+        await handler.handle(Batch(TopicPartition.numbered("t", 0), decode_records(data, 0), first=1))
+    lines = [b"k: one", b"gone: ", b": three", b": of 0.7", b"gone: ", b": three"]
+    assert (tmp_path / "out").read_bytes().splitlines() == lines
 
 
 @pytest.mark.asyncio
