@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[Dialect, _Words]] = {
 
 def member_findings(survey: GroupSurvey) -> Iterable[Finding]:
     """Findings about every id node."""
-    view = survey.view
+    view, plan = survey.view, None
     if not view.members:
         yield Finding(
             Kind.NO_MEMBERS,
@@ -58,7 +58,8 @@ def member_findings(survey: GroupSurvey) -> Iterable[Finding]:
         if member.subscription is None:
             yield _broken_id(survey, name, member.text, removal)
         elif persistent:
-            held = [partition for partition, owner in survey.plan().items() if owner[0] == name]
+            plan = survey.plan() if plan is None else plan
+            held = [partition for partition, owner in plan.items() if owner[0] == name]
             yield Finding(
                 Kind.STALE_ID,
                 name,

@@ -6,7 +6,7 @@ stands in its way: partitions without an owner whose member is blocked by nobody
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.findings import Finding, Kind, Nudge, Removal, capital, listed, process_of
 from consumerd.registry import format_owner, id_path, owner_path
@@ -19,11 +19,20 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
 
+class _Rule(NamedTuple):
+    """What the survey computes once: who should own what, and the words for it."""
+
+    plan: Assignment
+    words: str
+    doubt: str
+
+
 def owner_findings(survey: GroupSurvey) -> Iterable[Finding]:
     """Findings about every owner node, and about every partition without one."""
     plan = survey.plan()
+    rule = _Rule(plan, survey.rule_words, survey.rule_doubt)
     for partition in survey.partitions():
-        finding = _owner_finding(survey, plan, partition)
+        finding = _owner_finding(survey, rule, partition)
         if finding is not None:
             yield finding
     missing: dict[str, list[TopicPartition]] = {}
@@ -35,10 +44,10 @@ def owner_findings(survey: GroupSurvey) -> Iterable[Finding]:
             blocked.setdefault(name, []).append(partition)
     for name, partitions in missing.items():
         if not survey.is_persistent(name):
-            yield from _missing(survey, plan, name, partitions, blocked.get(name, []))
+            yield from _missing(survey, rule, name, partitions, blocked.get(name, []))
 
 
-def _owner_finding(survey: GroupSurvey, plan: Assignment, partition: TopicPartition) -> Finding | None:
+def _owner_finding(survey: GroupSurvey, rule: _Rule, partition: TopicPartition) -> Finding | None:
     view, path = survey.view, owner_path(survey.group, partition)
     stat = survey.owner_stat(partition)
     if stat is None:
@@ -55,7 +64,7 @@ def _owner_finding(survey: GroupSurvey, plan: Assignment, partition: TopicPartit
             "Delete the node, if no living process stands behind it.",
             removal,
         )
-    name, should = owner[0], plan.get(partition)
+    name, should = owner[0], rule.plan.get(partition)
     who = process_of(survey.group, name)
     if not stat.ephemeral_owner:
         return Finding(
@@ -98,8 +107,8 @@ def _owner_finding(survey: GroupSurvey, plan: Assignment, partition: TopicPartit
         return Finding(
             Kind.MISPLACED,
             subject,
-            f"It is owned by {format_owner(*owner)}, and {survey.rule_words} gives it to {format_owner(*should)}: one "
-            f"of the two did not see the latest change of the group, or is still rebalancing{survey.rule_doubt}.",
+            f"It is owned by {format_owner(*owner)}, and {rule.words} gives it to {format_owner(*should)}: one "
+            f"of the two did not see the latest change of the group, or is still rebalancing{rule.doubt}.",
             "Nudge the group, so that its members look again.",
             Nudge(),
         )
@@ -107,15 +116,15 @@ def _owner_finding(survey: GroupSurvey, plan: Assignment, partition: TopicPartit
 
 
 def _missing(
-    survey: GroupSurvey, plan: Assignment, name: str, partitions: list[TopicPartition], blocked: list[TopicPartition]
+    survey: GroupSurvey, rule: _Rule, name: str, partitions: list[TopicPartition], blocked: list[TopicPartition]
 ) -> Iterable[Finding]:
     """What is said of a member that does not own all that it should."""
     if not blocked:
-        due = sum(owner[0] == name for owner in plan.values())
+        due = sum(owner[0] == name for owner in rule.plan.values())
         yield Finding(
             Kind.GAVE_UP,
             name,
-            f"It owns {due - len(partitions)} of the {due} partitions that {survey.rule_words} gives to it, and nobody "
+            f"It owns {due - len(partitions)} of the {due} partitions that {rule.words} gives to it, and nobody "
             f"stands in its way for the others ({listed(partitions)}). It gave up its rebalance, as JVM members do "
             "after 8 s, or lost its owner nodes to a peer.",
             f"Nudge the group; if that does not help, restart {process_of(survey.group, name)}.",
@@ -126,7 +135,7 @@ def _missing(
         yield Finding(
             Kind.UNOWNED,
             str(partition),
-            f"Nobody owns it. {capital(survey.rule_words)} gives it to {format_owner(*plan[partition])}{reason}.",
+            f"Nobody owns it. {capital(rule.words)} gives it to {format_owner(*rule.plan[partition])}{reason}.",
             "Mend what stands in the way, then nudge the group." if blocked else "Nudge the group.",
             Nudge(),
         )

@@ -128,7 +128,9 @@ class LogicalSurvey(GroupSurvey):
 
     def exists(self, partition: TopicPartition) -> bool:
         """Whether the cluster has the partition."""
-        return partition.partition in self.topics.get(partition.topic, ())
+        numbers, number = self.topics.get(partition.topic, ()), partition.partition
+        # Without gaps, as brokers number them, it stands at its own place.
+        return (number < len(numbers) and numbers[number] == number) or number in numbers
 
     def absence(self, partition: TopicPartition) -> str:
         """Why a partition does not exist: the end of a sentence."""
