@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("consumerd.cli.demo", "Run a whole cluster on loopback, kill parts of it, and count every message."),
     "broker": ("consumerd.cli.broker", "Run a Kafka 0.7 broker."),
     "produce": ("consumerd.cli.produce", "Send the lines of standard input to a topic."),
-    "consume": ("consumerd.cli.consume", "Print the messages of a topic as a member of a group."),
+    "consume": ("consumerd.cli.consume", "Print the messages of topics, as a member of a group or without one."),
     "mirror": ("consumerd.cli.mirror", "Copy topics from one cluster to another."),
     "topics": ("consumerd.cli.topics", "See the topics of a cluster, create and delete them."),
     "group": ("consumerd.cli.group", "See a consumer group, plan its assignment, find what is wrong and mend it."),

@@ -40,7 +40,7 @@ async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict
                 looks += 1
                 if looks >= _LOOKS:
                     raise NotFoundError(
-                        f"the brokers have no topic {name!r}; see `consumerd topics list`, or make it by `consumerd "
+                        f"the brokers have no topic {name!r}; see `consumerd topics list`, or make it with `consumerd "
                         f"topics create --topic {name}`."
                     )
             what = f"the topic {name!r} cannot be used"

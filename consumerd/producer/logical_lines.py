@@ -124,20 +124,20 @@ class LineSender:
 
     def _failure(self, share: _Share, error: BaseException) -> ConsumerdError:
         failed: ConsumerdError
-        rest = "all lines before it were sent." if share.first > 1 else "nothing was sent before it."
+        before = "all lines before it were sent" if share.first > 1 else "nothing was sent before it"
         if not (isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE):
             more = f" and {share.lines - 1} more in its batch" if share.lines > 1 else ""
-            failed = BrokerError(f"line {share.first}{more} may not have arrived: {error}; {rest}")
+            failed = BrokerError(f"line {share.first}{more} may not have arrived, {before}: {error}")
         elif share.lines == 1:
             failed = MessageSizeTooLargeError(
                 f"line {share.first} has {share.size} bytes, more than the topic {self._plan.topic!r} takes "
-                f"(max.message.bytes, or message.max.bytes of the brokers); {rest}"
+                f"(max.message.bytes, or message.max.bytes of the brokers); {before}."
             )
         else:
             failed = MessageSizeTooLargeError(
                 f"a batch of {share.lines} lines, the first of which is line {share.first}, has {share.size} bytes, "
                 f"more than the topic {self._plan.topic!r} takes at once (max.message.bytes): give a smaller "
-                f"--batch-bytes; {rest}"
+                f"--batch-bytes; {before}."
             )
         failed.__cause__ = error
         return failed
