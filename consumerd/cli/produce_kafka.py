@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from consumerd.cli.session import Place
     from consumerd.client import ClusterClient
     from consumerd.producer.logical_settings import LogicalProducerSettings
+
+#: The last version of METADATA that is asked with names and nothing else.
+_NAMES_ALONE = 3
 
 
 def produce_to_cluster(place: Place, options: Options) -> None:
@@ -50,10 +54,29 @@ async def produce(client: ClusterClient, options: Options) -> None:
     async with LogicalProducer(client, settings, clock=clock, rng=random.Random()) as producer:
         sender = LineSender(producer, plan)
         await sender.run(LineReader(STDIN, max_line_bytes=MAX_LINE_BYTES))
+        if settings.acks == 0:
+            await _ask_behind(client)
     if sys.stderr.isatty():
         seconds = clock.monotonic() - started
         sent = f"{sender.lines:,} messages ({sender.bytes:,} bytes) sent to {options.topic}"
         click.echo(f"{sent} in {seconds:.1f} s", err=True)
+
+
+async def _ask_behind(client: ClusterClient) -> None:
+    """Have every broker answer something behind the lines, on their connection, which it takes in turn.
+
+    Nobody confirms the lines themselves; without this the connection may end before a broker has come to them, and who
+    reads the topic right after the command misses them.
+    """
+    from consumerd.errors import BrokerError  # noqa: PLC0415
+    from consumerd.wire.v08.apis import METADATA  # noqa: PLC0415
+
+    for node_id in list(client.metadata.nodes):
+        # Whether it took anything is not for us to say: that is what acks 0 means.
+        with suppress(BrokerError):
+            channel = await client.node_channel(node_id)
+            body = {"topics": sorted(client.metadata.topics)[:1]}
+            await channel.call(METADATA, body, version=channel.versions.pick(METADATA, at_most=_NAMES_ALONE))
 
 
 def _settings(options: Options) -> LogicalProducerSettings:
