@@ -61,3 +61,13 @@ def test_the_group_of_a_daemon_is_not_joined_by_the_way(tmp_path: Path, capsys: 
     config.write_text('[group]\nid = "precious"\ntopics = { t = 1 }\n')
     assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.USAGE
     assert "give --group" in capsys.readouterr().err
+
+
+def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text(
+        '[group]\nid = "g"\ncoordination = "kafka"\ntopics = { t = 1 }\n'
+        '[kafka]\nbootstrap = ["127.0.0.1:1"]\n[kafka.tls]\nca = "/nowhere/ca.pem"\n'
+    )
+    assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.CONFIG
+    assert "kafka.tls: " in capsys.readouterr().err

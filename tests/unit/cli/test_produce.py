@@ -11,6 +11,7 @@ from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 KAFKA = ["--topic", "t", "--bootstrap-server", "127.0.0.1:1"]
 
@@ -87,3 +88,13 @@ def test_wrong_names_are_refused_before_anything_is_read(capsys: pytest.CaptureF
 def test_brokers_that_do_not_answer_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["produce", *KAFKA, "--timeout", "0.2"]) == ExitCode.BROKER
     assert "no broker of the cluster can be reached" in capsys.readouterr().err
+
+
+def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text(
+        '[group]\nid = "g"\ncoordination = "kafka"\ntopics = { t = 1 }\n'
+        '[kafka]\nbootstrap = ["127.0.0.1:1"]\n[kafka.tls]\nca = "/nowhere/ca.pem"\n'
+    )
+    assert run(["produce", "-c", str(config), "--topic", "t"]) == ExitCode.CONFIG
+    assert "kafka.tls: " in capsys.readouterr().err
