@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import DaemonProcess
+from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
@@ -96,6 +97,13 @@ async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
             await committed("all", 49)
             # What is open is waited for, and nothing else: the position is where it begins.
             await committed("committed", 44)
+            # Whoever looks at it from the command line sees the same, and does not wait for the end of what is open.
+            command = consumerd_command("consume", "--bootstrap-server", broker.address, "--topic", "events")
+            command += ["--exit-at-end", "--isolation", "read_committed"]
+            done = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, env=clean_environment(), timeout=60, check=False
+            )
+            assert done.stdout.decode().splitlines() == names("committed", range(20)), done
             await asyncio.to_thread(producer.abort_transaction)
             await committed("committed", 50)
             await asyncio.to_thread(write, "late", range(3))
