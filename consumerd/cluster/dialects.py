@@ -44,11 +44,16 @@ async def read_dialect(zk: ZooKeeper, group: str) -> Dialect | None:
     """
     brokers = await _values(zk, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
     members = await _values(zk, ids_path(group), lambda name: id_path(group, name))
-    found = {*map(_of_broker, brokers), *map(_of_member, members)} - {None}
+    found: dict[Dialect, str] = {}
+    for kind, texts, of in (("broker", brokers, _of_broker), ("member", members, _of_member)):
+        for name, text in texts.items():
+            dialect = of(text)
+            if dialect is not None:
+                found.setdefault(dialect, f"{kind} {name}")
     if len(found) > 1:
         raise DialectError(
-            f"the brokers and the members of group {group!r} mix Kafka 0.7 with 0.8 or later: give each generation a "
-            "ZooKeeper chroot and a group of its own"
+            f"{found[Dialect.V07]} is registered as Kafka 0.7 does it and {found[Dialect.V08]} as 0.8 or later does, "
+            f"which cannot share the group {group!r}: give each generation a ZooKeeper chroot and a group of its own"
         )
     return next(iter(found), None)
 
@@ -109,12 +114,13 @@ async def wait_for_dialect(
             stop()
 
 
-async def _values(zk: ZooKeeper, path: str, child: Callable[[str], str]) -> list[bytes]:
+async def _values(zk: ZooKeeper, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
     """Data of the children that hold any; what is being made, or was deleted meanwhile, says nothing."""
-    names = []
+    paths = {}
     for name in await watched_children(zk, path):
         try:
-            names.append(child(name))
+            paths[name] = child(name)
         except RegistryError:
             log.warning("foreign_node", path=f"{path}/{name}")
-    return [text for text in (await read_all(names, lambda name: data(zk, name))).values() if text]
+    texts = await read_all(paths, lambda name: data(zk, paths[name]))
+    return {name: text for name, text in texts.items() if text}

@@ -43,12 +43,13 @@ async def ready(process: Child) -> int:
 
 async def ask(port: int, *requests: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"".join(requests))
-    writer.write_eof()
-    async with asyncio.timeout(20):
-        answer = await reader.read()
-    writer.close()
-    return answer
+    try:
+        writer.write(b"".join(requests))
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
 
 
 async def test_what_was_flushed_survives_kill_nine(tmp_path: Path) -> None:
@@ -94,6 +95,8 @@ async def flood(port: int, partition: int, name: bytes, codec: Codec) -> None:
             writer.write(ProduceRequest("t", partition, encode_message_set(payloads, codec=codec)).encode())
             await writer.drain()
     except OSError:
+        pass  # it is gone
+    finally:
         writer.close()
 
 

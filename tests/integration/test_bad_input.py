@@ -116,7 +116,7 @@ async def test_a_zookeeper_that_cannot_be_reached_or_refuses_us(world: Any) -> N
 async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "look", "--topic", "nope", "--exit-at-end")
     assert_one_sentence(outcome, ExitCode.NOT_FOUND, "'nope'")
-    daemon = await world.daemon()
+    daemon = await world.daemon(group={"dialect": "0.7"})  # which no broker says yet
     assert (await daemon.wait_for_event("topics_awaited", 5))["topics"] == ["t"]
     await world.broker()
     await world.append(TP, b"here")

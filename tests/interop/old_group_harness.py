@@ -146,7 +146,26 @@ class Account:
                 run = Run(member, offset, [at])
                 self.runs.append(run)
 
+    def part(self) -> None:
+        """Part the runs of JVM members where another member had the partition in between, from its claim to its end.
+
+        One that gets a partition back goes on where it was, if nothing was committed meanwhile.
+        """
+        whole, self.runs = self.runs, []
+        for run in whole:
+            first = 0
+            for at in range(1, len(run.times) if run.member in self.jvm else 0):
+                before, after = run.times[at - 1], run.times[at]
+                if any(
+                    other.member != run.member and before < other.times[0] and other.times[-1] < after
+                    for other in whole
+                ):
+                    self.runs.append(Run(run.member, run.first + first, run.times[first:at]))
+                    first = at
+            self.runs.append(Run(run.member, run.first + first, run.times[first:]))
+
     def check(self) -> None:
+        self.part()
         self.runs.sort(key=lambda run: run.times[0])
         handed: dict[int, tuple[float, Run]] = {}
         for run in self.runs:

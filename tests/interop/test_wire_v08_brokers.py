@@ -26,6 +26,7 @@ from consumerd.wire.v08 import (
 from consumerd.wire.v08.apis import (
     API_VERSIONS,
     CREATE_TOPICS,
+    DELETE_GROUPS,
     DELETE_TOPICS,
     DESCRIBE_GROUPS,
     FETCH,
@@ -165,6 +166,15 @@ def delete_topics(wire: Wire, topics: list[str]) -> None:
         asked = [topic] if version < 6 else [{"topic": topic}]
         answer = wire.call(DELETE_TOPICS, version, {"topics": asked, "timeout": 10_000})
         assert [told["error_code"] for told in answer["topic_error_codes"]] == [0]
+
+
+def delete_groups(wire: Wire, group: str) -> None:
+    """The group has no members any more: the first deletes it, the others find none."""
+    expected = [0]
+    for version in wire.versions(DELETE_GROUPS):
+        (told,) = wire.call(DELETE_GROUPS, version, {"group_ids": [group]})["results"]
+        assert (told["group_id"], told["error_code"]) == (group, expected[-1])
+        expected.append(ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
@@ -317,6 +327,7 @@ async def test_every_version_that_a_broker_serves(
             coordinate(wire, "together")
             commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
             be_a_member(wire, "together")
+            delete_groups(wire, "together")
             authenticate_where_nobody_asks(wire)
             delete_topics(wire, topics)
         finally:

@@ -57,7 +57,7 @@ async def test_a_mixture_is_refused(nodes: dict[str, bytes]) -> None:
     for path, text in nodes.items():
         zookeeper.put(path, text)
     async with zookeeper.session() as zk:
-        with pytest.raises(DialectError, match="group 'g' mix"):
+        with pytest.raises(DialectError, match="cannot share the group 'g'"):
             await wait_for_dialect(zk, "g", SystemClock())
 
 
