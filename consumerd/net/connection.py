@@ -155,7 +155,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             pass  # aborted below: the peer does not read
         finally:
-            transport.abort()
+            self._abort_transport()
 
     def abort(self) -> None:
         """Drop the connection without flushing, for instance when a body does not parse."""
@@ -257,7 +257,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _break(self, reason: _Reason) -> None:
         self._end(reason)
-        if self._transport is not None:
+        self._abort_transport()
+
+    def _abort_transport(self) -> None:
+        # asyncio's transports cannot be aborted any more when they went after flushing what was left.
+        if self._transport is not None and not self._lost.is_set():
             self._transport.abort()
 
     def _end(self, reason: _Reason) -> None:

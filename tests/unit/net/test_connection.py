@@ -285,6 +285,33 @@ def test_bytes_that_nobody_asked_for_close_the_connection(run: Run, peer: Peer) 
     run(main())
 
 
+def test_what_is_flushed_at_the_end_ends_the_connection_once(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        read = asyncio.Event()
+        total = 0
+
+        async def reluctant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal total
+            await read.wait()
+            while data := await reader.read(1 << 16):
+                total += len(data)
+
+        sent = frame(b"p" * (16 << 20))  # more than sockets buffer
+        async with peer(reluctant) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1 << 26, close_timeout=5))
+            await connection.send(sent)
+            closing = asyncio.create_task(connection.close())
+            await asyncio.sleep(0)
+            read.set()
+            await closing
+            connection.abort()
+            await connection.close()
+            while total < len(sent):
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
 def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
     async def main() -> None:
         read = asyncio.Event()
