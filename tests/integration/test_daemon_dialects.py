@@ -38,8 +38,13 @@ async def members(world: Any) -> list[str]:
     [
         ({BROKER: NEW_BROKER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.8+, and"),
         ({MEMBER: OLD_MEMBER}, {"dialect": "0.8"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.7, and"),
-        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "mix Kafka 0.7 with 0.8 or later"),
-        ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "mix Kafka 0.7 with 0.8"),
+        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "broker 0 as 0.8 or later does"),
+        (
+            {BROKER: OLD_BROKER, MEMBER: NEW_MEMBER},
+            {"dialect": "0.7"},
+            ExitCode.ZOOKEEPER,
+            "broker 0 is registered as Kafka 0.7 does it",
+        ),
         ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 go by range alone"),
         ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 keep no offsets"),
     ],
