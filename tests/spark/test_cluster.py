@@ -105,6 +105,7 @@ def check(found: dict[str, Any]) -> None:
     assert found["refine"]["duplicates"] == 0
 
 
+@pytest.mark.long
 def test_a_pipeline_on_two_executors(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
     driver = {**environ, "PYSPARK_DRIVER_PYTHON": sys.executable}
     check(run(submit(environ, "local-cluster[2,1,1024]", config), driver, tmp_path))
