@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# A test module's servers and sessions serve all its tests: modules are what processes share out, unit tests last.
-WORKERS ?= -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A test module's servers and sessions serve all its tests: modules are what processes share out.
+WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import hypothesis
 import pytest
+import structlog
 import trustme
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -50,6 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED_FIXTURES:
                 item.add_marker(_MARKED_FIXTURES[fixture])
+
+
+@pytest.fixture(autouse=True)
+def logs_end_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command configures in this process is gone after its test: loggers would keep the file that it had."""
+    configure = structlog.configure
+
+    def configure_for_now(**settings: Any) -> None:
+        configure(**settings | {"cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", configure_for_now)
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 def _missing(reason: str) -> NoReturn:
