@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import structlog
 
@@ -17,8 +17,11 @@ from consumerd.cluster.reading import children, data, node, read_all
 from consumerd.errors import NotFoundError
 from consumerd.group.assignment import Assignment, assign
 from consumerd.registry import (
+    DialectError,
     RegistryError,
     Subscription,
+    broker_ids_path,
+    broker_path,
     consumers_path,
     group_path,
     id_path,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from consumerd.ports import NodeStat, ZooKeeper
 
 _T = TypeVar("_T")
+#: A live broker, as the dialect has it.
+_Broker = TypeVar("_Broker")
 
 log = structlog.get_logger(__name__)
 
@@ -82,8 +87,8 @@ class GroupView:
         )
 
 
-class GroupReader(ABC):
-    """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError)."""
+class GroupReader(ABC, Generic[_Broker]):
+    """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     #: The Kafka whose dialect this is, for sentences.
     kafka: str
@@ -98,6 +103,25 @@ class GroupReader(ABC):
     @abstractmethod
     def _partition(self, topic: str, name: str) -> TopicPartition:
         """The partition that an owner or offset node is called by. Raises ValueError."""
+
+    @abstractmethod
+    def _broker(self, broker: int, text: bytes) -> _Broker:
+        """What a broker's node says. Raises RegistryError."""
+
+    async def read_brokers(self) -> dict[int, _Broker]:
+        """The live brokers by id."""
+        ids = await self._broker_ids(broker_ids_path())
+        texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
+        brokers = {}
+        for broker, text in texts.items():
+            if text is not None:
+                try:
+                    brokers[broker] = self._broker(broker, text)
+                except DialectError:
+                    raise
+                except RegistryError as error:
+                    log.warning("broker_unreadable", broker=broker, error=str(error))
+        return brokers
 
     async def read_groups(self) -> list[str]:
         """The names of all groups that ever were, sorted."""
@@ -128,6 +152,12 @@ class GroupReader(ABC):
             except RegistryError:
                 log.warning("foreign_node", path=f"{path}/{name}")
         return sorted(ids)
+
+    async def _registered(self, group: str) -> tuple[list[bytes], list[bytes]]:
+        """The nodes of the brokers, and of the members of `group`: what tells the dialect."""
+        brokers = await self._values(broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
+        members = await self._values(ids_path(group), lambda name: id_path(group, name))
+        return list(brokers.values()), list(members.values())
 
     async def _values(self, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
         """Data of all children that are still there."""

@@ -16,13 +16,8 @@ from consumerd.partition import TopicPartition
 from consumerd.registry import (
     NO_LEADER,
     BrokerNode,
-    DialectError,
     RegistryError,
-    broker_ids_path,
-    broker_path,
     controller_path,
-    id_path,
-    ids_path,
     parse_broker_node,
     parse_controller,
     parse_partition_state,
@@ -54,7 +49,7 @@ class PartitionView(NamedTuple):
 LogicalTopics = dict[str, dict[int, PartitionView]]
 
 
-class LogicalClusterView(GroupReader):
+class LogicalClusterView(GroupReader[BrokerNode]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.8 or later"
@@ -65,26 +60,12 @@ class LogicalClusterView(GroupReader):
     def _partition(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse_numbered(topic, name)
 
+    def _broker(self, broker: int, text: bytes) -> BrokerNode:
+        return parse_broker_node(broker, text)
+
     async def require_v08(self, group: str) -> None:
         """Raise DialectError if brokers, or the members of `group`, speak the dialect of Kafka 0.7."""
-        brokers = await self._values(broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
-        members = await self._values(ids_path(group), lambda name: id_path(group, name))
-        require_v08(brokers.values(), members.values())
-
-    async def read_brokers(self) -> dict[int, BrokerNode]:
-        """The live brokers by id."""
-        ids = await self._broker_ids(broker_ids_path())
-        texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
-        brokers = {}
-        for broker, text in texts.items():
-            if text is not None:
-                try:
-                    brokers[broker] = parse_broker_node(broker, text)
-                except DialectError:
-                    raise
-                except RegistryError as error:
-                    log.warning("broker_unreadable", broker=broker, error=str(error))
-        return brokers
+        require_v08(*await self._registered(group))
 
     async def read_controller(self) -> int | None:
         """The id of the broker that is the controller; None where there is none."""

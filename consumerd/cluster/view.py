@@ -16,13 +16,8 @@ from consumerd.cluster.reading import children, data, read_all
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
     Broker,
-    DialectError,
     RegistryError,
     Subscription,
-    broker_ids_path,
-    broker_path,
-    id_path,
-    ids_path,
     parse_broker,
     parse_partition_count,
     parse_subscription,
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class ClusterView(GroupReader):
+class ClusterView(GroupReader[Broker]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.7"
@@ -49,26 +44,12 @@ class ClusterView(GroupReader):
     def _partition(self, topic: str, name: str) -> TopicPartition:
         return TopicPartition.parse(topic, name)
 
+    def _broker(self, broker: int, text: bytes) -> Broker:
+        return parse_broker(broker, text)
+
     async def require_v07(self, group: str) -> None:
         """Raise DialectError if brokers, or the members of `group`, speak the JSON of Kafka 0.8 or later."""
-        brokers = await self._values(broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
-        members = await self._values(ids_path(group), lambda name: id_path(group, name))
-        require_v07(brokers.values(), members.values())
-
-    async def read_brokers(self) -> dict[int, Broker]:
-        """The live brokers by id."""
-        ids = await self._broker_ids(broker_ids_path())
-        texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
-        brokers = {}
-        for broker, text in texts.items():
-            if text is not None:
-                try:
-                    brokers[broker] = parse_broker(broker, text)
-                except DialectError:
-                    raise
-                except RegistryError as error:
-                    log.warning("broker_unreadable", broker=broker, error=str(error))
-        return brokers
+        require_v07(*await self._registered(group))
 
     async def read_topics(self, names: Iterable[str] | None = None) -> dict[str, dict[int, int]]:
         """Topic -> broker id -> number of partitions; all topics, or those of `names` that exist.
