@@ -95,13 +95,16 @@ class Sender:
         """Send what is ready, then wait for news or for the next that will be ready."""
         self._news.clear()
         ready, next_at = self._ready(self._clock.monotonic())
-        for node_id, queues in (await self._by_leader(ready)).items():
+        found, left = await self._by_leader(ready)
+        for node_id, queues in found.items():
             if self._in_flight[node_id] >= self.settings.in_flight:
                 continue  # the end of one of those is news
             for queue in queues:
                 queue.busy = True
             self._in_flight[node_id] += 1
             group.create_task(self._send(node_id, queues))
+            if node_id in left and self._in_flight[node_id] < self.settings.in_flight:
+                self._news.set()
         await self._wait(next_at)
 
     def _ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
@@ -132,9 +135,13 @@ class Sender:
         except TimeoutError:
             return
 
-    async def _by_leader(self, ready: list[PartitionQueue]) -> dict[int, list[PartitionQueue]]:
-        """The queues by their leaders, as many as one request may hold; those without a leader have to wait."""
+    async def _by_leader(self, ready: list[PartitionQueue]) -> tuple[dict[int, list[PartitionQueue]], set[int]]:
+        """The queues by their leaders, as many as one request may hold, and the leaders that have more of them.
+
+        Those without a leader have to wait.
+        """
         found: defaultdict[int, list[PartitionQueue]] = defaultdict(list)
+        left: set[int] = set()
         sizes: defaultdict[int, int] = defaultdict(int)
         for queue in ready:
             try:
@@ -144,11 +151,11 @@ class Sender:
                 continue
             size = queue.sealed[0].size
             if sizes[node.id] and sizes[node.id] + size > self._client.settings.max_request_bytes // 2:
-                self._news.set()
+                left.add(node.id)
                 continue
             sizes[node.id] += size
             found[node.id].append(queue)
-        return found
+        return found, left
 
     async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
         batches = {queue.partition: queue.sealed[0] for queue in queues}

@@ -126,6 +126,17 @@ async def test_batches_go_while_somebody_sends_without_a_pause() -> None:
         assert most < 20_000  # of 288 000
 
 
+async def test_what_one_request_cannot_hold_waits_for_the_next_and_lets_the_loop_run() -> None:
+    cluster = MemoryCluster()
+    cluster.settings.max_request_bytes = 3000
+    cluster.taking.clear()
+    async with producer(cluster, batch_bytes=1200, linger=0, in_flight=1) as ours:
+        deliveries = [await ours.send("t", bytes(1000), partition=number) for number in range(PARTITIONS)]
+        asyncio.get_running_loop().call_later(0.02, cluster.taking.set)
+        await asyncio.gather(*deliveries)
+    assert [len(request) for request in cluster.requests] == [1] * PARTITIONS
+
+
 async def test_who_sends_more_than_the_buffer_holds_waits_and_may_give_up() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
