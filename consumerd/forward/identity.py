@@ -5,8 +5,9 @@ shows them: topic, broker, partition, offset (of the outermost message), index (
 (CRC-32 of the payload, 8 hex digits, as the old log had it; none for a null payload). Partitions of 0.8 and later have
 no broker, and no header for it. `cluster` is there where the forwarder was given a name for the source.
 
-Headers that the message had already stay in front. A message that was forwarded more than once has several identities:
-the last of each name is that of the last way.
+Headers that the message had already stay in front. A message that was forwarded more than once has several identities,
+one behind the other, and the last one counts as a whole: what an earlier way said and the last one does not (a broker,
+a name) is none of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consumerd.wire.v08.records import Headers
 
 #: What the names of our headers begin with.
@@ -66,9 +69,12 @@ class SourceMark:
 
 def read_identity(headers: Headers) -> SourceIdentity | None:
     """The identity that headers tell; None where they tell none, or something that cannot be."""
-    found = {name: value for name, value in headers if name.startswith(PREFIX)}  # the last of a name
-    if not found:
+    parts = [header for header in headers if header[0].startswith(PREFIX)]
+    if not parts:
         return None
+    found = dict(parts)
+    if len(found) < len(parts):
+        found = dict(_last(parts))
     try:
         partition = _partition(found[_TOPIC], found.get(_BROKER, _NONE), found[_PARTITION])
         crc = _checksum(found[_CRC]) if _CRC in found else None
@@ -77,6 +83,12 @@ def read_identity(headers: Headers) -> SourceIdentity | None:
         return SourceIdentity(partition, _number(found[_OFFSET]), _number(found[_INDEX]), crc, name)
     except (KeyError, ValueError):  # a UnicodeDecodeError is one
         return None
+
+
+def _last(parts: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
+    """Of several identities the last one, which begins with its topic, or with its name and topic."""
+    begin = max((number for number, (name, _) in enumerate(parts) if name == _TOPIC), default=0)
+    return parts[begin - 1 if begin and parts[begin - 1][0] == _CLUSTER else begin :]
 
 
 #: In the place of a header that is not there.

@@ -40,12 +40,25 @@ def test_what_is_written_is_read(
     assert found.crc == (None if payload is None else zlib.crc32(payload))
 
 
-def test_the_last_way_counts() -> None:
-    first = SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x")
-    second = SourceMark(TopicPartition.numbered("b", 5), "dc").headers(6, 0, b"x")
-    found = read_identity(first + second)
-    assert found is not None
-    assert (found.partition.topic, found.offset, found.cluster) == ("b", 6, "dc")
+WAYS = [
+    SourceMark(TopicPartition("a", 1, 2)),  # from 0.7
+    SourceMark(TopicPartition("a", 1, 2), "dc"),
+    SourceMark(TopicPartition.numbered("b", 5)),  # from 0.8 and later: without a broker
+    SourceMark(TopicPartition.numbered("b", 5), "dc2"),
+]
+
+
+@pytest.mark.parametrize("payload", [b"x", None])
+@pytest.mark.parametrize("second", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_of_a_message_that_came_a_second_way_nothing_of_the_first_is_taken(
+    first: SourceMark, second: SourceMark, payload: bytes | None
+) -> None:
+    alone = read_identity(second.headers(6, 0, payload))
+    assert alone is not None
+    earlier = (("own", b"1"), *first.headers(3, 4, b"x"))
+    assert read_identity((*earlier, *second.headers(6, 0, payload))) == alone
+    assert read_identity((*earlier, *first.headers(9, 0, b"y"), *second.headers(6, 0, payload))) == alone
 
 
 GOOD = dict(SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x"))
