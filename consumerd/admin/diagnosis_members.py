@@ -16,8 +16,8 @@ from consumerd.registry import (
     id_path,
     ids_path,
     owners_root,
+    parse_subscription,
     parse_subscription_v08,
-    subscription_dialect,
 )
 
 if TYPE_CHECKING:
@@ -95,10 +95,9 @@ def _broken_id(survey: GroupSurvey, name: str, text: str, removal: Removal) -> F
 
 def _is_foreign(dialect: Dialect, text: str) -> bool:
     """Whether the text of an id is the other dialect's."""
+    parse = parse_subscription if dialect is Dialect.V07 else parse_subscription_v08
     try:
-        if dialect is Dialect.V07:
-            return subscription_dialect(text) is Dialect.V08
-        parse_subscription_v08(text)
+        parse(text)
     except DialectError:
         return True
     except RegistryError:

@@ -1,8 +1,7 @@
 """Which kind of cluster a command is to work on, and the client for those of Kafka 0.8 and later.
 
-Strategy: named brokers are of 0.8 or later. In ZooKeeper the brokers' own nodes tell the dialect; where no broker is
-registered, the members of the group (of any group), and then the names of its offsets, because groups outlive brokers.
-Where nothing tells, or both dialects are there, it is taken for 0.7, whose tools say what is wrong.
+Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.cluster.look_for_dialect` tells the dialect. Where
+nothing tells it, or both are there, it is taken for 0.7, whose tools say what is wrong.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ BROKER_TIMEOUT = 10.0
 #: and the seconds that they get nevertheless.
 _LAST_SILENT = 2
 _SILENCE = 0.5
-#: Groups that are looked at for a sign of the dialect, where none is named.
-_GROUPS_LOOKED_AT = 100
 
 
 def run_by_kind(
@@ -93,48 +90,14 @@ def require_zookeeper(place: Place, what: str, remedy: str) -> None:
 
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
-    """The dialect that a ZooKeeper speaks (see above); None where nothing tells it."""
-    from consumerd.cluster.reading import children, data, read_all  # noqa: PLC0415
-    from consumerd.registry import (  # noqa: PLC0415
-        Dialect,
-        RegistryError,
-        broker_dialect,
-        broker_ids_path,
-        consumers_path,
-        ids_path,
-        offsets_path,
-        offsets_root,
-        parse_subscription,
-        subscription_dialect,
-    )
+    """The dialect that a ZooKeeper speaks; None where nothing tells it, and 0.7 where both are there."""
+    from consumerd.cluster import look_for_dialect  # noqa: PLC0415
+    from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
 
-    def member_dialect(text: bytes) -> Dialect:
-        if subscription_dialect(text) is Dialect.V08:
-            return Dialect.V08
-        parse_subscription(text)  # what nobody understands tells nothing
-        return Dialect.V07
-
-    async def dialects(path: str, tell: Callable[[bytes], Dialect]) -> set[Dialect]:
-        names = await children(zk, path)
-        texts = await read_all(names, lambda name: data(zk, f"{path}/{name}"))
-        found = set()
-        for text in texts.values():
-            try:
-                if text:
-                    found.add(tell(text))
-            except RegistryError:
-                continue  # whoever reads it as what it should be says what is wrong
-        return found
-
-    found = await dialects(broker_ids_path(), broker_dialect)
-    looked_at = [] if found else groups or (await children(zk, consumers_path()))[:_GROUPS_LOOKED_AT]
-    for group in looked_at:
-        found = found or await dialects(ids_path(group), member_dialect)
-    for group in looked_at:
-        for topic in [] if found else await children(zk, offsets_root(group)):
-            names = await children(zk, offsets_path(group, topic))
-            found |= {Dialect.V08 if name.isdigit() else Dialect.V07 for name in names}
-    return Dialect.V07 if len(found) > 1 else next(iter(found), None)
+    try:
+        return await look_for_dialect(zk, groups)
+    except DialectError:
+        return Dialect.V07  # whose tools name each node that is not
 
 
 async def _on_registered(

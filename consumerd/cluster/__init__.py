@@ -1,6 +1,6 @@
 """The live view of the cluster: which brokers there are, which topics they have, what groups do with them."""
 
-from consumerd.cluster.dialects import read_dialect, wait_for_dialect
+from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.cluster.directory import BrokerDirectory, LogicalBrokerDirectory
 from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.groups import GroupReader, GroupView, Member
@@ -18,6 +18,7 @@ __all__ = [
     "LogicalTopics",
     "Member",
     "PartitionView",
+    "look_for_dialect",
     "read_dialect",
     "wait_for_dialect",
 ]

@@ -1,7 +1,9 @@
 """Which dialect is spoken at a place in ZooKeeper: asked of the brokers and members that are registered there.
 
-Strategy: brokers and members answer together, and must agree. Where there are neither, nobody can know: what a member
-would write there could break the rebalances of all that come later, so it waits until somebody has come.
+Strategy: what a node says, and that all must agree, is `registry.spoken`'s to decide; here is who is asked. Who would
+join a group asks brokers and members together. Where there are neither, nobody can know: what a member would write
+there could break the rebalances of all that come later, so it waits until somebody has come. Who only looks can break
+nothing: the brokers tell, and where there is none, what is left of groups.
 """
 
 from __future__ import annotations
@@ -11,75 +13,72 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster.reading import data, read_all, watched_children
+from consumerd.cluster.reading import children, data, read_all, watched_children
 from consumerd.errors import ZooKeeperError
 from consumerd.registry import (
     Dialect,
-    DialectError,
     RegistryError,
+    agreed_dialect,
+    broker_dialect,
     broker_ids_path,
+    consumers_path,
     id_path,
     ids_path,
-    parse_broker,
-    parse_broker_node,
-    parse_subscription_v08,
+    member_dialect,
+    offset_dialect,
+    offsets_path,
+    offsets_root,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.ports import Clock, ZooKeeper
+
+    #: The names of the children of a path, with a watch or without.
+    _Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
 
 log = structlog.get_logger(__name__)
 
 #: Seconds between looks where no watch fired, and after ZooKeeper failed us.
 _POLL = 10.0
 _RETRY = 0.5
+#: Groups that are looked at for a sign of the dialect, where none is named.
+_GROUPS_LOOKED_AT = 100
 
 
 async def read_dialect(zk: ZooKeeper, group: str) -> Dialect | None:
-    """What the brokers and the members of `group` speak; None where there are neither. Damaged nodes say nothing.
+    """What the brokers and the members of `group` speak, for who would join it; None where there are neither.
 
-    Raises DialectError when both are spoken, and what the session raises.
+    Damaged nodes say nothing. Raises DialectError when both are spoken, and what the session raises.
     """
-    brokers = await _values(zk, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
-    members = await _values(zk, ids_path(group), lambda name: id_path(group, name))
-    found: dict[Dialect, str] = {}
-    for kind, texts, of in (("broker", brokers, _of_broker), ("member", members, _of_member)):
-        for name, text in texts.items():
-            dialect = of(text)
-            if dialect is not None:
-                found.setdefault(dialect, f"{kind} {name}")
-    if len(found) > 1:
-        raise DialectError(
-            f"{found[Dialect.V07]} is registered as Kafka 0.7 does it and {found[Dialect.V08]} as 0.8 or later does, "
-            f"which cannot share the group {group!r}: give each generation a ZooKeeper chroot and a group of its own"
-        )
-    return next(iter(found), None)
+    brokers = await _brokers(zk, watched_children)
+    members = await _members(zk, group, watched_children)
+    return agreed_dialect(brokers | members, f"the group {group!r}")
 
 
-def _of_broker(text: bytes) -> Dialect | None:
-    try:
-        parse_broker_node(0, text)
-    except DialectError:
-        try:
-            parse_broker(0, text)
-        except RegistryError:
-            return None
-        return Dialect.V07
-    except RegistryError:
-        return None
-    return Dialect.V08
+async def look_for_dialect(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
+    """What is spoken here, for who only looks, at `groups` or at any; None where nothing tells.
 
-
-def _of_member(text: bytes) -> Dialect | None:
-    try:
-        parse_subscription_v08(text)
-    except DialectError:
-        return Dialect.V07
-    except RegistryError:
-        return None
-    return Dialect.V08
+    The brokers tell it; where none does, the first group whose members do, and then the names of the first offsets:
+    groups outlive brokers. Raises DialectError when those that tell it speak both, and what the session raises.
+    """
+    found = agreed_dialect(await _brokers(zk, children), "a chroot")
+    if found is not None:
+        return found
+    looked_at = groups or (await children(zk, consumers_path()))[:_GROUPS_LOOKED_AT]
+    for group in looked_at:
+        found = agreed_dialect(await _members(zk, group, children), f"the group {group!r}")
+        if found is not None:
+            return found
+    for group in looked_at:
+        for topic in await children(zk, offsets_root(group)):
+            names = await children(zk, offsets_path(group, topic))
+            said = {f"the offset {topic}/{name}": offset_dialect(name) for name in names}
+            found = agreed_dialect(said, f"the group {group!r}")
+            if found is not None:
+                return found
+    return None
 
 
 async def wait_for_dialect(
@@ -114,10 +113,20 @@ async def wait_for_dialect(
             stop()
 
 
-async def _values(zk: ZooKeeper, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
+async def _brokers(zk: ZooKeeper, listing: _Listing) -> dict[str, Dialect | None]:
+    texts = await _values(zk, listing, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
+    return {f"broker {name}": broker_dialect(text) for name, text in texts.items()}
+
+
+async def _members(zk: ZooKeeper, group: str, listing: _Listing) -> dict[str, Dialect | None]:
+    texts = await _values(zk, listing, ids_path(group), lambda name: id_path(group, name))
+    return {f"member {name}": member_dialect(text) for name, text in texts.items()}
+
+
+async def _values(zk: ZooKeeper, listing: _Listing, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
     """Data of the children that hold any; what is being made, or was deleted meanwhile, says nothing."""
     paths = {}
-    for name in await watched_children(zk, path):
+    for name in await listing(zk, path):
         try:
             paths[name] = child(name)
         except RegistryError:

@@ -153,18 +153,6 @@ class GroupReader(ABC, Generic[_Broker]):
                 log.warning("foreign_node", path=f"{path}/{name}")
         return sorted(ids)
 
-    async def _registered(self, group: str) -> tuple[list[bytes], list[bytes]]:
-        """The nodes of the brokers, and of the members of `group`: what tells the dialect."""
-        brokers = await self._values(broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}")
-        members = await self._values(ids_path(group), lambda name: id_path(group, name))
-        return list(brokers.values()), list(members.values())
-
-    async def _values(self, path: str, child: Callable[[str], str]) -> dict[str, bytes]:
-        """Data of all children that are still there."""
-        names = await children(self._zk, path)
-        found = await read_all(names, lambda name: data(self._zk, child(name)))
-        return {name: text for name, text in found.items() if text is not None}
-
     async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
         """The partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
         topics = await children(self._zk, root)

@@ -24,7 +24,6 @@ from consumerd.registry import (
     parse_subscription_v08,
     parse_topic_assignment,
     partition_state_path,
-    require_v08,
     topic_path,
     topics_path,
 )
@@ -62,10 +61,6 @@ class LogicalClusterView(GroupReader[BrokerNode]):
 
     def _broker(self, broker: int, text: bytes) -> BrokerNode:
         return parse_broker_node(broker, text)
-
-    async def require_v08(self, group: str) -> None:
-        """Raise DialectError if brokers, or the members of `group`, speak the dialect of Kafka 0.7."""
-        require_v08(*await self._registered(group))
 
     async def read_controller(self) -> int | None:
         """The id of the broker that is the controller; None where there is none."""

@@ -21,7 +21,6 @@ from consumerd.registry import (
     parse_broker,
     parse_partition_count,
     parse_subscription,
-    require_v07,
     topic_broker_path,
     topic_path,
     topics_path,
@@ -46,10 +45,6 @@ class ClusterView(GroupReader[Broker]):
 
     def _broker(self, broker: int, text: bytes) -> Broker:
         return parse_broker(broker, text)
-
-    async def require_v07(self, group: str) -> None:
-        """Raise DialectError if brokers, or the members of `group`, speak the JSON of Kafka 0.8 or later."""
-        require_v07(*await self._registered(group))
 
     async def read_topics(self, names: Iterable[str] | None = None) -> dict[str, dict[int, int]]:
         """Topic -> broker id -> number of partitions; all topics, or those of `names` that exist.

@@ -3,14 +3,7 @@
 Parse leniently what peers write, format exactly as 0.7.2 and 0.8.2 do.
 """
 
-from consumerd.registry.dialect import (
-    Dialect,
-    broker_dialect,
-    detect_dialect,
-    require_v07,
-    require_v08,
-    subscription_dialect,
-)
+from consumerd.registry.dialect import Dialect
 from consumerd.registry.errors import DialectError, RegistryError
 from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
 from consumerd.registry.paths import (
@@ -31,6 +24,7 @@ from consumerd.registry.paths import (
     topic_path,
     topics_path,
 )
+from consumerd.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
 from consumerd.registry.subscription import (
     MAX_STREAMS,
     FilterSubscription,
@@ -108,6 +102,7 @@ __all__ = [
     "Subscription",
     "TopicFilter",
     "Whitelist",
+    "agreed_dialect",
     "broker_dialect",
     "broker_ids_path",
     "broker_path",
@@ -116,7 +111,6 @@ __all__ = [
     "consumers_path",
     "controller_path",
     "delete_topic_path",
-    "detect_dialect",
     "format_broker",
     "format_offset",
     "format_owner",
@@ -129,7 +123,9 @@ __all__ = [
     "ids_path",
     "make_consumer_id",
     "make_creator_id",
+    "member_dialect",
     "nudge_operations",
+    "offset_dialect",
     "offset_path",
     "offsets_path",
     "offsets_root",
@@ -151,9 +147,6 @@ __all__ = [
     "parse_topic_config",
     "partition_state_path",
     "partitions_path",
-    "require_v07",
-    "require_v08",
-    "subscription_dialect",
     "topic_broker_path",
     "topic_config_path",
     "topic_path",

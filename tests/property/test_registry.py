@@ -17,13 +17,15 @@ from consumerd.registry import (
     RegistryError,
     StaticSubscription,
     TopicFilter,
-    detect_dialect,
+    broker_dialect,
     format_broker,
     format_offset,
     format_owner,
     format_subscription_v08,
     format_topic_assignment,
     format_topic_config,
+    member_dialect,
+    offset_dialect,
     parse_broker,
     parse_broker_id,
     parse_broker_node,
@@ -74,7 +76,9 @@ def test_hostile_values_raise_only_declared_errors(data: bytes | str | None) -> 
     declared_only(lambda: parse_offset(data))
     declared_only(lambda: parse_owner(data))
     declared_only(lambda: parse_subscription(data))
-    declared_only(lambda: detect_dialect([data], [data]))
+    assert broker_dialect(data) in (None, *Dialect)
+    assert member_dialect(data) in (None, *Dialect)
+    assert offset_dialect(str(data)) in (None, *Dialect)
     declared_only(lambda: parse_broker_id(str(data)))
     declared_only(lambda: parse_broker_node(1, data))
     declared_only(lambda: parse_controller(data))
@@ -130,7 +134,7 @@ def test_subscriptions_of_08_come_back(subscription: Subscription, wall_ms: int)
     text = format_subscription_v08(subscription, wall_ms)
     assert parse_subscription_v08(text.encode()) == subscription
     assert parse_subscription_time(text) == wall_ms
-    assert detect_dialect([], [text]) is Dialect.V08
+    assert member_dialect(text) is Dialect.V08
 
 
 @given(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.cluster import read_dialect, wait_for_dialect
+from consumerd.cluster import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.registry import Dialect, DialectError
 
@@ -17,6 +17,7 @@ OLD_MEMBER = b'{ "t": 1 }'
 OLD_FILTER = b"*1*t.*"
 NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 BROKER, MEMBER = "/brokers/ids/0", "/consumers/g/ids/g_a"
+OLD_OFFSET, NEW_OFFSET = "/consumers/g/offsets/t/0-0", "/consumers/g/offsets/t/0"
 V07, V08 = Dialect.V07, Dialect.V08
 
 
@@ -75,3 +76,53 @@ async def test_who_comes_first_is_waited_for(path: str, text: bytes) -> None:
         async with asyncio.timeout(5):
             assert await waiting is V08
         assert len(zk._watches) == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("nodes", "groups", "spoken"),
+    [
+        ({}, [], None),
+        ({}, ["g"], None),
+        # The brokers' word is the last one, unless nobody understands it.
+        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, ["g"], V08),
+        ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, [], V07),
+        ({BROKER: b"damaged", MEMBER: NEW_MEMBER}, ["g"], V08),
+        # Groups outlive brokers: their members, or the names of their offsets.
+        ({MEMBER: NEW_MEMBER, OLD_OFFSET: b"1"}, [], V08),
+        ({MEMBER: b"{ }", NEW_OFFSET: b"1"}, ["g"], V08),
+        ({OLD_OFFSET: b"1"}, [], V07),
+        ({"/consumers/g/offsets/t/x": b"1"}, [], None),
+        ({"/consumers/f/ids/f_a": OLD_MEMBER, MEMBER: NEW_MEMBER}, [], V07),
+        # Members of one group tell more than the offsets of another before it; a named group is looked at alone.
+        ({"/consumers/f/offsets/t/0": b"1", MEMBER: OLD_MEMBER}, [], V07),
+        ({"/consumers/f/offsets/t/0": b"1", MEMBER: OLD_MEMBER}, ["f"], V08),
+    ],
+)
+async def test_what_is_seen_by_who_only_looks(
+    nodes: dict[str, bytes], groups: list[str], spoken: Dialect | None
+) -> None:
+    zookeeper = MemoryZooKeeper()
+    for path, text in nodes.items():
+        zookeeper.put(path, text)
+    async with zookeeper.session() as zk:
+        assert await look_for_dialect(zk, groups) is spoken
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {BROKER: OLD_BROKER, "/brokers/ids/1": NEW_BROKER},
+        {MEMBER: NEW_MEMBER, "/consumers/g/ids/g_b": OLD_MEMBER},
+        {NEW_OFFSET: b"1", OLD_OFFSET: b"1"},
+    ],
+    ids=["brokers", "members", "offsets"],
+)
+async def test_a_mixture_is_seen_by_who_only_looks(nodes: dict[str, bytes]) -> None:
+    zookeeper = MemoryZooKeeper()
+    for path, text in nodes.items():
+        zookeeper.put(path, text)
+    async with zookeeper.session() as zk:
+        with pytest.raises(DialectError, match="give each generation a ZooKeeper chroot"):
+            await look_for_dialect(zk)

@@ -43,7 +43,6 @@ async def test_an_empty_zookeeper(view: LogicalClusterView) -> None:
     assert await view.read_topics(["t"]) == {}
     assert await view.read_groups() == []
     assert await view.read_controller() is None
-    await view.require_v08("g")
     with pytest.raises(NotFoundError, match="no group 'g'"):
         await view.read_group("g")
 
@@ -111,5 +110,3 @@ async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: Logi
     zookeeper.put("/brokers/ids/0", b"vm-1:vm:9092")
     with pytest.raises(DialectError):
         await view.read_brokers()
-    with pytest.raises(DialectError):
-        await view.require_v08("g")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
-NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
 @pytest.fixture
@@ -41,7 +40,6 @@ async def test_an_empty_zookeeper(view: ClusterView) -> None:
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
     assert await view.read_groups() == []
-    await view.require_v07("g")
     with pytest.raises(NotFoundError, match="no group 'g'"):
         await view.read_group("g")
 
@@ -142,10 +140,3 @@ async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: Clus
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
     with pytest.raises(DialectError):
         await view.read_brokers()
-    with pytest.raises(DialectError):
-        await view.require_v07("g")
-    zookeeper.put("/brokers/ids/0", b"h:9092")
-    await view.require_v07("g")
-    zookeeper.put("/consumers/g/ids/g_a", NEW_MEMBER)
-    with pytest.raises(DialectError):
-        await view.require_v07("g")

@@ -29,7 +29,6 @@ from consumerd.registry import (
     parse_topic_config,
     partition_state_path,
     partitions_path,
-    require_v08,
     topic_config_path,
 )
 
@@ -180,13 +179,6 @@ def test_what_no_member_writes_is_refused(text: str | None) -> None:
 def test_a_member_of_07_is_named_as_such(text: str) -> None:
     with pytest.raises(DialectError, match=r"0\.7"):
         parse_subscription_v08(text)
-    with pytest.raises(DialectError, match="chroot"):
-        require_v08([], [text])
-
-
-def test_a_group_of_08_may_be_joined() -> None:
-    require_v08([])
-    require_v08([b'{"version":1}'], ['{"version":1,"subscription":{"t":1},"pattern":"static"}'])
 
 
 def test_a_nudge_for_both_dialects() -> None:

@@ -1,0 +1,71 @@
+"""Which dialect is spoken where these nodes are? One rule, for who would join a group and for who only looks at one.
+
+Ring 0. Strategy: a node speaks the dialect whose peers understand it, and one that nobody understands says nothing: so
+damage neither hides what the others say nor passes for a mixture. All that say anything must agree. Recordings of
+0.7.2 and Jafka, of 0.8.2 to 3.9.1 brokers and of the old consumers are told apart by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.registry.dialect import Dialect
+from consumerd.registry.errors import DialectError, RegistryError
+from consumerd.registry.v08_broker import parse_broker_node
+from consumerd.registry.v08_subscription import parse_subscription_v08
+from consumerd.registry.values import parse_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_BROKERS = ((Dialect.V07, parse_broker), (Dialect.V08, parse_broker_node))
+
+
+def broker_dialect(data: bytes | str | None) -> Dialect | None:
+    """What a child of `/brokers/ids` speaks; None for what no broker writes."""
+    for dialect, parse in _BROKERS:
+        try:
+            parse(0, data)
+        except RegistryError:
+            continue
+        return dialect
+    return None
+
+
+def member_dialect(data: bytes | str | None) -> Dialect | None:
+    """What a child of `/consumers/G/ids` speaks; None for what no member writes, and for the empty `{ }` of a nudge."""
+    try:
+        parse_subscription_v08(data)
+    except DialectError:
+        return Dialect.V07
+    except RegistryError:
+        return None
+    return Dialect.V08
+
+
+def offset_dialect(name: str) -> Dialect | None:
+    """What the name of a child of `/consumers/G/offsets/T` speaks: a number, or broker and partition; else None."""
+    try:
+        partition = TopicPartition.parse_any("", name)
+    except ValueError:
+        return None
+    return Dialect.V08 if partition.broker == NO_BROKER else Dialect.V07
+
+
+def agreed_dialect(said: Mapping[str, Dialect | None], place: str) -> Dialect | None:
+    """The dialect of all nodes that say one; None where none does.
+
+    `said`: what a node is called in a sentence -> what it speaks; `place`: what both cannot share. Raises DialectError,
+    with one node of each, where both are spoken.
+    """
+    found: dict[Dialect, str] = {}
+    for name, dialect in said.items():
+        if dialect is not None:
+            found.setdefault(dialect, name)
+    if len(found) > 1:
+        raise DialectError(
+            f"{found[Dialect.V07]} is registered as Kafka 0.7 does it and {found[Dialect.V08]} as 0.8 or later does, "
+            f"which cannot share {place}: give each generation a ZooKeeper chroot and a group of its own"
+        )
+    return next(iter(found), None)

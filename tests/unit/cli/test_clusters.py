@@ -1,0 +1,21 @@
+"""Which kind of cluster a command works on, by what is in ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumerd.cli.clusters import dialect_at
+from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.registry import Dialect
+
+
+@pytest.mark.asyncio
+async def test_a_mixture_is_for_the_tools_of_07() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.session() as zk:
+        assert await dialect_at(zk) is None
+        zookeeper.put("/consumers/g/offsets/t/0", b"1")
+        assert await dialect_at(zk, ["g"]) is Dialect.V08
+        assert await dialect_at(zk, ["h"]) is None
+        zookeeper.put("/consumers/g/offsets/t/0-0", b"1")
+        assert await dialect_at(zk, ["g"]) is Dialect.V07
