@@ -97,7 +97,7 @@ class OwnedPartitions:
         self._lost = lost
         self._progressed = progressed
         self._owned: dict[TopicPartition, _Owned] = {}
-        self._starts = StartFinder(settings, pool, store, handler, clock)
+        self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._committing = asyncio.Lock()
 
     @property

@@ -4,6 +4,9 @@ Strategy: the position is looked for in this order: the sink's own (`Handler.pos
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
 policy. What the process remembers counts only while the store holds what it held then: else somebody else went on
 meanwhile. A broker or store that does not answer is asked again for as long as the caller waits.
+
+A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a hand-over,
+each time anew: a process that stood still since its claim would take over what has been given to others.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
+    from consumerd.consumer.fence import Fence
     from consumerd.consumer.seams import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
@@ -55,12 +59,14 @@ class StartFinder:
         pool: PartitionPool,
         store: OffsetStore,
         handler: PartitionedHandler,
+        fence: Fence,
         clock: Clock,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._store = store
         self._handler = handler
+        self._fence = fence
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
 
@@ -84,6 +90,7 @@ class StartFinder:
                 return Start(offset, committed, end)
 
     async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None]:
+        await self._fence.wait(session_id)
         own = await self._handler.position(partition)
         committed = (await self._store.load([partition])).get(partition)
         if own is not None:

@@ -1,0 +1,170 @@
+"""Where a flow begins: who is asked, in which order, and that a sink is only asked while the partition is ours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.settings import ConsumerSettings
+from consumerd.consumer.sinks import PlainHandler
+from consumerd.consumer.starts import RETRY_PAUSE, Start, StartFinder
+from consumerd.handlers import Batch, Handler
+from consumerd.offsets import CommitResult, OffsetsUnavailableError
+from consumerd.partition import TopicPartition
+from consumerd.registry import StaticSubscription
+from consumerd.testing.clock import FakeClock
+from consumerd.wire.v07 import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.fetch import Lane
+
+pytestmark = pytest.mark.asyncio
+TP = TopicPartition("t", 0, 1)
+SESSION = 7
+
+
+class Lease:
+    """Ends at a time of the clock's."""
+
+    session_timeout = 6.0
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.session_id = SESSION
+        self.until = clock.now + self.session_timeout
+        self._clock = clock
+
+    def lease_left(self) -> float:
+        return self.until - self._clock.now
+
+
+class Store:
+    """Holds one offset, or answers nothing for the first `failures` times."""
+
+    def __init__(self) -> None:
+        self.offset: int | None = None
+        self.failures = 0
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.failures:
+            self.failures -= 1
+            raise OffsetsUnavailableError("the coordinator is away")
+        return {} if self.offset is None else dict.fromkeys(partitions, self.offset)
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        raise NotImplementedError
+
+
+class Pool:
+    """A log from offset 100 to 200."""
+
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        return ({EARLIEST: 100, LATEST: 200}[time],)
+
+    def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
+        raise NotImplementedError
+
+    async def remove(self, partition: TopicPartition) -> None:
+        raise NotImplementedError
+
+    def pause(self, partition: TopicPartition) -> None:
+        raise NotImplementedError
+
+    def resume(self, partition: TopicPartition) -> None:
+        raise NotImplementedError
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        raise NotImplementedError
+
+
+class Sink(Handler):
+    """Notes when it is asked for its position."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.asked: list[float] = []
+        self.own: int | None = None
+        self._clock = clock
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        self.asked.append(self._clock.now)
+        return self.own
+
+    async def handle(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+
+class Setup:
+    def __init__(self, **settings: object) -> None:
+        self.clock = FakeClock()
+        self.lease = Lease(self.clock)
+        self.store = Store()
+        self.sink = Sink(self.clock)
+        self.finder = StartFinder(
+            ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), **settings),  # type: ignore[arg-type]
+            Pool(),
+            self.store,
+            PlainHandler(self.sink),
+            Fence(self.lease, self.clock, 0.5),
+            self.clock,
+        )
+
+    async def find(self) -> Start:
+        return await self.finder.find(TP, SESSION)
+
+
+async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_policy() -> None:
+    setup = Setup(stop_at_end=True)
+    assert await setup.find() == Start(100, None, 200)
+    setup.store.offset = 120
+    assert await setup.find() == Start(120, 120, 200)
+    setup.sink.own = 130
+    assert await setup.find() == Start(130, 120, 200)
+    assert await Setup(initial="latest").find() == Start(200, None, None)
+
+
+async def test_what_was_handled_counts_on_the_same_session_while_the_store_did_not_move() -> None:
+    setup = Setup()
+    setup.store.offset = 120
+    setup.finder.remember(TP, SESSION, 120, 150)
+    assert (await setup.find()).offset == 150
+    setup.store.offset = 160
+    assert (await setup.find()).offset == 160
+    setup.finder.remember(TP, SESSION - 1, 160, 170)
+    assert (await setup.find()).offset == 160
+
+
+async def test_a_process_that_stood_still_since_its_claim_takes_nothing_over() -> None:
+    """The lease is over when it wakes, and the partition another's: its sink must not learn of a claim."""
+    setup = Setup()
+    finding = asyncio.create_task(setup.find())
+    setup.clock.jump(60.0)  # before the task's first step
+    await setup.clock.advance(5.0)
+    assert setup.sink.asked == []
+    setup.lease.session_id = 0
+    await setup.clock.advance(5.0)
+    finding.cancel()
+    await asyncio.wait([finding])
+    assert setup.sink.asked == []
+
+
+async def test_nor_does_one_whose_lease_ran_out_while_the_store_was_away() -> None:
+    setup = Setup()
+    setup.store.failures = 1000
+    finding = asyncio.create_task(setup.find())
+    await asyncio.sleep(0)  # the first attempt
+    await setup.clock.advance(60.0)
+    last = setup.sink.asked[-1]
+    assert setup.lease.until - RETRY_PAUSE - 0.6 < last <= setup.lease.until - 0.5
+    setup.store.failures = 0
+    await setup.clock.advance(1.0)
+    assert not finding.done()
+    setup.lease.until = setup.clock.now + 6.0  # it was ours all the time: only the answers were late
+    await setup.clock.advance(1.0)
+    assert (await finding).offset == 100
+    assert len(setup.sink.asked) == len({*setup.sink.asked})
