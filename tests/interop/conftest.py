@@ -12,10 +12,10 @@ from kazoo.client import KazooClient
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.embedded import JavaRuntime, MissingRuntimeError
+from consumerd.embedded import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.embedded.jafka import JafkaBroker, jafka_jars
 from consumerd.embedded.jafka_clients import JafkaMember, JafkaProducer, compile_java
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.embedded.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
 from consumerd.net import connect
 
 if TYPE_CHECKING:
@@ -122,6 +122,21 @@ def jafka_producer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Pa
         producer.kill()
 
 
+@pytest.fixture(scope="session")
+def broker_java(java: JavaRuntime, missing: Callable[[str], NoReturn]) -> Callable[[KafkaRelease], JavaRuntime]:
+    """What brokers of a release run on: since 4.1 a Java 25 (the wheel's, where there is no other), else `java`."""
+
+    def choose(release: KafkaRelease) -> JavaRuntime:
+        if release.number < (4, 1):
+            return java
+        try:
+            return find_java(minimum=25)
+        except MissingRuntimeError as error:
+            missing(str(error))
+
+    return choose
+
+
 class KafkaFactory(Protocol):
     """Starts a real Kafka broker of `version`; further arguments are those of `KafkaBroker`."""
 
@@ -130,7 +145,11 @@ class KafkaFactory(Protocol):
 
 @pytest.fixture
 def kafka(
-    java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
+    zk: KazooClient,
+    zk_root: str,
+    tmp_path: Path,
+    missing: Callable[[str], NoReturn],
 ) -> Iterator[KafkaFactory]:
     """Brokers end with the test. With ZooKeeper they share one chroot: they form a cluster."""
     brokers: list[KafkaBroker] = []
@@ -142,7 +161,7 @@ def kafka(
         except MissingRuntimeError as error:
             missing(str(error))
         arguments.setdefault("broker_id", len(brokers) + 1)
-        arguments.setdefault("java", java)
+        arguments.setdefault("java", broker_java(release))
         zookeeper = None if release.kraft else zk_root
         folder = tmp_path / f"kafka-{len(brokers)}"
         broker = KafkaBroker(folder, release, zookeeper, jars=jars, **arguments)

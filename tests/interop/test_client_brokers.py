@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import random
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Generation, error_of
-from consumerd.clock import SystemClock
-from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.client import Generation, error_of
+from consumerd.embedded.kafka import RELEASES
 from consumerd.errors import BrokerError
-from consumerd.net import connect
 from consumerd.wire.v08.apis import OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from kazoo.client import KazooClient
+    from consumerd.client import ClusterClient
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
 GENERATIONS = {"0.8.2.2": Generation.V0_8, "0.9.0.1": Generation.V0_9}
-
-
-def client_of(broker: KafkaBroker) -> ClusterClient:
-    settings = ClientSettings(retry_timeout=20)
-    clock = SystemClock()
-    opener = ChannelOpener(functools.partial(connect, settings=settings.connection), settings, clock)
-    return ClusterClient([("127.0.0.1", broker.port)], opener, settings, clock=clock, rng=random.Random(1))
 
 
 async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
@@ -53,17 +38,9 @@ async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
-async def test_versions_metadata_leaders_and_coordinators(
-    version: str, java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
-) -> None:
-    release = RELEASES[version]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
-    zookeeper = None if release.kraft else zk_root
-    broker = KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, broker_id=3, partitions=2)
-    async with broker, client_of(broker) as client:
+async def test_versions_metadata_leaders_and_coordinators(version: str, kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka(version, broker_id=3)
+    async with cluster_client(broker) as client:
         channel = await client.any_channel()
         assert channel.versions.generation is GENERATIONS.get(version, Generation.TOLD)
 
@@ -72,7 +49,7 @@ async def test_versions_metadata_leaders_and_coordinators(
 
         async def led() -> int:
             await client.refresh(["events"], create=True)
-            return (await client.leader("events", 1)).id
+            return int((await client.leader("events", 1)).id)
 
         assert await client.retrying("create a topic", led) == 3
         assert sorted(client.metadata.topics["events"].partitions) == [0, 1]
@@ -91,18 +68,9 @@ async def test_versions_metadata_leaders_and_coordinators(
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_is_away_is_tried_until_the_time_is_up(
-    java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]
-) -> None:
-    release = RELEASES["3.9.1"]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
-    async with (
-        KafkaBroker(tmp_path / "broker", release, None, java=java, jars=jars) as broker,
-        client_of(broker) as client,
-    ):
+async def test_a_broker_that_is_away_is_tried_until_the_time_is_up(kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka("3.9.1")
+    async with cluster_client(broker) as client:
         await client.refresh()
         await broker.stop()
         with pytest.raises(BrokerError, match="no broker of the cluster can be reached"):

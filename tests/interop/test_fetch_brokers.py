@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import functools
 import random
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.clock import SystemClock
-from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.embedded.kafka import RELEASES, KafkaBroker
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.net import connect
@@ -24,9 +23,6 @@ from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from kazoo.client import KazooClient
 
     from consumerd.errors import ConsumerdError
     from consumerd.wire.v08.records import Record
@@ -114,29 +110,21 @@ class Cluster:
 
 @pytest.fixture
 def cluster(
-    java: JavaRuntime, zk: KazooClient, zk_root: str, tmp_path: Path, missing: Callable[[str], NoReturn]
+    kafka: Any,
 ) -> Callable[..., contextlib.AbstractAsyncContextManager[Cluster]]:
     @contextlib.asynccontextmanager
     async def start(version: str, settings: FetchSettings | None = None, **config: int) -> AsyncIterator[Cluster]:
-        release = RELEASES[version]
-        try:
-            jars = kafka_jars(release)
-        except MissingRuntimeError as error:
-            missing(str(error))
-        zookeeper = None if release.kraft else zk_root
-        broker = KafkaBroker(tmp_path / "broker", release, zookeeper, java=java, jars=jars, broker_id=1, config=config)
-        async with broker:
-            made = Cluster(broker, settings or FetchSettings(max_wait=0.2))
-            async with made.client:
-                await made.create()
-                running = asyncio.create_task(made.pool.run())
-                await asyncio.sleep(0)
-                try:
-                    yield made
-                finally:
-                    running.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await running
+        made = Cluster(await kafka(version, config=config), settings or FetchSettings(max_wait=0.2))
+        async with made.client:
+            await made.create()
+            running = asyncio.create_task(made.pool.run())
+            await asyncio.sleep(0)
+            try:
+                yield made
+            finally:
+                running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
 
     return start
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import MissingRuntimeError, find_java
 from consumerd.embedded.kafka import RELEASES
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
@@ -19,11 +18,6 @@ from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.murmur2 import key_partition
 from consumerd.wire.v08.records import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.embedded.kafka import KafkaBroker
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()
@@ -79,21 +73,7 @@ def codecs_of(version: str) -> list[Codec]:
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
 async def test_everything_arrives_in_order_where_its_key_says(version: str, kafka: Any, cluster_client: Any) -> None:
-    await there_and_back(version, await kafka(version, partitions=3), cluster_client)
-
-
-@pytest.mark.long
-@pytest.mark.asyncio
-async def test_brokers_on_the_newest_java(kafka: Any, cluster_client: Any, missing: Callable[[str], NoReturn]) -> None:
-    try:
-        java = find_java({}, minimum=25)  # the wheel's
-    except MissingRuntimeError as error:
-        missing(str(error))
-    await there_and_back("4.1.0", await kafka("4.1.0", partitions=3, java=java), cluster_client)
-
-
-async def there_and_back(version: str, broker: KafkaBroker, cluster_client: Any) -> None:
-    async with cluster_client(broker) as client:
+    async with cluster_client(await kafka(version, partitions=3)) as client:
         sent: defaultdict[int, list[bytes]] = defaultdict(list)
         for codec in codecs_of(version):
             settings = LogicalProducerSettings(codec=codec, batch_bytes=4096, acks=1 if codec is Codec.GZIP else -1)
