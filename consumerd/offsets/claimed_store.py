@@ -2,13 +2,16 @@
 
 Strategy: Kafka knows nothing of owner nodes, and cannot refuse whoever has lost a partition. So they are looked at
 right before each commit, and what is not ours on this very session is left out. What is lost after the look may still
-be written once: the owner's next commit mends it, and until then its successor repeats.
+be written once: the owner's next commit mends it, and until then its successor repeats. A store that refuses what is
+ours by the owner nodes knows of members of another kind, as in `consumerd.offsets.dual_store`: that stops the member.
+To claim again would help nothing, and hand the same messages over without end.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consumerd.offsets.errors import OffsetsHeldError
 from consumerd.offsets.guards import Owned
 from consumerd.offsets.store import CommitResult
 from consumerd.offsets.together import each_of
@@ -23,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class ClaimedStore:
-    """Keeps offsets in `store`, of partitions that are claimed in `zk`."""
+    """Keeps offsets in `store` (Kafka's), of partitions that are claimed in `zk`."""
 
     def __init__(self, zk: ZooKeeper, group: str, store: Store) -> None:
         self._zk = zk
+        self._group = group
         self._owned = Owned(zk, group)
         self._store = store
 
@@ -35,7 +39,7 @@ class ClaimedStore:
         return await self._store.load(partitions)
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
-        """Raises SessionChanged when the session of the claims is over, what ZooKeeper raises, and the store."""
+        """Raises SessionChanged when the session of the claims is over, OffsetsHeldError, and what either raises."""
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
         wanted = list(positions)
@@ -45,4 +49,6 @@ class ClaimedStore:
         if not ours:
             return CommitResult(frozenset(), lost)
         result = await self._store.commit(ours, session_id=session_id)
-        return CommitResult(result.committed, result.lost | lost)
+        if result.lost:
+            raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
+        return CommitResult(result.committed, lost)

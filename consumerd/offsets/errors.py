@@ -12,12 +12,12 @@ class OffsetsUnavailableError(BrokerError):
 
 
 class OffsetsHeldError(BrokerError):
-    """Of two stores one refuses what the other takes: the group has members of another kind, too."""
+    """A store refuses what is ours by what another one says: the group has members of another kind, too."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
     def __init__(self, group: str, partition: object, store: str) -> None:
         super().__init__(
             f"the offset of {partition} cannot be kept in {store} under group {group!r}: other members of a group of "
-            "this name own it there; stop them, give this group another name, or keep offsets in one store."
+            "this name own it there; stop them, give this group another name, or keep its offsets elsewhere."
         )

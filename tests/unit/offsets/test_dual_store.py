@@ -192,3 +192,18 @@ async def test_what_is_claimed_in_zookeeper_and_kept_elsewhere_is_looked_at_befo
         with pytest.raises(SessionChanged):
             await store.commit({A: 2}, session_id=session_id - 1)
         assert inner.commits == [{A: 1}]
+
+
+async def test_a_store_that_knows_other_members_ends_what_claiming_again_would_repeat_for_ever() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        claim(server, zk, A)
+        inner = Memory()
+        inner.lost = {A}
+
+        class Inner(Memory):
+            async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+                return await inner.commit(positions, session_id=7)
+
+        with pytest.raises(OffsetsHeldError, match="cannot be kept in Kafka under group 'g': other members"):
+            await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)
