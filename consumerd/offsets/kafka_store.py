@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from consumerd.client import BrokerRefusedError, error_of
 from consumerd.errors import BrokerError
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net import ConnectionClosedError
 from consumerd.offsets.errors import OffsetsUnavailableError
 from consumerd.offsets.store import CommitResult
 from consumerd.partition import TopicPartition
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.client import ClusterClient
+    from consumerd.client.channel import Channel
+    from consumerd.wire.v08.schema import Api
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and ask for one group.
 FIRST_VERSION: Final = 1
@@ -118,13 +120,13 @@ class KafkaOffsetStore:
                 for topic, numbers in by_topic.items()
             ]
         what = f"the offsets of group {self._group!r} cannot be read"
-        answer = await self._ask(OFFSET_FETCH, {"group_id": self._group, "topics": topics}, version, what)
+        answer = await self._ask(channel, OFFSET_FETCH, {"group_id": self._group, "topics": topics}, version, what)
         self._raise(answer.get("error_code", 0), what)
         found = {}
         for topic in answer["responses"]:
             for part in topic["partition_responses"]:
-                if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # how 0.8 says that there is none
-                    continue
+                if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
                 self._raise(part["error_code"], what)
                 if part["offset"] != _NO_OFFSET:
                     partition = TopicPartition.numbered(topic["topic"], part["partition"])
@@ -140,6 +142,13 @@ class KafkaOffsetStore:
         membership = self._membership
         if membership is not None and membership.session_id != session_id:
             return CommitResult(frozenset(), frozenset(positions))
+        # Of this moment: whoever waits for a coordinator may be in another generation by then.
+        member: dict[str, Any] = {
+            "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
+            "member_id": "" if membership is None else membership.member_id,
+        }
+        if membership is not None and membership.instance_id is not None:
+            member["group_instance_id"] = membership.instance_id
         by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for partition, offset in positions.items():
             entry = {"partition": partition.partition, "offset": offset, "metadata": self._metadata}
@@ -149,15 +158,12 @@ class KafkaOffsetStore:
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         body = {
             "group_id": self._group,
-            "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
-            "member_id": "" if membership is None else membership.member_id,
+            **member,
             "retention_time": self._retention_ms,
             "topics": [{"topic": topic, "partitions": parts} for topic, parts in by_topic.items()],
         }
-        if membership is not None and membership.instance_id is not None:
-            body["group_instance_id"] = membership.instance_id
         what = f"the offsets of group {self._group!r} cannot be written"
-        answer = await self._ask(OFFSET_COMMIT, body, version, what)
+        answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
         for topic in answer["responses"]:
             for part in topic["partition_responses"]:
@@ -169,7 +175,7 @@ class KafkaOffsetStore:
                 committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()))
 
-    async def _channel(self) -> Any:
+    async def _channel(self) -> Channel:
         try:
             if self._version == 0:
                 return await self._client.any_channel()
@@ -182,12 +188,12 @@ class KafkaOffsetStore:
             self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(str(error)) from error
 
-    async def _ask(self, api: Any, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
+    async def _ask(self, channel: Channel, api: Api, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
+        """Ask the broker that was found; who else it could be by now is the next attempt's to find out."""
         try:
-            if self._version == 0:
-                return await self._client.call_any(api, body, version=version)
-            return await self._client.call_coordinator(self._group, api, body, version=version)
-        except (ConnectError, ConnectionClosedError) as error:
+            return await channel.call(api, body, version=version)
+        except ConnectionClosedError as error:
+            self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(f"{what}: {error}") from error
 
     def _raise(self, code: int, what: str) -> None:

@@ -1,0 +1,128 @@
+"""Offsets in Kafka while the coordinator moves and the member that commits changes: asked of a client in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consumerd.client import error_of
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectionClosedError
+from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08.apis import OFFSET_COMMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.client import ClusterClient
+    from consumerd.wire.v08.schema import Api
+
+pytestmark = pytest.mark.asyncio
+PLACE = TopicPartition.numbered("t", 0)
+
+
+class Versions:
+    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+        assert at_least <= api.versions[1]
+        return api.versions[1] if at_most is None else at_most
+
+
+class Cluster:
+    """A client of one broker, its channel and its coordinator in one; `answers` are taken in turn."""
+
+    address = "a:1"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[Api, int, dict[str, Any]]] = []
+        self.versions = Versions()
+        self.forgotten = 0
+        #: Happens while the channel is opened.
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.known: list[int | Exception] = []
+
+    async def coordinator(self, group: str) -> int:
+        found = self.known.pop(0) if self.known else 1
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def any_channel(self) -> Cluster:
+        return self
+
+    async def node_channel(self, node_id: int) -> Cluster:
+        self.meanwhile()
+        return self
+
+    def forget_coordinator(self, group: str) -> None:
+        self.forgotten += 1
+
+    async def call(self, api: Api, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+        self.asked.append((api, version, body))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("dict[str, Any]", answer)
+
+
+def store(cluster: Cluster, *args: Any, **options: Any) -> KafkaOffsetStore:
+    return KafkaOffsetStore(cast("ClusterClient", cluster), "g", *args, **options)
+
+
+def told(code: int, **fields: Any) -> dict[str, Any]:
+    """An answer about one partition."""
+    part = {"partition": 0, "error_code": code, **fields}
+    return {"responses": [{"topic": "t", "partition_responses": [part]}]}
+
+
+class Membership:
+    """In its first generation."""
+
+    session_id, generation, member_id = 1, 5, "me"
+    instance_id: str | None = None
+
+
+async def test_a_commit_belongs_to_the_generation_in_which_it_was_begun() -> None:
+    """Looking for a coordinator may take longer than the membership lasts: the next one has not earned the offsets."""
+    member = Membership()
+    cluster = Cluster(told(22))
+
+    def rejoin() -> None:
+        member.session_id, member.generation, member.member_id = 2, 6, "me again"
+
+    cluster.meanwhile = rejoin
+    result = await store(cluster, member).commit({PLACE: 9}, session_id=1)
+    assert result == CommitResult(frozenset(), frozenset({PLACE}))
+    for api, _, body in cluster.asked:
+        assert (api, body["group_generation_id"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
+
+
+async def test_a_coordinator_that_is_forgotten_meanwhile_is_not_the_end_of_the_member() -> None:
+    """A heartbeat may find out first, and its successor may be unknown still."""
+    nobody = error_of(15, "no coordinator")
+    assert nobody is not None
+    cluster = Cluster(told(16))
+    cluster.known = [1, nobody]
+    with pytest.raises(OffsetsUnavailableError):
+        await store(cluster).commit({PLACE: 9}, session_id=0)
+    cluster = Cluster(told(16))
+    cluster.known = [1, BrokerError("broker 1 is not alive")]
+    with pytest.raises(OffsetsUnavailableError):
+        await store(cluster).load([PLACE])
+
+
+async def test_a_connection_that_ends_is_no_reason_to_ask_the_same_broker_again() -> None:
+    cluster = Cluster(ConnectionClosedError("gone"))
+    with pytest.raises(OffsetsUnavailableError, match="gone"):
+        await store(cluster).commit({PLACE: 9}, session_id=0)
+    assert cluster.forgotten == 1
+
+
+async def test_a_coordinator_that_does_not_know_the_topic_yet_does_not_say_that_there_is_no_offset() -> None:
+    """0.8.2 right after its start. Only where brokers look into ZooKeeper it is how they say that there is none."""
+    with pytest.raises(OffsetsUnavailableError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await store(Cluster(told(3, offset=-1, metadata="")), version=1).load([PLACE])
+    assert await store(Cluster(told(0, offset=-1, metadata="")), version=1).load([PLACE]) == {}
+    assert await store(Cluster(told(3, offset=-1, metadata="")), version=0).load([PLACE]) == {}
