@@ -8,6 +8,7 @@ from consumerd.net.errors import (
     ConnectionClosedError,
     FrameTooLargeError,
     RequestTimeoutError,
+    TlsError,
 )
 from consumerd.net.settings import ConnectionSettings
 
@@ -21,5 +22,6 @@ __all__ = [
     "Connector",
     "FrameTooLargeError",
     "RequestTimeoutError",
+    "TlsError",
     "connect",
 ]

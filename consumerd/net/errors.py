@@ -9,6 +9,10 @@ class ConnectError(BrokerError):
     """No connection to the broker could be made: refused, unreachable, unknown host, or too slow."""
 
 
+class TlsError(ConnectError):
+    """The broker was reached, but no TLS came about: its certificate is not accepted, or it speaks none there."""
+
+
 class ConnectionClosedError(BrokerError):
     """The connection ended before the answer came. Whether the broker acted on the request is unknown.
 
