@@ -7,12 +7,14 @@ import sys
 from typing import Literal
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 
 def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> None:
     """Set up structlog for the process. `level` is a lower-case name; `auto` is console on a terminal.
 
     Library loggers (aiozk, asyncio) go the same way from WARNING on, so that standard error holds one format.
+    Tracebacks come without local variables, which may be passwords and messages.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
@@ -24,11 +26,12 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     ]
     if as_json:
         render: list[structlog.typing.Processor] = [
-            structlog.processors.dict_tracebacks,
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(default=str),
         ]
     else:
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[*stamps, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+import structlog
+
+from consumerd.daemon.logs import configure_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("library", [True, False])
+def test_tracebacks_have_no_local_variables(
+    capsys: pytest.CaptureFixture[str], *, style: Literal["json", "console"], library: bool
+) -> None:
+    configure_logs("info", style)
+
+    def fail(password: str) -> None:
+        # As structlog's own tracebacks would have it.
+        raise RuntimeError(f"a password of {len(password)} letters")
+
+    try:
+        fail("hush")
+    except RuntimeError:
+        if library:
+            logging.getLogger("asyncio").exception("failed")
+        else:
+            structlog.get_logger().exception("failed")
+    sys.stderr.flush()
+    said = capsys.readouterr().err
+    assert "a password of 4 letters" in said
+    assert "in fail" in said or '"name": "fail"' in said
+    assert "hush" not in said.replace('fail("hush")', "")  # the line of the source
