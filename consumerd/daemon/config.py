@@ -3,17 +3,20 @@
 Strategy: every key is a field of a table (`config_group`, `config_servers`, `config_work`), with its unit and default
 in the description, and `config.example.toml` is
 generated from these fields (`consumerd.daemon.example`), so there is one place to look. Defaults are those of 0.7.2
-(golden notes, 8) unless the description says otherwise. `CONSUMERD_GROUP__ID=x` overrides `[group] id`.
+(golden notes, 8) unless the description says otherwise. `CONSUMERD_GROUP__ID=x` overrides `[group] id`, and
+`CONSUMERD_KAFKA__SASL__PASSWORD` a key of a table within a table. Passwords are shown nowhere: not where something is
+wrong with them, and not in what a value is printed as.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.daemon.config_group import CommitSection, GroupSection, RebalanceSection
 from consumerd.daemon.config_servers import KafkaSection, ZooKeeperSection
@@ -27,14 +30,19 @@ if TYPE_CHECKING:
 class SparkTable(BaseModel):
     """Pipelines on Spark. The daemon keeps the table as it is: `consumerd.spark.spec` reads it."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
 
 class Config(BaseSettings):
     """The whole configuration of `consumerd run`."""
 
     model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__", env_nested_max_split=1
+        extra="forbid",
+        frozen=True,
+        env_prefix="CONSUMERD_",
+        env_nested_delimiter="__",
+        env_nested_max_split=2,
+        hide_input_in_errors=True,
     )
 
     group: GroupSection
@@ -46,7 +54,7 @@ class Config(BaseSettings):
     handler: HandlerSection = Field(default_factory=HandlerSection)
     daemon: DaemonSection = Field(default_factory=DaemonSection)
     log: LogSection = Field(default_factory=LogSection)
-    spark: SparkTable = Field(default_factory=SparkTable)
+    spark: SparkTable = Field(default_factory=SparkTable, repr=False)
 
     @model_validator(mode="after")
     def _commits_fit(self) -> Config:
@@ -108,6 +116,16 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> str:
     return f"{where!r} is wrong: {message[:1].lower()}{message[1:]}."
 
 
+def unreadable_variable(error: SettingsError) -> str:
+    """The sentence for a variable of the environment that is not what its key takes."""
+    found = re.search(r'field "(\w+)"', str(error))
+    table = found[1] if found else "..."
+    return (
+        f"a variable CONSUMERD_{table.upper()}... of the environment cannot be read: lists and tables are JSON there, "
+        "as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
+    )
+
+
 def parse(document: dict[str, Any], source: str) -> Config:
     """Validate a parsed TOML document together with the environment.
 
@@ -117,6 +135,8 @@ def parse(document: dict[str, Any], source: str) -> Config:
         return Config(**document)
     except ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, Config)}") from error
+    except SettingsError as error:
+        raise ConfigError(f"{source}: {unreadable_variable(error)}") from None  # its cause has the text
 
 
 def load(path: Path) -> Config:

@@ -14,4 +14,5 @@ Bytes = Annotated[int, Gt(0)]
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # What is wrong may be a password.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -40,7 +40,7 @@ class ZooKeeperSection(Section):
         30.0, description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout)."
     )
     auth: tuple[str, ...] = Field(
-        (), description="Credentials, `digest:user:password` each; sent again after every reconnect."
+        (), repr=False, description="Credentials, `digest:user:password` each; sent again after every reconnect."
     )
     acl: str = Field(
         "open",
@@ -59,7 +59,12 @@ class SaslSection(Section):
     user: str | None = Field(
         None, min_length=1, description="Name of the user; not for GSSAPI.", examples=["consumerd"]
     )
-    password: str | None = Field(None, min_length=1, description="The password, or else `password_file`.")
+    password: str | None = Field(
+        None,
+        min_length=1,
+        repr=False,
+        description="The password, or else `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
+    )
     password_file: Path | None = Field(
         None,
         description="File whose first line is the password, such as a mounted secret.",

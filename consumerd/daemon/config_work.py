@@ -54,7 +54,7 @@ class HandlerSection(Section):
         description="Entry point in the group consumerd.handlers, or `module:attribute`.",
         examples=["files"],
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the handler.")
+    options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
     max_attempts: int = Field(5, ge=1, description="How often a batch is tried in all.")
     initial_backoff: Seconds = Field(0.1, description="Seconds before the second attempt; doubled each time, jittered.")
     max_backoff: Seconds = Field(30.0, description="Longest pause between attempts, in seconds.")

@@ -37,7 +37,8 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
         section = getattr(config, table)
         whole = f"{_PREFIX}{table}".upper() in names
         for key, value in section.model_dump(mode="json").items():
-            if f"{_PREFIX}{table}{_DELIMITER}{key}".upper() in names or whole:
+            named = f"{_PREFIX}{table}{_DELIMITER}{key}".upper()
+            if whole or named in names or any(name.startswith(f"{named}{_DELIMITER}") for name in names):
                 origin = "environment"
             elif key in document.get(table, {}):
                 origin = "file"

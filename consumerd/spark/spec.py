@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from consumerd.daemon.config import first_problem, read_document
+from consumerd.daemon.config import first_problem, read_document, unreadable_variable
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec_model import (
     AggregateSpec,
@@ -55,7 +55,7 @@ class PipelineSpec:
     name: str
     root: str
     #: Options of the data source, as Spark takes them; or `files`, a directory of the handler of that name.
-    source: Mapping[str, str]
+    source: Mapping[str, str] = field(repr=False)
     format: str = "parquet"
     trigger: str = AVAILABLE_NOW
     refine: RefineSpec | None = None
@@ -111,7 +111,7 @@ class SparkSpec:
     root: str
     format: str
     master: str | None
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     pipelines: Mapping[str, PipelineSpec]
     source: str
 
@@ -132,7 +132,12 @@ class _Document(BaseSettings):
     """`[spark]` of a file, under the environment: CONSUMERD_SPARK__ROOT sets `root`."""
 
     model_config = SettingsConfigDict(
-        extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__", env_nested_max_split=1
+        extra="ignore",
+        frozen=True,
+        env_prefix="CONSUMERD_",
+        env_nested_delimiter="__",
+        env_nested_max_split=1,
+        hide_input_in_errors=True,
     )
     spark: SparkSection
 
@@ -162,6 +167,8 @@ def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
         section = _Document(spark=document["spark"]).spark
     except ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, _Document)}") from error
+    except SettingsError as error:
+        raise ConfigError(f"{source}: {unreadable_variable(error)}") from None
     pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
     return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)
 

@@ -197,6 +197,7 @@ class PipelineSection(Section):
     """One pipeline: a folder of this name under `root` holds its tables and checkpoints."""
 
     source: dict[str, str | int | float | bool | list[Any] | dict[str, Any]] = Field(
+        repr=False,
         min_length=1,
         description=(
             "Options of the data source `consumerd`: where (path, zookeeper, brokers, bootstrap, or files for what the "
@@ -253,6 +254,7 @@ class SparkSection(Section):
         examples=["spark://spark-1:7077"],
     )
     config: dict[str, str] = Field(
+        repr=False,
         default_factory=dict,
         description="Properties of Spark.",
         examples=[{'"spark.driver.memory"': "2g"}],

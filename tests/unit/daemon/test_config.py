@@ -1,10 +1,12 @@
 import re
+import traceback
 from pathlib import Path
 
 import pytest
 
 from consumerd.daemon.build import build_offset_settings
 from consumerd.daemon.config import load
+from consumerd.daemon.effective import effective_values
 from consumerd.daemon.example import example_toml
 from consumerd.errors import ConfigError
 from consumerd.offsets import OffsetSettings
@@ -118,6 +120,54 @@ def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "4096")
     config = load(write(tmp_path, MINIMAL))
     assert (config.group.id, config.group.consumer_id, config.fetch.size) == ("g", "pod-3", 4096)
+
+
+SECRET = "s3cr3t"
+WITH_USER = MINIMAL + '[kafka.tls]\n[kafka.sasl]\nuser = "u"\n'
+
+
+def test_a_password_of_the_environment_joins_the_table_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONSUMERD_KAFKA__SASL__PASSWORD", SECRET)
+    monkeypatch.setenv("CONSUMERD_KAFKA__TLS__CA", "/ca.pem")
+    path = write(tmp_path, WITH_USER)
+    kafka = load(path).kafka
+    assert kafka.sasl is not None
+    assert kafka.tls is not None
+    assert (kafka.sasl.user, kafka.sasl.password, kafka.tls.ca) == ("u", SECRET, Path("/ca.pem"))
+    shown = {(each.table, each.key): (each.value, each.origin) for each in effective_values(path)}
+    assert shown["kafka", "sasl"] == ("(not shown)", "environment")
+    assert shown["kafka", "tls"][1] == "environment"
+    assert shown["kafka", "client_id"][1] == "default"
+
+
+@pytest.mark.parametrize("name", ["CONSUMERD_KAFKA", "CONSUMERD_KAFKA__BOOTSTRAP", "CONSUMERD_KAFKA__SASL"])
+def test_a_variable_that_cannot_be_read_is_one_sentence_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, f'{{"password": "{SECRET}"')
+    with pytest.raises(ConfigError, match=r"CONSUMERD_KAFKA\.\.\. of the environment|'kafka.sasl' is wrong") as caught:
+        load(write(tmp_path, WITH_USER))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_secret_is_in_no_text_of_a_configuration(tmp_path: Path) -> None:
+    options = f'[handler]\noptions = {{ sasl = {{ user = "u", password = "{SECRET}" }} }}\n'
+    text = f'{WITH_USER}password = "{SECRET}"\n[zookeeper]\nauth = ["digest:u:{SECRET}"]\n{options}'
+    pipeline = f'[spark.pipelines.p.source]\n"kafka.sasl.password" = "{SECRET}"\n'
+    assert SECRET not in repr(load(write(tmp_path, text + pipeline)))
+    # Nor in what is said of one that is wrong, with its traceback.
+    for wrong in (
+        text.replace("password =", 'password_file = "p"\npassword =', 1),
+        text.replace("user =", "usr =", 1),
+        text.replace('user = "u"', "user = 1", 1),
+        text.replace("[kafka.sasl]", '[kafka.sasl]\nmechanism = "GSSAPI"'),
+        text + "stop = 1\n",
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load(write(tmp_path, wrong))
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(
