@@ -4,13 +4,14 @@ Strategy: handovers are counted by message identity (topic, broker, partition, o
 never by text: equal lines are different messages. The record files of all members are merged in the order of time and
 read once. One *ownership* of a partition lasts from a member's claim to the next claim by anyone: within it
 identities have to grow; what comes again in a later one (after a takeover or a restart, from the committed offset) is a
-duplicate and no disorder.
+duplicate and no disorder. One hand-over is excused for each time that a member stood still (`Caught`).
 """
 
 from __future__ import annotations
 
 import heapq
 import json
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -77,6 +78,36 @@ def merge_records(paths: Iterable[Path]) -> Iterator[Record]:
     return heapq.merge(*map(read_records, paths), key=attrgetter("at"))
 
 
+class Awakening(NamedTuple):
+    """A stopped process (SIGSTOP) was let go on: the member, and the time just before, as in its records."""
+
+    member: str
+    at: float
+
+
+class Caught:
+    """The hand-overs that were under way while their member stood still.
+
+    A member looks at its lease right before it hands a batch over. Nothing inside a process can keep a stop from
+    falling between that look and what the handler does next, so this one batch comes late. Members hand over on one
+    thread: it is the first thing that they record when they wake, and there is no second one.
+    """
+
+    def __init__(self, awakenings: Iterable[Awakening]) -> None:
+        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
+        for member, at in sorted(awakenings):
+            self._times[member].append(at)
+
+    def excuses(self, record: Record) -> bool:
+        """Whether `record` may be such a one. To be asked of each record, claims included, in the order of time."""
+        times = self._times.get(record.member)
+        first = False
+        while times and times[0] <= record.at:
+            times.popleft()
+            first = True
+        return first and not record.claim
+
+
 @dataclass(slots=True)
 class AuditResult:
     """The counts. `sound` says whether all is as it must be; `findings` tells the first of what is not."""
@@ -124,11 +155,13 @@ class _Partition:
         self.reached: dict[str, tuple[int, int]] = {}
 
 
-def audit(ledger: Ledger, records: Iterable[Record]) -> AuditResult:
+def audit(ledger: Ledger, records: Iterable[Record], awakenings: Iterable[Awakening] = ()) -> AuditResult:
     """Check handovers, in the order of time, against what was sent and what the logs hold."""
     result = AuditResult()
+    caught = Caught(awakenings)
     partitions = {name: _Partition(each) for name, each in ledger.partitions.items()}
     for record in records:
+        excused = caught.excuses(record)
         partition = partitions.get(record.partition)
         if partition is None:
             result.handled += len(record.messages)
@@ -138,16 +171,16 @@ def audit(ledger: Ledger, records: Iterable[Record]) -> AuditResult:
             partition.owner = record.member
             partition.reached.pop(record.member, None)
         else:
-            _check_handover(result, partition, record)
+            _check_handover(result, partition, record, excused=excused)
     for name, partition in partitions.items():
         _check_partition(result, name, partition)
     return result
 
 
-def _check_handover(result: AuditResult, partition: _Partition, record: Record) -> None:
+def _check_handover(result: AuditResult, partition: _Partition, record: Record, *, excused: bool) -> None:
     member, ledger = record.member, partition.ledger
     result.handled += len(record.messages)
-    if partition.owner != member and record.messages:
+    if partition.owner != member and record.messages and not excused:
         result.overlapping += len(record.messages)
         result.find(f"{member} was handed messages of {record.partition}, which {partition.owner} had claimed")
     last = partition.reached.get(member, (-1, -1))

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, Self
+import time
+from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.embedded.audit import Awakening
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError
 from consumerd.embedded.ports import LOOPBACK, free_port
+from consumerd.embedded.server import StartedChild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 _ATTEMPTS: Final = 4
 
@@ -69,13 +71,14 @@ def parse_event(line: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) and "event" in fields else None
 
 
-class Process:
+class Process(StartedChild):
     """A `consumerd` process that can be started again after each end. `directory` takes its files."""
+
+    _GRACE = 30.0
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
         self.directory = directory.absolute()
-        self._child: Child | None = None
 
     @property
     def child(self) -> Child:
@@ -98,11 +101,6 @@ class Process:
     def pid(self) -> int:
         """The pid of the present (or last) process."""
         return self.child.pid
-
-    @property
-    def running(self) -> bool:
-        """The process is there (perhaps paused)."""
-        return self._child is not None and self._child.running
 
     @property
     def returncode(self) -> int | None:
@@ -130,44 +128,9 @@ class Process:
         """SIGTERM; `wait` for the end."""
         self.child.terminate()
 
-    def kill(self) -> None:
-        """SIGKILL to it and its workers; returns when it is gone (milliseconds)."""
-        if self._child is not None:
-            self._child.end_now()
-
-    def pause(self) -> None:
-        """Freeze it (SIGSTOP)."""
-        self.child.pause()
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.child.resume()
-
     async def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises TimeoutError."""
         return await self.child.wait(timeout)
-
-    async def stop(self, grace: float = 30.0) -> int | None:
-        """SIGTERM, then SIGKILL after `grace` seconds; returns its exit status, None if it was never started."""
-        return None if self._child is None else await self._child.stop(grace)
-
-    async def start(self) -> None:
-        """Start a process and wait until it is ready. Raises ChildError."""
-        raise NotImplementedError
-
-    async def restart(self) -> None:
-        """Stop it, if it runs, and start it again."""
-        await self.stop()
-        await self.start()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         """Run `command` until it logs `event`; it is ended when it does not."""
@@ -245,6 +208,8 @@ class DaemonProcess(Process):
 
     def __init__(self, directory: Path, config: Mapping[str, Mapping[str, Any]], *, name: str = "daemon") -> None:
         super().__init__(name, directory)
+        #: Each time that it was let go on, for `audit`.
+        self.awakenings: list[Awakening] = []
         self.config = {table: dict(keys) for table, keys in config.items()}
 
     @property
@@ -256,6 +221,19 @@ class DaemonProcess(Process):
     def stdout_path(self) -> Path:
         """Its standard output."""
         return self.directory / f"{self.name}.out"
+
+    @property
+    def consumer_id(self) -> str:
+        """What the present (or last) process calls itself. Raises ChildError while it has not said so."""
+        ids: list[str] = [event["consumer"] for event in self.events() if event["event"] == "starting"]
+        if not ids:
+            raise ChildError(f"{self.name} has not said who it is: its log has no event 'starting'")
+        return ids[-1]
+
+    def resume(self) -> None:
+        """Let it go on, and note when: `audit` has to know."""
+        self.awakenings.append(Awakening(self.consumer_id, time.monotonic()))
+        super().resume()
 
     async def start(self, timeout: float = 30.0) -> None:
         """Start and wait until it is a member of its group. Raises ChildError with the end of its log."""

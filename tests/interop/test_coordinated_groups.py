@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +93,26 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
     assert await group.client.retrying("read offsets", lambda: store.load(places)) == {
         place: len(group.sent[place.partition]) for place in places
     }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
+async def test_members_that_stand_still_again_and_again(group: Group) -> None:
+    """Also at the very moment at which they were given partitions, which are others' when they wake."""
+    producer = asyncio.create_task(group.produce_on())
+    still = await group.daemon()
+    other = await group.daemon()
+    await group.until(lambda: group.fair(still, other))
+    for _ in range(20):
+        still.pause()
+        await group.until(partial(group.fair, other), SESSION_TIMEOUT + 30)
+        still.resume()
+        await group.until(lambda: group.fair(*group.daemons), SESSION_TIMEOUT + 30)
+        still, other = other, still
+    group.enough.set()
+    await producer
+    await group.account(60.0)
 
 
 def shared_with() -> Iterator[Any]:

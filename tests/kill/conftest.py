@@ -168,7 +168,8 @@ class Cluster:
         held = sum(each.held for each in self.ledger.partitions.values())
         start = time.monotonic()
         while True:
-            result = audit(self.ledger, merge_records(sorted(self.records.glob("*.ndjson"))))
+            awakenings = [each for member in self.members for each in member.awakenings]
+            result = audit(self.ledger, merge_records(sorted(self.records.glob("*.ndjson"))), awakenings)
             if result.distinct == held or time.monotonic() - start > limit:
                 return result
             await asyncio.sleep(0.2)
