@@ -111,8 +111,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._settings.request_timeout if timeout is None else timeout,
         )
         async with self._turn:
-            await self._writable.wait()
-            transport = self._open()
+            transport = await self._room()
             if not self._waiting:
                 self._start_clock(waiting)
             self._waiting.append(waiting)
@@ -122,14 +121,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def send(self, frame: bytes) -> None:
         """Send a frame that has no answer (PRODUCE, MULTIPRODUCE); returns when the write buffer has room again.
 
-        Returning says nothing about the broker's opinion: a refusal shows as the connection's end. Raises
-        ConnectionClosedError.
+        Returning says nothing about the broker's opinion: a refusal shows as the connection's end. A broker that takes
+        no byte for `request_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
         """
         async with self._turn:
-            await self._writable.wait()
-            self._open().write(frame)
-            await self._writable.wait()
-            self._open()
+            (await self._room()).write(frame)
+            await self._room()
 
     async def wait_closed(self) -> None:
         """Return when the socket is gone."""
@@ -230,6 +227,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise ConnectionClosedError(self._reason.others)
         assert self._transport is not None
         return self._transport
+
+    async def _room(self) -> asyncio.Transport:
+        """The transport, when it has taken enough of what was written. No request need wait that would be timed."""
+        while not self._writable.is_set():
+            transport, seconds = self._open(), self._settings.request_timeout
+            unsent = transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._writable.wait()
+            except TimeoutError:
+                if transport.get_write_buffer_size() >= unsent:
+                    late = f"broker {self.address} took no bytes for {seconds:g} s; it hangs or is overloaded"
+                    self._break(_Reason(RequestTimeoutError(late, blamed=True), late))
+        return self._open()
 
     # The clock of the oldest request: one timer, moved lazily, instead of one per request.
 

@@ -348,6 +348,28 @@ def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
     run(main())
 
 
+def test_a_peer_that_takes_no_bytes_hangs_and_a_slow_one_does_not(run: Run, peer: Peer) -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 18):
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        settings = ConnectionSettings(write_buffer=1024, request_timeout=0.3)
+        async with peer(slow) as port:  # in all this takes longer than 0.3 s
+            connection = await connect(HOST, port, settings=settings)
+            await connection.send(frame(b"p" * (16 << 20)))
+            assert not connection.closed
+            connection.abort()
+        async with peer(silent_without_reading) as port:
+            connection = await connect(HOST, port, settings=settings)
+            tasks = [asyncio.create_task(connection.send(frame(b"p" * (16 << 20)))) for _ in range(2)]
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, ConnectionClosedError)
+                assert "took no bytes for 0.3 s" in str(result)
+
+    run(main())
+
+
 def test_a_writer_that_waits_learns_of_the_end(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent_without_reading) as port:
