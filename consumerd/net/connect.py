@@ -1,4 +1,8 @@
-"""Opening a connection: the real `Connector` of the ports that fetchers and producers are given."""
+"""Opening a connection: the real `Connector` of the ports that fetchers and producers are given.
+
+Strategy: a name may stand for several addresses, of which some lead nowhere: they are tried in the resolver's order,
+and each has its part of the time that is left, so that a silent one leaves some to those behind it.
+"""
 
 from __future__ import annotations
 
@@ -49,29 +53,58 @@ async def connect(
 
     Raises ConnectError; safe to cancel.
     """
-    loop = asyncio.get_running_loop()
-    made = BrokerConnection(host, port, settings)
     try:
         async with asyncio.timeout(settings.connect_timeout):
-            transport, _ = await loop.create_connection(lambda: made, host, port, ssl=ssl)
+            made, sock = await _first_that_answers(host, port, settings, ssl)
     except TimeoutError:
-        made.abort()
         raise ConnectError(
             f"broker {host}:{port} could not be reached within {settings.connect_timeout:g} s;"
             " check the network between this host and the broker"
         ) from None
     except (OSError, ValueError, OverflowError) as error:
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be anything.
-        made.abort()
         raise ConnectError(
             f"cannot connect to broker {host}:{port}: {error}; is it running, and is that its address?"
         ) from error
-    except BaseException:
-        made.abort()  # cancelled just when the connection had been made
-        raise
-    sock = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if settings.receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer)
-    transport.set_write_buffer_limits(high=settings.write_buffer)
     return made
+
+
+async def _first_that_answers(
+    host: str, port: int, settings: ConnectionSettings, ssl: SSLContext | None
+) -> tuple[BrokerConnection, socket.socket]:
+    """A connection to one of the addresses of `host`, and its socket. Raises what happened at the last one."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + settings.connect_timeout
+    addresses = await _addresses(host, port)
+    for left in range(len(addresses), 0, -1):
+        made = BrokerConnection(host, port, settings)
+        try:
+            async with asyncio.timeout((give_up - loop.time()) / left):
+                transport, _ = await loop.create_connection(
+                    lambda made=made: made,  # type: ignore[misc]
+                    addresses[-left],
+                    port,
+                    ssl=ssl,
+                    server_hostname=host if ssl else None,
+                )
+        except BaseException as error:
+            made.abort()  # also if it was made in the moment in which we gave up
+            if not isinstance(error, OSError) or left == 1:
+                raise
+        else:
+            transport.set_write_buffer_limits(high=settings.write_buffer)
+            return made, transport.get_extra_info("socket")
+    raise OSError("its name stands for no address")
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a name, as texts that need no resolver any more."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    texts = []
+    for family, *_, place in found:
+        scope = place[3] if family == socket.AF_INET6 else 0
+        texts.append(f"{place[0]}%{scope}" if scope else str(place[0]))
+    return list(dict.fromkeys(texts))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -459,5 +461,44 @@ def test_a_host_that_does_not_answer_times_out(run: Run) -> None:
             finally:
                 for filler in fillers:
                     filler.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_silent_address_leaves_time_to_the_others_of_its_name(
+    run: Run, peer: Peer, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    async def two(host: str, port: int) -> list[str]:
+        return ["127.0.0.2", HOST]
+
+    monkeypatch.setattr(sys.modules["consumerd.net.connect"], "_addresses", two)
+
+    async def main() -> None:
+        async with peer(echo) as port:
+            with socket.socket() as deaf:
+                deaf.bind(("127.0.0.2", port))
+                deaf.listen(0)
+                fillers = [socket.socket() for _ in range(4)]
+                for filler in fillers:
+                    filler.setblocking(False)
+                    filler.connect_ex(("127.0.0.2", port))
+                try:
+                    if tls:  # which the peer does not speak
+                        with pytest.raises(ConnectError, match=f"broker.example:{port}"):
+                            await connect(
+                                "broker.example",
+                                port,
+                                settings=ConnectionSettings(connect_timeout=0.5),
+                                ssl=ssl.create_default_context(),
+                            )
+                        return
+                    connection = await connect("broker.example", port, settings=ConnectionSettings(connect_timeout=1))
+                    assert connection.address == f"broker.example:{port}"
+                    await check_echo(connection, b"there")
+                    connection.abort()
+                finally:
+                    for filler in fillers:
+                        filler.close()
 
     run(main())
