@@ -2,7 +2,8 @@
 
 Strategy: what a server is (its command, how it answers, its error) is said by a subclass; when it is ready, on which
 port, and how it ends is the same for all. A port that was free may be taken before the server binds it: then another
-one is tried, unless somebody may know the first one already. `zookeeper` starts otherwise, and ends alike.
+one is tried, unless somebody may know the first one already. `zookeeper` and `processes` start otherwise, and end
+alike.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _PROBE_SECONDS: Final = 2.0
 
 
 class StartedChild(ABC):
-    """What is done with a server's process, whatever the server and however it is started."""
+    """What is done with a process that can be started again after each end, whatever it is and however it starts."""
 
-    #: Seconds that `stop` leaves a server for an orderly end.
+    #: Seconds that `stop` leaves a process for an orderly end.
     _GRACE: ClassVar[float] = 10.0
     _child: Child | None = None
 
@@ -41,13 +42,15 @@ class StartedChild(ABC):
         """The process is there (perhaps paused)."""
         return self._child is not None and self._child.running
 
-    async def stop(self, grace: float | None = None) -> None:
-        """SIGTERM (an orderly shutdown), then SIGKILL after `grace` seconds; returns when it has ended."""
-        if self._child is not None:
-            await self._child.stop(self._GRACE if grace is None else grace)
+    async def stop(self, grace: float | None = None) -> int | None:
+        """SIGTERM (an orderly shutdown), then SIGKILL after `grace` seconds; returns when it has ended.
+
+        Returns its exit status (negative: the signal that ended it), None if it was never started.
+        """
+        return None if self._child is None else await self._child.stop(self._GRACE if grace is None else grace)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone (milliseconds)."""
+        """SIGKILL to it and its workers; returns when it is gone (milliseconds)."""
         if self._child is not None:
             self._child.end_now()
 
@@ -62,7 +65,7 @@ class StartedChild(ABC):
             self._child.resume()
 
     async def restart(self) -> None:
-        """Stop, if it runs, and start again with the same port and data."""
+        """Stop, if it runs, and start again with the same port and files."""
         await self.stop()
         await self.start()
 
