@@ -117,6 +117,11 @@ class LogicalSurvey(GroupSurvey):
         return max(plans, key=lambda name: sum(owners.get(one) == owner for one, owner in plans[name].items()))
 
     @property
+    def has_rule(self) -> bool:
+        """False where a broker coordinates: the group's leader deals as it likes."""
+        return self.coordinator is not Coordinator.BROKER
+
+    @property
     def rule_words(self) -> str:
         """The rule behind `plan`, in a sentence."""
         return f"the rule ({self._nearest()})"
@@ -137,12 +142,13 @@ class LogicalSurvey(GroupSurvey):
         numbers = self.topics.get(partition.topic)
         return "the cluster has no such topic" if numbers is None else f"the topic has only {len(numbers)} partitions"
 
+    def wanted(self) -> set[TopicPartition]:
+        """All partitions of subscribed topics."""
+        return {TopicPartition.numbered(topic, each) for topic, numbers in self.subscribed.items() for each in numbers}
+
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
-        found = {*self.view.owners, *self.view.offsets, *self.at_broker}
-        for topic, numbers in self.subscribed.items():
-            found.update(TopicPartition.numbered(topic, number) for number in numbers)
-        return sorted(found)
+        return sorted({*self.view.owners, *self.view.offsets, *self.at_broker, *self.wanted()})
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""

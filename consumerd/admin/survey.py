@@ -47,6 +47,15 @@ class GroupSurvey(ABC):
     def plan(self) -> Assignment:
         """Who should own what, by the rule that all members follow."""
 
+    @property
+    def has_rule(self) -> bool:
+        """Whether the members follow a rule that is known, so that `plan` tells more than who owns what."""
+        return True
+
+    @abstractmethod
+    def wanted(self) -> set[TopicPartition]:
+        """All partitions of subscribed topics."""
+
     @abstractmethod
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in order."""
@@ -128,11 +137,13 @@ class Survey(GroupSurvey):
             return f"broker {partition.broker} has not registered the topic"
         return f"broker {partition.broker} has only {count} partitions of it"
 
+    def wanted(self) -> set[TopicPartition]:
+        """All partitions of subscribed topics."""
+        return {each for topic, brokers in self.subscribed.items() for each in partitions_of(topic, brokers)}
+
     def partitions(self) -> list[TopicPartition]:
         """All partitions of subscribed topics, and those owned or committed, in 0.7's order of names."""
-        found = {*self.view.owners, *self.view.offsets}
-        for topic, brokers in self.subscribed.items():
-            found.update(partitions_of(topic, brokers))
+        found = {*self.view.owners, *self.view.offsets, *self.wanted()}
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 

@@ -79,17 +79,17 @@ def describe(place: Place, group: str | None, as_json: bool) -> None:
     is: member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner is no
     member`, `nobody subscribes`, or `planned: ...` where the members' own rule gives it to another stream.
     """
+    from consumerd.admin import survey_group  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import read_group, show_report  # noqa: PLC0415
-    from consumerd.cli.logical_report import show_logical_report  # noqa: PLC0415
+    from consumerd.cli.group_report import show_report  # noqa: PLC0415
 
     name = place.group_or(group)
 
     async def v07(session: ZooKeeper) -> None:
-        show_report(*await read_group(session, name), as_json=as_json)
+        show_report(await survey_group(session, name, brokers=False), as_json=as_json)
 
     async def logical(source: GroupSource) -> None:
-        show_logical_report(await source.survey(name), as_json=as_json)
+        show_report(await source.survey(name), as_json=as_json)
 
     run_by_kind(place, v07, logical, groups=[name])
 

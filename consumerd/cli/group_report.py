@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, Topics, differences, survey_group
+from consumerd.admin import CheckFailedError, Difference, LogicalSurvey, Topics, differences, survey_group
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import NotFoundError
-from consumerd.group import partitions_of
-from consumerd.registry import RegistryError, Subscription
+from consumerd.registry import Dialect, RegistryError, Subscription, format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from consumerd.admin import GroupSource, GroupSurvey
-    from consumerd.cluster import GroupView
     from consumerd.group import Assignment
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
@@ -28,34 +27,41 @@ if TYPE_CHECKING:
 _LOOK_AGAIN = 0.25
 
 
-async def read_group(zk: ZooKeeper, group: str) -> tuple[GroupView, Topics]:
-    """The group, and the topics that its members want. Raises NotFoundError for a group that never was."""
-    survey = await survey_group(zk, group, brokers=False)
-    return survey.view, survey.subscribed
-
-
 async def read_plan(zk: ZooKeeper, group: str) -> tuple[Topics, dict[str, Subscription]]:
     """Topics and members for a plan. Raises RegistryError for a member that cannot be understood, NotFoundError."""
-    view, topics = await read_group(zk, group)
+    survey = await survey_group(zk, group, brokers=False)
+    return survey.subscribed, _members(survey)
+
+
+async def read_logical_plan(source: GroupSource, group: str) -> Assignment:
+    """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
+    survey = await source.survey(group)
+    _members(survey)
+    return survey.plan()
+
+
+def _members(survey: GroupSurvey) -> dict[str, Subscription]:
+    """What each member wants. Raises RegistryError for one that cannot be understood, NotFoundError without any."""
+    view = survey.view
     members = {name: member.subscription for name, member in view.members.items() if member.subscription is not None}
     if len(members) < len(view.members):
-        raise RegistryError(f"group {group!r} cannot be planned for: {view.problems[0]}")
+        raise RegistryError(f"group {survey.group!r} cannot be planned for: {view.problems[0]}")
     if not members:
-        raise NotFoundError(f"group {group!r} has no members now; `group describe` shows its committed offsets")
-    return topics, members
+        raise NotFoundError(f"group {survey.group!r} has no members now; `group describe` shows its committed offsets")
+    return members
 
 
-class _Row:
-    """One partition as it is and as it should be."""
+class _Row(NamedTuple):
+    """One partition as it is and as it should be. `planned`: None where no member is to own it, or no rule is known."""
 
-    def __init__(self, view: GroupView, partition: TopicPartition, planned: tuple[str, int] | None) -> None:
-        owner = view.owners.get(partition)
-        self.partition = partition
-        self.owner = None if owner is None else f"{owner[0]}-{owner[1]}"
-        self.planned = None if planned is None else f"{planned[0]}-{planned[1]}"
-        self.offset = view.offsets.get(partition)
-        self.unowned = owner is None and planned is not None
-        self.orphan = owner is not None and owner[0] not in view.members
+    partition: TopicPartition
+    owner: str | None
+    planned: str | None
+    offset: int | None
+    unowned: bool
+    orphan: bool
+    at_broker: bool
+    unwanted: bool
 
     @property
     def remark(self) -> str:
@@ -64,34 +70,56 @@ class _Row:
             remarks.append("unowned")
         if self.orphan:
             remarks.append("owner is no member")
-        if self.planned != self.owner and self.planned is not None:
+        if self.planned is not None and self.planned != self.owner:
             remarks.append(f"planned: {self.planned}")
-        elif self.planned is None and self.owner is not None:
+        if self.unwanted:
             remarks.append("nobody subscribes")
+        if self.at_broker:
+            remarks.append("a broker keeps the offset")
         return ", ".join(remarks)
 
 
-def _rows(view: GroupView, topics: Topics) -> list[_Row]:
-    plan = view.plan(topics)
-    partitions: set[TopicPartition] = {*view.owners, *view.offsets}
-    for topic, brokers in topics.items():
-        partitions.update(partitions_of(topic, brokers))
-    ordered = sorted(partitions, key=lambda partition: (partition.topic, partition.name))
-    return [_Row(view, partition, plan.get(partition)) for partition in ordered]
+def _rows(survey: GroupSurvey) -> list[_Row]:
+    view = survey.view
+    plan = survey.plan() if survey.has_rule else {}
+    wanted = survey.wanted()
+    at_broker = survey.at_broker if isinstance(survey, LogicalSurvey) else ()
+    rows = []
+    for partition in survey.partitions():
+        owner, planned = view.owners.get(partition), plan.get(partition)
+        rows.append(
+            _Row(
+                partition,
+                survey.owner_name(partition),
+                None if planned is None else format_owner(*planned),
+                survey.committed(partition),
+                unowned=owner is None and partition in wanted,
+                orphan=owner is not None and owner[0] not in view.members,
+                at_broker=partition in at_broker,
+                # Members of 0.8 and later may be told to want internal topics, too, which nobody else sees.
+                unwanted=survey.dialect is Dialect.V07 and owner is not None and partition not in wanted,
+            )
+        )
+    return rows
 
 
-def show_report(view: GroupView, topics: Topics, *, as_json: bool) -> None:
+def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
     """Print members, partitions and problems."""
-    rows = _rows(view, topics)
+    rows, view = _rows(survey), survey.view
     if as_json:
-        click.echo(json.dumps(_as_json(view, rows), indent=2))
+        click.echo(json.dumps(_as_json(survey, rows), indent=2))
         return
-    show_rows(
-        ["member", "subscription", ">partitions"],
-        ((name, member.text, _owned(view, name)) for name, member in view.members.items()),
-        title=f"group {view.group}: {counted(len(view.members), 'member')}",
-        kind="member",
-    )
+    owned = Counter(consumer_id for consumer_id, _ in view.owners.values())
+    columns = ["member", "subscription", ">partitions"]
+    members: list[list[object]] = [[name, member.text, owned[name]] for name, member in view.members.items()]
+    title = f"group {view.group}: {counted(len(members), 'member')}"
+    if isinstance(survey, LogicalSurvey):
+        columns.append("client")
+        for member in members:
+            member.append(survey.clients.get(str(member[0])))
+        words = filter(None, (counted(len(members), "member"), survey.state, survey.rule))
+        title = f"group {view.group} ({survey.coordinator.value}): {', '.join(words)}"
+    show_rows(columns, members, title=title, kind="member")
     show_rows(
         ["partition", "owner", ">offset", "remark"],
         ((row.partition, row.owner, row.offset, row.remark) for row in rows),
@@ -101,17 +129,21 @@ def show_report(view: GroupView, topics: Topics, *, as_json: bool) -> None:
     show_rows(["problem"], ([problem] for problem in view.problems), kind="problem")
 
 
-def _owned(view: GroupView, name: str) -> int:
-    return sum(consumer_id == name for consumer_id, _ in view.owners.values())
-
-
-def _as_json(view: GroupView, rows: Iterable[_Row]) -> dict[str, Any]:
+def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
+    view = survey.view
+    members: dict[str, dict[str, object]] = {
+        name: {"subscription": member.text, "understood": member.subscription is not None}
+        for name, member in view.members.items()
+    }
+    document: dict[str, object] = {"group": view.group}
+    if isinstance(survey, LogicalSurvey):
+        document["coordinator"] = survey.coordinator.value
+        document |= {"state": survey.state or None, "rule": survey.rule or None}
+        for name, member in members.items():
+            member["client"] = survey.clients.get(name)
     return {
-        "group": view.group,
-        "members": {
-            name: {"subscription": member.text, "understood": member.subscription is not None}
-            for name, member in view.members.items()
-        },
+        **document,
+        "members": members,
         "partitions": {
             str(row.partition): {"owner": row.owner, "planned": row.planned, "offset": row.offset} for row in rows
         },
@@ -119,17 +151,6 @@ def _as_json(view: GroupView, rows: Iterable[_Row]) -> dict[str, Any]:
         "orphaned": [str(row.partition) for row in rows if row.orphan],
         "problems": view.problems,
     }
-
-
-async def read_logical_plan(source: GroupSource, group: str) -> Assignment:
-    """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
-    survey = await source.survey(group)
-    members = survey.view.members.values()
-    if any(member.subscription is None for member in members):
-        raise RegistryError(f"group {group!r} cannot be planned for: {survey.view.problems[0]}")
-    if not members:
-        raise NotFoundError(f"group {group!r} has no members now; `group describe` shows its committed offsets")
-    return survey.plan()
 
 
 async def verify_group(look: Callable[[], Awaitable[GroupSurvey]], wait: float) -> list[Difference]:

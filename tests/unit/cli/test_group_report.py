@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from consumerd.cli.group_report import read_group, read_plan, show_report
+from consumerd.admin import survey_group
+from consumerd.cli.group_report import read_plan, show_report
 from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.errors import NotFoundError
 from consumerd.registry import RegistryError
@@ -34,9 +35,9 @@ PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to
 @pytest.mark.asyncio
 async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        report = await read_group(zk, "g")
+        survey = await survey_group(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(*report, as_json=False)
+    show_report(survey, as_json=False)
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
         ["member", "g_a", '{ "t": 1,"u": 1 }', "1"],
         ["member", "g_b", '{ "u": 1 }', "2"],
@@ -52,9 +53,9 @@ async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[s
 @pytest.mark.asyncio
 async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        report = await read_group(zk, "g")
+        survey = await survey_group(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(*report, as_json=True)
+    show_report(survey, as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "group": "g",
         "members": {
@@ -81,7 +82,7 @@ async def test_a_table_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     async with zookeeper.session() as zk:
-        show_report(*await read_group(zk, "g"), as_json=False)
+        show_report(await survey_group(zk, "g", brokers=False), as_json=False)
     out = capsys.readouterr().out
     assert "group g: 2 members" in out
     assert "5 partitions, 1 unowned" in out
@@ -91,7 +92,7 @@ async def test_a_table_on_a_terminal(
 async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
-        _, topics = await read_group(zk, "g")
+        topics = (await survey_group(zk, "g", brokers=False)).subscribed
         assert sorted(topics) == ["other", "t", "u"]
         planned, members = await read_plan(zk, "g")
         assert planned == topics
@@ -106,8 +107,8 @@ async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
         zookeeper.put("/consumers/g/ids/g_c", b"{broken")
         with pytest.raises(RegistryError, match="member g_c"):
             await read_plan(zk, "g")
-        view, _ = await read_group(zk, "g")
-        assert view.members["g_c"].subscription is None
+        survey = await survey_group(zk, "g", brokers=False)
+        assert survey.view.members["g_c"].subscription is None
         zookeeper.remove("/consumers/g/ids")
         with pytest.raises(NotFoundError, match="no members now"):
             await read_plan(zk, "g")
