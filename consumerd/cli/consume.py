@@ -124,7 +124,7 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
     }
     if not place.bootstrap:
         servers = {"connect": place.connect, "connection_timeout": place.timeout}
-        config = parse({**document, "zookeeper": servers}, "the command line")
+        config = parse({**document, "zookeeper": servers}, "the command line", environment=False)
         if place.config is None:
             return config
         return config.model_copy(
@@ -133,7 +133,7 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
     group["coordination"] = "kafka"
     addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": place.timeout}
-    config = parse({**document, "kafka": brokers}, "the command line")
+    config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if place.config is None:
         return config
     return config.model_copy(update={"kafka": place.config.kafka.model_copy(update=brokers)})

@@ -152,7 +152,7 @@ def _config(options: dict[str, Any]) -> Config:
         document["kafka"] = {"bootstrap": list(options["from_servers"]), "connection_timeout": 10.0}
     else:
         document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": 10.0}
-    return parse(document, "the command line")
+    return parse(document, "the command line", environment=False)
 
 
 def _target(options: dict[str, Any]) -> Target:

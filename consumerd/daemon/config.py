@@ -78,6 +78,21 @@ class Config(BaseSettings):
         return env_settings, init_settings
 
 
+class _WithoutEnvironment(Config):
+    """The same, of the document alone."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """Models in an annotation, also within `X | None` and `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -126,13 +141,13 @@ def unreadable_variable(error: SettingsError) -> str:
     )
 
 
-def parse(document: dict[str, Any], source: str) -> Config:
-    """Validate a parsed TOML document together with the environment.
+def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
+    """Validate a parsed TOML document, together with the environment unless that is not to have a say.
 
     `source` names the document in errors. Raises ConfigError with one sentence about the first problem.
     """
     try:
-        return Config(**document)
+        return (Config if environment else _WithoutEnvironment)(**document)
     except ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, Config)}") from error
     except SettingsError as error:

@@ -71,3 +71,15 @@ def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.Capture
     )
     assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.CONFIG
     assert "kafka.tls: " in capsys.readouterr().err
+
+
+def test_the_environment_completes_the_file_and_leaves_the_command_line_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[kafka.sasl]\nmechanism = "PLAIN"\nuser = "u"\n')
+    monkeypatch.setenv("CONSUMERD_KAFKA__SASL__PASSWORD", "hush")
+    monkeypatch.setenv("CONSUMERD_GROUP__ID", "not/a/name")
+    for arguments in ([], ["-c", str(config)]):
+        assert run(["consume", *KAFKA, *arguments, "--topic", "t", "--timeout", "0.2"]) == ExitCode.BROKER
+        assert "127.0.0.1:1" in capsys.readouterr().err
