@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
 from consumerd.errors import BrokerError
+from consumerd.net import ConnectionClosedError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -71,6 +72,8 @@ class Exchange:
         self._client = client
         self._settings = settings
         self._identities: dict[TopicPartition, Identity] = {}
+        #: With acks 0: the channel over which a broker was sent something last.
+        self._unconfirmed: dict[int, Channel] = {}
 
     def forget(self, queue: PartitionQueue) -> None:
         """A batch of the queue failed: later ones are somebody else's."""
@@ -81,6 +84,8 @@ class Exchange:
         self, node_id: int, queues: Mapping[TopicPartition, PartitionQueue]
     ) -> dict[TopicPartition, Outcome]:
         """One request with the first batch of every queue. Raises BrokerError where nothing is known of any."""
+        if self._settings.acks == 0:
+            self._see_refusal(node_id)
         channel = await self._client.node_channel(node_id)
         version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
         outcomes: dict[TopicPartition, Outcome] = {}
@@ -104,6 +109,7 @@ class Exchange:
         rest = [partition for partition in queues if partition not in outcomes]
         try:
             if self._settings.acks == 0:
+                self._unconfirmed[node_id] = channel
                 await channel.send(PRODUCE, body, version=version)
                 return outcomes | dict.fromkeys(rest, Outcome(None))
             answer = await channel.call(PRODUCE, body, version=version, timeout=self._patience(channel))
@@ -123,6 +129,19 @@ class Exchange:
             else:
                 outcomes[partition] = self._outcome(partition, part)
         return outcomes
+
+    def _see_refusal(self, node_id: int) -> None:
+        """Raise ConnectionClosedError if the broker hung up on what it does not answer: it can say no more with acks 0.
+
+        As a rule it leads a partition no more; sent there again, everything would be lost until somebody asks who does.
+        """
+        channel = self._unconfirmed.get(node_id)
+        if channel is not None and channel.closed:
+            del self._unconfirmed[node_id]
+            self._client.stale()  # of which of its partitions that was, it does not say
+            raise ConnectionClosedError(
+                f"broker {channel.address} ended the connection over which it was sent messages without confirmation"
+            )
 
     def _patience(self, channel: Channel) -> float:
         """Seconds for an answer: the broker's own waiting, and some more for it to say so."""

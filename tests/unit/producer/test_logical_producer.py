@@ -187,3 +187,48 @@ async def test_what_cannot_be_sent_is_refused() -> None:
             with pytest.raises(BrokerError, match="3 partitions"):
                 await ours.send("t", b"x", partition=number)
     assert not cluster.log
+
+
+class Link(SimpleNamespace):
+    """A channel to one of several brokers; one that does not lead `t` hangs up on what nobody wants an answer to."""
+
+    async def send(self, api: Any, body: dict[str, Any], **_: Any) -> None:
+        if self.node != self.cluster.leading:
+            self.closed = True
+            return
+        for part in body["topic_data"][0]["data"]:
+            self.cluster.log[part["partition"]] += decode_records(part["record_set"], 0).messages()
+
+
+class MovingCluster(MemoryCluster):
+    """Two brokers, of which the one that leads changes; metadata tell so when they count as old."""
+
+    def __init__(self) -> None:
+        self.leading = 0
+        super().__init__()
+        self.links: dict[int, Link] = {}
+
+    def learn(self) -> None:
+        parts = {n: PartitionMetadata(self.leading, 0, (0, 1), (0, 1), 0) for n in range(PARTITIONS)}
+        self.metadata = ClusterMetadata({n: Node(n, "memory", n) for n in (0, 1)}, {"t": TopicMetadata(0, parts)})
+
+    def stale(self, topics: Any = ()) -> None:
+        self.learn()
+
+    async def node_channel(self, node_id: int) -> Any:
+        link = self.links.get(node_id)
+        if link is None or link.closed:
+            link = Link(node=node_id, cluster=self, closed=False, address=f"memory:{node_id}", versions=self.versions)
+            self.links[node_id] = link
+        return link
+
+
+async def test_without_confirmation_a_hang_up_says_that_another_broker_leads() -> None:
+    cluster = MovingCluster()
+    async with producer(cluster, batch_bytes=1, linger=0, acks=0) as ours:
+        for number in range(40):
+            if number == 20:
+                cluster.leading = 1
+            await (await ours.send("t", b"%d" % number, partition=0))
+    # What the old leader hung up on is gone, and nothing else.
+    assert [record.payload for record in cluster.log[0]] == [b"%d" % number for number in range(40) if number != 20]
