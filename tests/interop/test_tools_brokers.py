@@ -430,7 +430,10 @@ async def test_replicas_and_a_broker_that_dies(
     states = (await tool.well("topics", "describe", "--topic", TOPIC, "--json")).json["topics"][TOPIC]["partitions"]
     assert sorted(state["leader"] for state in states.values()) == [1, 1, 2, 2]
     assert {tuple(sorted(state["replicas"])) for state in states.values()} == {(1, 2)}
-    assert (await by_request.well("topics", "list")).rows[-1] == [TOPIC, "4", "2", "0"]
+    # Leaders are in ZooKeeper before brokers are told of them, and of the topic.
+    described = {"partitions": 4, "replicas": 2, "without_leader": 0}
+    await by_request.until(lambda found: found["topics"].get(TOPIC) == described, "topics", "list")
+    assert [TOPIC, "4", "2", "0"] in (await by_request.well("topics", "list")).rows
     async with cluster_client(first) as client:
         for partition in range(4):
             await fill(client, TOPIC, partition, int(time.time() * 1000))
