@@ -3,7 +3,9 @@
 Strategy: per partition one task that finds its position, then hands over (`PartitionWork`). Everything the membership
 machine asks of the flow is a method here and is answered when it is really so: `drain` returns when no handler holds
 anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
-lock, so that an older position can never be written over a newer one. Hooks are told between flow and owner node: of a
+lock, so that an older position can never be written over a newer one; the last one of a drain is repeated while the
+coordinator moves, since nobody repeats it later. A store that forgets what is not written is told again of positions
+that stand still. Hooks are told between flow and owner node: of a
 new partition before its first fetch, of a drained one before it may be released, of a lost one before it can come back.
 Where a flow begins is found by `starts`.
 """
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.consumer.owned import Owned
 from consumerd.consumer.starts import StartFinder
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
@@ -40,25 +43,8 @@ log = structlog.get_logger(__name__)
 
 #: What a drain may spend on its last commit after the handler ended, at least.
 COMMIT_GRACE = 1.0
-
-
-class _Owned:
-    """One owned partition. `work` is there from the moment its position is known."""
-
-    def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:
-        self.partition = partition
-        self.stream = stream
-        self.session_id = session_id
-        self.work: PartitionWork | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.committed: int | None = None
-        #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
-        self.end: int | None = None
-        self.paused = False
-
-    @property
-    def at_end(self) -> bool:
-        return self.work is not None and self.end is not None and self.work.position >= self.end
+#: Between attempts of a drain's last commit, in seconds.
+_COMMIT_PAUSE = 0.1
 
 
 class OwnedPartitions:
@@ -96,7 +82,7 @@ class OwnedPartitions:
         self._failed = failed
         self._lost = lost
         self._progressed = progressed
-        self._owned: dict[TopicPartition, _Owned] = {}
+        self._owned: dict[TopicPartition, Owned] = {}
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._committing = asyncio.Lock()
 
@@ -123,10 +109,10 @@ class OwnedPartitions:
 
     def start(self, partition: TopicPartition, stream: int, session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of a partition that was claimed on `session_id`; its task belongs to `group`."""
-        owned = self._owned[partition] = _Owned(partition, stream, session_id)
+        owned = self._owned[partition] = Owned(partition, stream, session_id)
         owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
 
-    async def _flow(self, owned: _Owned) -> None:
+    async def _flow(self, owned: Owned) -> None:
         partition = owned.partition
         try:
             start, owned.committed, owned.end = await self._starts.find(partition, owned.session_id)
@@ -191,13 +177,14 @@ class OwnedPartitions:
         """As `drain`, for all partitions together."""
         await self._drain(list(self._owned.values()), deadline)
 
-    async def _drain(self, leaving: list[_Owned], deadline: float) -> None:
+    async def _drain(self, leaving: list[Owned], deadline: float) -> None:
         await asyncio.gather(*(self._end(owned, deadline) for owned in leaving))
         if self._settings.auto_commit:
             limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
             try:
                 async with asyncio.timeout(limit):
-                    await self._commit(leaving)
+                    while not await self._commit(leaving):
+                        await self._clock.sleep(_COMMIT_PAUSE)
             except TimeoutError:
                 for owned in leaving:
                     position = owned.work and owned.work.position
@@ -215,7 +202,7 @@ class OwnedPartitions:
         self._forget(owned)
         await self._hooks.lost(partition)
 
-    async def _end(self, owned: _Owned, deadline: float | None) -> None:
+    async def _end(self, owned: Owned, deadline: float | None) -> None:
         """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
         if owned.partition in self._pool.partitions:
             await self._pool.remove(owned.partition)
@@ -224,13 +211,15 @@ class OwnedPartitions:
         if owned.work is not None and deadline is not None:
             await owned.work.drain(task, deadline)
         elif not task.done():
+            if owned.work is not None:
+                owned.work.end()
             task.cancel()
             await asyncio.wait([task])
             if owned.partition in self._pool.partitions:
                 # The task had just got as far as `add` when it was cancelled.
                 await self._pool.remove(owned.partition)
 
-    def _forget(self, owned: _Owned) -> None:
+    def _forget(self, owned: Owned) -> None:
         if self._owned.get(owned.partition) is owned:
             del self._owned[owned.partition]
         if owned.work is not None:
@@ -239,7 +228,10 @@ class OwnedPartitions:
     # -- commits
 
     async def commit_all(self) -> None:
-        """Write every position that moved since it was last written. Failures are logged; the next commit repeats."""
+        """Write every position that moved since it was last written, or that the store may forget.
+
+        Failures are logged; the next commit repeats.
+        """
         await self._commit(list(self._owned.values()))
 
     async def commit_now(self) -> dict[TopicPartition, int]:
@@ -248,22 +240,28 @@ class OwnedPartitions:
         await self._write(owned)
         return {each.partition: each.committed for each in owned if each.committed is not None}
 
-    async def _commit(self, owned: list[_Owned]) -> None:
+    async def _commit(self, owned: list[Owned]) -> bool:
+        """Whether there is nothing to repeat at once: only Kafka's first refusal tells who coordinates by now."""
         try:
             await self._write(owned)
-        except (NotConnected, ConnectionLost, SessionChanged, OffsetsUnavailableError) as error:
+        except OffsetsUnavailableError as error:
+            log.warning("commit_postponed", partitions=len(owned), error=str(error))
+            return False
+        except (NotConnected, ConnectionLost, SessionChanged) as error:
             log.warning("commit_postponed", partitions=len(owned), error=str(error))
         except (ZooKeeperError, BrokerError) as error:
             self._failed(error)
+        return True
 
-    async def _write(self, owned: list[_Owned]) -> None:
+    async def _write(self, owned: list[Owned]) -> None:
         async with self._committing:
-            moved = {
-                each.partition: each for each in owned if each.work is not None and each.work.position != each.committed
-            }
-            if not moved:
+            now = self._clock.monotonic()
+            due = [each for each in owned if each.is_due(now, self._store.keeps_for)]
+            if not due:
                 return
-            session_id = next(iter(moved.values())).session_id
+            # Of a session that is over nothing can be written: what a handler holds of it keeps no others back.
+            session_id = due[-1].session_id
+            moved = {each.partition: each for each in due if each.session_id == session_id}
             positions = {tp: each.work.position for tp, each in moved.items() if each.work is not None}
             try:
                 result = await self._store.commit(positions, session_id=session_id)
@@ -272,8 +270,11 @@ class OwnedPartitions:
                 raise
             for partition in result.committed:
                 moved[partition].committed = positions[partition]
+                moved[partition].written_at = now
             self._stats.commits += len(result.committed)
         for partition in result.lost:
+            if self._owned.get(partition) is not moved[partition]:
+                continue  # it was lost before we heard of it here, and may be ours anew
             log.warning("ownership_lost", partition=str(partition))
             self._stats.lost_partitions += 1
             self._lost(partition)

@@ -38,6 +38,11 @@ class PartitionPool(Protocol):
 class OffsetStore(Protocol):
     """Committed offsets; see `consumerd.offsets.ZooKeeperOffsetStore` for the promises."""
 
+    @property
+    def keeps_for(self) -> float | None:
+        """Seconds for which an offset is sure to be kept if it is not written again; None: for ever."""
+        ...
+
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...

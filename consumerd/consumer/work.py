@@ -123,6 +123,10 @@ class PartitionWork:
                 self._stats.handled(self.partition, count, batch.prefix(count) - batch.start_offset)
             self._progressed()
 
+    def end(self) -> None:
+        """Hand over nothing new, whatever becomes of the cancellation that comes now: a handler may swallow it."""
+        self._lane.close()
+
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
         """Hand over nothing new; let `task` (which runs `run`) end until `deadline` (monotonic), then cancel it.
 

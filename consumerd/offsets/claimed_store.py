@@ -34,6 +34,11 @@ class ClaimedStore:
         self._owned = Owned(zk, group)
         self._store = store
 
+    @property
+    def keeps_for(self) -> float | None:
+        """As the store."""
+        return self._store.keeps_for
+
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Those of the store."""
         return await self._store.load(partitions)

@@ -34,6 +34,9 @@ log = structlog.get_logger(__name__)
 class Store(Protocol):
     """Either of the two."""
 
+    @property
+    def keeps_for(self) -> float | None: ...
+
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
@@ -50,6 +53,12 @@ class DualOffsetStore:
         self._name = name
         self._guarding = guarding
         self._following = following
+
+    @property
+    def keeps_for(self) -> float | None:
+        """As the one that forgets sooner."""
+        kept = [store.keeps_for for store in (self._guarding, self._following)]
+        return min((each for each in kept if each is not None), default=None)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The larger offset of each; partitions that neither has are absent. Raises what either store raises."""

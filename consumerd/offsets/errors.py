@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from consumerd.client import UnavailableError
 from consumerd.errors import BrokerError, ExitCode
 
 
-class OffsetsUnavailableError(BrokerError):
-    """Offsets could not be read or written just now; asking again later is safe and may help."""
+class OffsetsUnavailableError(UnavailableError):
+    """Offsets could not be read or written just now."""
 
 
 class OffsetsHeldError(BrokerError):

@@ -11,6 +11,7 @@ a ZooKeeper takes it, 0.8.1 too, and keeps the offsets there, in the nodes of ol
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -44,6 +45,8 @@ MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_C
 #: They pass when the rebalance does, or the transaction that holds an offset back.
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, 88})
 _NO_OFFSET: Final = -1
+#: Seconds for which any broker keeps an offset that nobody writes again (offsets.retention.minutes: at least some).
+_KEPT_FOR: Final = 1200.0
 
 
 class Membership(Protocol):
@@ -97,6 +100,8 @@ class KafkaOffsetStore:
         self._metadata = metadata
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
+        #: Brokers before 2.1 forget offsets by their age, those of groups without members later ones, too.
+        self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The stored offsets; partitions without one are absent. Raises OffsetsUnavailableError, BrokerError."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class NoOffsets:
     """Keeps nothing, and says that all is well."""
 
+    keeps_for: float | None = None
+
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """None has an offset."""
         return {}

@@ -62,6 +62,9 @@ class _Step(NamedTuple):
 class ZooKeeperOffsetStore:
     """Reads and writes the committed offsets of one group. `guard`: by default that the partition was claimed."""
 
+    #: Nodes stay.
+    keeps_for: float | None = None
+
     def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
         self._zk = zk
         self._group = group

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from consumerd.consumer import partitions
 from consumerd.group import MembershipSettings
+from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.zk.errors import NoAuth
 
@@ -167,3 +168,124 @@ async def test_what_another_member_committed_meanwhile_counts_more_than_memory(g
     await group.until(lambda: len(member.handler.seen) == 2)
     assert member.handler.seen == [b"one", b"three"]
     assert first < second
+
+
+async def test_what_the_store_forgets_is_written_again_though_it_does_not_move(group: Any) -> None:
+    """Also what was there before us: it may be old."""
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"one")
+    first = await group.member("a")
+    await group.until(lambda: len(first.handler.seen) == 1)
+    await first.stop()
+    member = await group.member("b", commit_interval=0.01)
+    commits = Commits(member)
+    await group.until(lambda: member.consumer.owned.get(TP) == end)
+    await asyncio.sleep(0.05)
+    assert commits.sent == []  # nodes of ZooKeeper stay
+    member.consumer._partitions._store.keeps_for = 0.1
+    await group.until(lambda: len(commits.sent) >= 2)
+    assert set(commits.sent) == {end}
+    member.consumer._partitions._store.keeps_for = 600.0
+    await asyncio.sleep(0.05)
+    sent = len(commits.sent)
+    await asyncio.sleep(0.05)
+    assert len(commits.sent) == sent
+
+
+class Stuck:
+    """A handler that obeys no cancellation while it holds `stuck`."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.start, self.stop, self.position = recorder.start, recorder.stop, recorder.position
+        self._recorder = recorder
+        self.cancelled = 0
+        self.free = asyncio.Event()
+
+    async def handle(self, batch: Any) -> None:
+        while b"stuck" in batch.payloads and not self.free.is_set():
+            try:
+                await self.free.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+        await self._recorder.handle(batch)
+
+
+async def test_a_handler_that_holds_on_to_a_former_session_keeps_no_commits_back(group: Any) -> None:
+    group.topic("t", 2)
+    group.broker.append("t", 0, b"one")
+    end = group.broker.append("t", 1, b"one")
+    recorder = group.recorder()
+    handler = Stuck(recorder)
+    member = await group.member(handler=handler)
+    await group.until(lambda: len(recorder.seen) == 2)
+    group.broker.append("t", 0, b"stuck")
+    other = TopicPartition("t", 0, 1)
+    await group.until(lambda: group.journal.entries.count(("begin", "a t/0-0")) == 1 and len(recorder.seen) == 2)
+    await asyncio.sleep(0.05)
+    group.zookeeper.expire(member.zk)
+    await group.until(lambda: handler.cancelled == 1)
+    await group.until(lambda: member.consumer.owned.get(other) == end)
+    await member.consumer._partitions.commit_all()
+    assert group.offset(other) == end
+    # When it lets go, having swallowed its cancellation, the partition comes back.
+    handler.free.set()
+    await group.until(lambda: recorder.seen.count(b"one") == 4)
+    assert group.owner(TP) == "g_a-0"
+    await member.stop()
+
+
+class Moving:
+    """A store whose coordinator has moved: the first commit fails, and tells so."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.load, self.keeps_for = store.load, store.keeps_for
+        self.failures = 1
+
+    async def commit(self, positions: Any, *, session_id: int) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OffsetsUnavailableError("it was another broker")
+        return await self._store.commit(positions, session_id=session_id)
+
+
+async def test_the_last_commit_of_a_drain_outlasts_a_move_of_the_coordinator(group: Any) -> None:
+    member, end = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    flow._store = Moving(flow._store)
+    await member.stop()
+    assert group.offset(TP) == end
+
+
+class Late:
+    """A store that finds out late, and only once, that a partition is not ours."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.load, self.keeps_for = store.load, store.keeps_for
+        self.go = asyncio.Event()
+        self.asked = 0
+
+    async def commit(self, positions: Any, *, session_id: int) -> CommitResult:
+        self.asked += 1
+        await self.go.wait()
+        return CommitResult(frozenset(), frozenset(positions))
+
+
+async def test_a_commit_that_fails_after_the_partition_came_back_does_not_take_it_away_again(group: Any) -> None:
+    member, _ = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    late = flow._store = Late(flow._store)
+    commit = asyncio.create_task(flow.commit_all())
+    await group.until(lambda: late.asked == 1)
+    before = flow._owned[TP]
+    group.zookeeper.remove(OWNER)
+    await group.until(lambda: flow._owned.get(TP) not in (None, before) and member.consumer.owned[TP] is not None)
+    now = flow._owned[TP]
+    late.go.set()
+    await commit
+    assert member.consumer.stats.lost_partitions == 0
+    flow._store = late._store
+    await asyncio.sleep(0.05)
+    assert flow._owned[TP] is now
+    await member.stop()

@@ -45,6 +45,8 @@ class Lease:
 class Store:
     """Holds one offset, or answers nothing for the first `failures` times."""
 
+    keeps_for: float | None = None
+
     def __init__(self) -> None:
         self.offset: int | None = None
         self.failures = 0

@@ -36,6 +36,8 @@ A, B, C = (TopicPartition.numbered("t", number) for number in range(3))
 class Memory:
     """A store in memory that can fail, refuse, and lose the answer."""
 
+    keeps_for: float | None = None
+
     def __init__(self, held: Mapping[TopicPartition, int] | None = None) -> None:
         self.held = dict(held or {})
         self.lost: set[TopicPartition] = set()
@@ -60,6 +62,13 @@ class Memory:
         if self.fails_after is not None:
             raise self.fails_after
         return CommitResult(frozenset(taken), frozenset(positions.keys() & self.lost))
+
+
+async def test_what_either_store_forgets_has_to_be_written_again() -> None:
+    keeping, forgetting = Memory(), Memory()
+    forgetting.keeps_for = 60.0
+    assert DualOffsetStore(GROUP, keeping, forgetting, "Kafka").keeps_for == 60.0
+    assert DualOffsetStore(GROUP, keeping, keeping, "Kafka").keeps_for is None
 
 
 async def test_the_larger_offset_counts_whichever_store_has_it() -> None:

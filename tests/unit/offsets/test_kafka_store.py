@@ -126,3 +126,13 @@ async def test_a_coordinator_that_does_not_know_the_topic_yet_does_not_say_that_
         await store(Cluster(told(3, offset=-1, metadata="")), version=1).load([PLACE])
     assert await store(Cluster(told(0, offset=-1, metadata="")), version=1).load([PLACE]) == {}
     assert await store(Cluster(told(3, offset=-1, metadata="")), version=0).load([PLACE]) == {}
+
+
+async def test_what_brokers_forget_has_to_be_written_again() -> None:
+    """They do so by age, whether or not somebody is there: of a partition that stands still, too."""
+    by_default = store(Cluster()).keeps_for
+    assert by_default is not None
+    assert by_default < 3600  # offsets.retention.minutes is a day by default, a week later on
+    assert store(Cluster(), retention=60.0).keeps_for == 60.0
+    assert store(Cluster(), retention=1e9).keeps_for == by_default  # brokers after 2.0 do not listen
+    assert store(Cluster(), version=0).keeps_for is None

@@ -1,0 +1,44 @@
+"""What there is to know of one owned partition, for `consumerd.consumer.partitions`.
+
+Strategy: a record; who works on it is `PartitionWork`. What is to be written of it follows from how far it was handled
+and from what was written last, and when.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from consumerd.consumer.work import PartitionWork
+    from consumerd.partition import TopicPartition
+
+
+class Owned:
+    """One owned partition. `work` is there from the moment its position is known."""
+
+    def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:
+        self.partition = partition
+        self.stream = stream
+        self.session_id = session_id
+        self.work: PartitionWork | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.committed: int | None = None
+        #: When we last wrote that, on the clock: what was there before us may be old.
+        self.written_at = -math.inf
+        #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
+        self.end: int | None = None
+        self.paused = False
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all is handled that was there when it was claimed."""
+        return self.work is not None and self.end is not None and self.work.position >= self.end
+
+    def is_due(self, now: float, kept: float | None) -> bool:
+        """Whether the position is to be written: it moved, or the store forgets after `kept` seconds (None: never)."""
+        if self.work is None:
+            return False
+        return self.work.position != self.committed or (kept is not None and now - self.written_at >= kept / 2)
