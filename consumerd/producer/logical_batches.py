@@ -77,6 +77,8 @@ class Batch:
     size: int = 0
     #: When it was first sent; None before.
     first_sent: float | None = None
+    #: A broker may have it.
+    sent: bool = False
     #: With which sequence number, by which producer; -1 where brokers do not count.
     producer_id: int = -1
     producer_epoch: int = -1

@@ -6,7 +6,8 @@ magic 1 in version 2, record batches from 3 on. Errors that pass by themselves a
 Idempotence: each partition has a producer id of its own, asked for before its first batch, and counts its messages. A
 batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
 fails for good the partition forgets its id: whether the broker took the batch is unknown, and with a fresh id the
-next ones do not depend on it.
+next ones do not depend on it. It does so, too, when the broker has forgotten the producer, with its messages (before
+2.4), or what came before the batch: a batch that nobody can have then gets numbers of a fresh id.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
 
 from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
 from consumerd.errors import BrokerError
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from consumerd.producer.logical_batches import Batch, PartitionQueue
     from consumerd.producer.logical_settings import LogicalProducerSettings
 
+log = structlog.get_logger(__name__)
+
 #: The last version that names topics and not their ids.
 LAST_VERSION: Final = 12
 #: The first version with record batches, and that with magic 1.
@@ -40,6 +45,7 @@ _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
+_NUMBERS_REFUSED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 #: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
 _THREAD_BYTES: Final = {Codec.GZIP: 256 << 10, Codec.SNAPPY: 1 << 20, Codec.LZ4: 1 << 20, Codec.ZSTD: 256 << 10}
 
@@ -74,6 +80,8 @@ class Exchange:
         self._identities: dict[TopicPartition, Identity] = {}
         #: With acks 0: the channel over which a broker was sent something last.
         self._unconfirmed: dict[int, Channel] = {}
+        #: We may have no producer ids.
+        self._forbidden = False
 
     def forget(self, queue: PartitionQueue) -> None:
         """A batch of the queue failed: later ones are somebody else's."""
@@ -93,7 +101,7 @@ class Exchange:
         for partition, queue in queues.items():
             try:
                 data = await self._encoded(channel, version, queue)
-            except EncodeError as error:
+            except (EncodeError, DeliveryError) as error:
                 outcomes[partition] = Outcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))
                 continue
             by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
@@ -107,6 +115,10 @@ class Exchange:
         if version >= _RECORD_BATCHES:
             body["transactional_id"] = None
         rest = [partition for partition in queues if partition not in outcomes]
+        # Nobody can have those that go for the first time, should the broker refuse them.
+        fresh = {partition for partition in rest if not queues[partition].sealed[0].sent}
+        for partition in fresh:
+            queues[partition].sealed[0].sent = True
         try:
             if self._settings.acks == 0:
                 self._unconfirmed[node_id] = channel
@@ -126,6 +138,8 @@ class Exchange:
             if part is None:
                 missing = BrokerError(f"broker {node_id} left {partition} out of its answer to a PRODUCE")
                 outcomes[partition] = Outcome(missing, retry=True)
+            elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
+                outcomes[partition] = Outcome(self._renumber(queues[partition], part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
         return outcomes
@@ -157,28 +171,37 @@ class Exchange:
             return Outcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
         return Outcome(error, retry=error.retriable)
 
+    def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:
+        """Have the first batch sent with numbers of a fresh id; returns why."""
+        batch = queue.sealed[0]
+        batch.sent, batch.sequence = False, -1
+        self.forget(queue)
+        error = error_of(code, f"a batch for {queue.partition} was not taken")
+        assert error is not None
+        return error
+
     async def _encoded(self, channel: Channel, version: int, queue: PartitionQueue) -> bytes:
         batch = queue.sealed[0]
         codec = self._settings.codec
         if codec is Codec.ZSTD and version < _ZSTD:
             raise EncodeError(f"broker {channel.address} does not take zstd, only gzip, snappy and lz4")
         magic = 2 if version >= _RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
-        if magic == 2 and await self._is_idempotent(channel):
-            await self._number(queue, batch)
+        if magic == 2 and self._is_idempotent(channel):
+            await self._number(queue, batch, channel)
         elif self._settings.idempotent:
             raise EncodeError(f"broker {channel.address} cannot recognise repeated batches (idempotent = true)")
         if codec is not Codec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
         return batch.encode(magic, codec)
 
-    async def _is_idempotent(self, channel: Channel) -> bool:
+    def _is_idempotent(self, channel: Channel) -> bool:
         settings = self._settings
         if settings.idempotent is None:
-            return settings.acks == -1 and channel.versions.has(INIT_PRODUCER_ID)
+            return settings.acks == -1 and not self._forbidden and channel.versions.has(INIT_PRODUCER_ID)
         return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
 
-    async def _number(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Give the batch its numbers, once. Raises BrokerError while no id can be had."""
+    async def _number(self, queue: PartitionQueue, batch: Batch, channel: Channel) -> None:
+        """Give the batch its numbers, once. Raises BrokerError while no id can be had, DeliveryError if never."""
         if batch.sequence >= 0:
             return
         count = len(batch.values)
@@ -186,15 +209,24 @@ class Exchange:
             self.forget(queue)
         identity = self._identities.get(queue.partition)
         if identity is None:
-            identity = self._identities[queue.partition] = await self._new_identity()
+            identity = await self._new_identity(channel)
+            if identity is None:
+                return
+            self._identities[queue.partition] = identity
         batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
         batch.sequence = queue.sequence
         queue.sequence += count
 
-    async def _new_identity(self) -> Identity:
-        body = {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
-        answer = await self._client.call_any(INIT_PRODUCER_ID, body)
-        error: BrokerRefusedError | None = error_of(answer["error_code"], "no producer id was given")
-        if error is not None:
-            raise error
-        return Identity(answer["producer_id"], answer["producer_epoch"])
+    async def _new_identity(self, channel: Channel) -> Identity | None:
+        """None where we may have none (before 2.8 that takes IdempotentWrite on the cluster) and can do without."""
+        answer = await channel.call(
+            INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
+        )
+        error = error_of(answer["error_code"], f"broker {channel.address} gave no producer id")
+        if error is None:
+            return Identity(answer["producer_id"], answer["producer_epoch"])
+        if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
+            self._forbidden = True
+            log.warning("producer_not_idempotent", reason=str(error))
+            return None
+        raise error if error.retriable else DeliveryError(str(error))
