@@ -63,6 +63,11 @@ class Config(BaseSettings):
                 'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
                 "version does not say which member commits"
             )
+        if self.commit.retention is not None and self.commit.version in (0, 1):
+            raise ValueError(
+                f"commit.retention and commit.version = {self.commit.version} do not go together: requests before "
+                "version 2 say nothing of it"
+            )
         return self
 
     @classmethod
@@ -128,6 +133,8 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> str:
     if problem["type"] == "missing":
         return f"{where!r} is required."
     message = problem["msg"].removeprefix("Value error, ")
+    if not where:  # keys of different tables, which the sentence names
+        return f"{message}."
     return f"{where!r} is wrong: {message[:1].lower()}{message[1:]}."
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Gt
+from annotated_types import Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict
 
-Seconds = Annotated[float, Gt(0)]
+#: Thirty years: TOML has an infinity, which neither timers nor requests have.
+Seconds = Annotated[float, Gt(0), Le(1_000_000_000)]
+#: What goes to brokers as milliseconds of 32 bits.
+WireSeconds = Annotated[float, Gt(0), Le(2_147_483)]
 Bytes = Annotated[int, Gt(0)]
+#: What goes to brokers as a size.
+WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]
 
 
 class Section(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 from pydantic import Field, model_validator
 
-from consumerd.daemon.config_base import Seconds, Section
+from consumerd.daemon.config_base import Seconds, Section, WireSeconds
 
 
 class GroupSection(Section):
@@ -79,14 +79,14 @@ class GroupSection(Section):
             "would claim each other's partitions for ever."
         ),
     )
-    session_timeout: Seconds = Field(
+    session_timeout: WireSeconds = Field(
         10.0,
         description="With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms).",
     )
-    heartbeat_interval: Seconds = Field(
+    heartbeat_interval: WireSeconds = Field(
         3.0, description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms)."
     )
-    rebalance_timeout: Seconds = Field(
+    rebalance_timeout: WireSeconds = Field(
         60.0,
         description=(
             "With coordination `kafka`: seconds that a rebalance waits for a member to finish what it holds; brokers "

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from consumerd.daemon.config_base import Bytes, Seconds, Section
+from consumerd.daemon.config_base import Bytes, Seconds, Section, WireBytes
 
 
 class FetchSection(Section):
     """How messages come in."""
 
-    size: Bytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
-    max_size: Bytes = Field(
+    size: WireBytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
+    max_size: WireBytes = Field(
         64 << 20, description="Bytes up to which a fetch grows for a message that is larger than `size`."
     )
     idle_backoff: Seconds = Field(
