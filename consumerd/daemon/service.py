@@ -17,7 +17,7 @@ import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import structlog
 
@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 
 #: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
 FORCE_SECONDS = 2.0
+#: Seconds after which a member that is not in its group yet counts as started: it waits for others, maybe for minutes.
+STARTED_AFTER = 20.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _T = TypeVar("_T")
@@ -80,7 +82,8 @@ async def serve(config: Config) -> None:
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
-            await start_session(session, config)
+            if not await _unless_signalled(_done(start_session(session, config))):
+                return
         if coordination == "zookeeper":
             assert session is not None
             await run_member(config, settings, handler, session, clock=clock, rng=rng)
@@ -123,7 +126,8 @@ async def run_on_brokers(
     `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
     """
     async with build_client(config, clock=clock, rng=rng) as client:
-        await start_client(client, config)
+        if not await _unless_signalled(_done(start_client(client, config))):
+            return
         consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
         await _Service(consumer, session, config.daemon.stop_timeout).run()
 
@@ -148,6 +152,11 @@ async def run_member(
             backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
         consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
         await _Service(consumer, session, config.daemon.stop_timeout).run()
+
+
+async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:
+    await work
+    return True
 
 
 async def _unless_signalled(work: Coroutine[Any, Any, _T]) -> _T | None:
@@ -223,7 +232,12 @@ class _Service:
             self._failure = error  # not raised here: it would come out of the group wrapped
 
     async def _announce(self) -> None:
-        await self._consumer.ready.wait()
+        try:
+            async with asyncio.timeout(STARTED_AFTER):
+                await self._consumer.ready.wait()
+        except TimeoutError:
+            notify(READY, status("waiting for the group"))
+            await self._consumer.ready.wait()
         notify(READY, status("member of the group"))
         log.info("ready", partitions=[str(partition) for partition in self._consumer.assigned])
 

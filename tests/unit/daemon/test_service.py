@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from typing import Any
 
 import pytest
 
-from consumerd.daemon.service import StopForcedError, _Service
+from consumerd.daemon.config import parse
+from consumerd.daemon.service import StopForcedError, _Service, serve
 from consumerd.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
 
 pytestmark = pytest.mark.asyncio
@@ -110,3 +112,49 @@ async def test_a_defect_comes_out() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(service(Broken()), 5)
     assert caught.group_contains(ZeroDivisionError)
+
+
+async def test_a_service_that_waits_long_for_its_group_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator waits for its slowest member: for minutes, where a service manager would give up on us."""
+    told: list[tuple[str, ...]] = []
+    monkeypatch.setattr("consumerd.daemon.service.notify", lambda *assignments: told.append(assignments))
+    monkeypatch.setattr("consumerd.daemon.service.STARTED_AFTER", 0.01)
+    member = Member()
+    let_in = asyncio.Event()
+    run = member.run
+
+    async def wait_for_the_others() -> None:
+        await let_in.wait()
+        await run()
+
+    member.run = wait_for_the_others  # type: ignore[method-assign]
+    task = service(member)
+    async with asyncio.timeout(5):
+        while not told:
+            await asyncio.sleep(0.01)
+        assert told == [("READY=1", "STATUS=waiting for the group")]
+        let_in.set()
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+        assert told[1] == ("READY=1", "STATUS=member of the group")
+        member.request_stop()
+        await task
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+async def test_a_signal_while_a_server_is_looked_for_is_a_stop_in_order(coordination: str) -> None:
+    """As the first process of a container none is even noticed that nobody listens for."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        document = {
+            "group": {"id": "g", "topics": {"t": 1}, "coordination": coordination},
+            "zookeeper": {"connect": address},
+            "kafka": {"bootstrap": [address]},
+        }
+        task = asyncio.create_task(serve(parse(document, "a test")))
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(task, 5)
