@@ -1,7 +1,8 @@
 """Kafka 0.6/0.7 on the wire: messages, message sets, the five requests and their responses. Pure, no I/O."""
 
+from consumerd.wire.batch import BatchEnd
 from consumerd.wire.compression import Codec
-from consumerd.wire.v07.batch import BatchEnd, Message, MessageBatch
+from consumerd.wire.v07.batch import Message, MessageBatch
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, EARLIEST, LATEST, ErrorCode, Limits, RequestType
 from consumerd.wire.v07.decode import decode_batch
 from consumerd.wire.v07.encode import encode_message, encode_message_set

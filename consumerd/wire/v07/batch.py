@@ -1,42 +1,25 @@
-"""What a decoded fetch response is: payloads, and identities that are worked out when asked for.
+"""A decoded fetch response of 0.7: its messages' identities and positions.
 
-Strategy: payloads are plain `bytes` in a list. Where they stood is kept as one small entry per *run* (a row of plain
-messages of one magic, or one wrapper) and nothing per message: offsets follow from the payloads' lengths. A message's
-identity is the offset of its outermost message and its index among the flattened leaves of that one; a position to
-commit is always a boundary of the outer set, and of a wrapper's leaves only the last one moves it (golden notes, 2).
+Strategy: where payloads stood is kept as one small entry per *run* (a row of plain messages of one magic, or one
+wrapper) and nothing per message: offsets follow from the payloads' lengths. A message's identity is the offset of its
+outermost message and its index among the flattened leaves of that one; a position to commit is always a boundary of the
+outer set, and of a wrapper's leaves only the last one moves it (golden notes, 2).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from enum import Enum
 from functools import partial
-from itertools import accumulate, chain, count, islice, pairwise, repeat
+from itertools import accumulate, count, islice, pairwise, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
+
+from consumerd.wire.batch import PIECE, DecodedBatch, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _Made = TypeVar("_Made")
-#: What a payload costs beside its bytes: the object's header, rounding, and its place in the list.
-OVERHEAD_PER_MESSAGE = 48
-
-
-def memory_of(count: int, payload_bytes: int) -> int:
-    """Bytes of memory that `count` payloads of together `payload_bytes` bytes take."""
-    return payload_bytes + OVERHEAD_PER_MESSAGE * count
-
-
-class BatchEnd(Enum):
-    """Why a batch ends where it ends."""
-
-    #: The data ended with a whole message.
-    COMPLETE = "complete"
-    #: A message is cut off, or left for the next batch: fetch again from `next_offset`.
-    PARTIAL = "partial"
-    #: What stands at `next_offset` is no message that can be read.
-    CORRUPT = "corrupt"
 
 
 class Message(NamedTuple):
@@ -62,31 +45,12 @@ class Run(NamedTuple):
 
 _FIRST = attrgetter("first")
 _message = partial(tuple.__new__, Message)
-#: For how many leaves at a time identities are prepared.
-PIECE = 1024
 
 
-class MessageBatch:
-    """The messages of one partition, in order, from `start_offset` up to `next_offset`.
+class MessageBatch(DecodedBatch[bytes, Run]):
+    """The messages of one partition; see `DecodedBatch`. `payloads` are the flattened leaves."""
 
-    `payloads`: the flattened leaves. `next_offset`: the boundary after the last whole outer message, where the next
-    fetch starts. `end` says why it ends there; for PARTIAL `needed` is the number of bytes that the cut-off message
-    takes, its length field included, if known; for CORRUPT `problem` is a sentence and `resume_offset` where reading
-    could go on past the corrupt message, if its length can be believed. `memory_bytes` is what a budget should count.
-    """
-
-    __slots__ = (
-        "_mark",
-        "_runs",
-        "end",
-        "memory_bytes",
-        "needed",
-        "next_offset",
-        "payloads",
-        "problem",
-        "resume_offset",
-        "start_offset",
-    )
+    __slots__ = ("_mark",)
 
     def __init__(
         self,
@@ -95,43 +59,15 @@ class MessageBatch:
         start_offset: int,
         next_offset: int,
         payload_bytes: int,
-        *,
-        end: BatchEnd = BatchEnd.COMPLETE,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
+        **ending: Unpack[Ending],
     ) -> None:
-        self.payloads = payloads
-        self._runs = runs
+        super().__init__(payloads, runs, start_offset, next_offset, payload_bytes, **ending)
         #: A number of handled leaves within a plain run, and where they end.
         self._mark = (-1, 0)
-        self.start_offset = start_offset
-        self.next_offset = next_offset
-        self.memory_bytes = memory_of(len(payloads), payload_bytes)
-        self.end = end
-        self.problem = problem
-        self.resume_offset = resume_offset
-        self.needed = needed
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.payloads)
-
-    def __repr__(self) -> str:
-        return (
-            f"<MessageBatch of {len(self.payloads)} messages, offsets {self.start_offset} to {self.next_offset}, "
-            f"{self.end.value}>"
-        )
 
     def messages(self) -> Iterator[Message]:
         """The leaves with their identities, made as they are asked for."""
         return self.messages_as(_message)
-
-    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
-        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
-        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
 
     def _pieces(
         self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
@@ -156,17 +92,7 @@ class MessageBatch:
                     fields = zip(*before, repeat(start), count(first - run.first), after, inside, strict=False)
                 yield map(make, fields)
 
-    def prefix(self, count: int) -> int:
-        """The position to commit when the first `count` leaves are handled: a boundary of the outer set.
-
-        0 gives `start_offset`, all of them `next_offset`. Raises ValueError for a count that the batch has not.
-        """
-        if not 0 <= count <= len(self.payloads):
-            raise ValueError(f"a prefix of {count} messages of a batch of {len(self.payloads)}")
-        if count == len(self.payloads):
-            return self.next_offset
-        if count == 0:
-            return self.start_offset
+    def _inside(self, count: int) -> int:
         at = bisect_right(self._runs, count - 1, key=_FIRST) - 1
         run = self._runs[at]
         if run.overhead:

@@ -7,9 +7,10 @@ between its leaves cannot be committed.
 
 from __future__ import annotations
 
+from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v07.batch import BatchEnd, MessageBatch, Run, memory_of
+from consumerd.wire.v07.batch import MessageBatch, Run
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v07.outer import OuterMessage, Tail, plausible_after, read_outer
 from consumerd.wire.v07.unwrap import unwrap

@@ -4,7 +4,7 @@
 what a produce request has.
 """
 
-from consumerd.wire.v07.batch import BatchEnd
+from consumerd.wire.batch import BatchEnd
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v08.records.codecs import Codec
 from consumerd.wire.v08.records.encode import encode_message_set, encode_record_batch

@@ -14,9 +14,9 @@ from itertools import islice
 from operator import ge
 from typing import TYPE_CHECKING
 
+from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.crc32c import crc32c
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
-from consumerd.wire.v07.batch import BatchEnd, memory_of
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v08.records import message_set, record_batch
 from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress

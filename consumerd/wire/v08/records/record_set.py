@@ -2,9 +2,8 @@
 
 Strategy: payloads and keys are lists of `bytes`; headers, which few records have, are in a dictionary by the record's
 number. Offsets and timestamps are kept once per *run* (the records of one batch, wrapper or row of plain messages):
-offsets as a range wherever they have no gaps, timestamps in the form in which the data has them. It offers what
-`consumerd.wire.v07.MessageBatch` does, so that whoever hands batches on need not know the dialect; here every record
-has an offset of its own, and each of them is a position that can be committed.
+offsets as a range wherever they have no gaps, timestamps in the form in which the data has them. Unlike in 0.7 every
+record has an offset of its own, and each of them is a position that can be committed.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, Unpack
 
-from consumerd.wire.v07.batch import PIECE, BatchEnd, memory_of
+from consumerd.wire.batch import PIECE, DecodedBatch, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,29 +86,14 @@ _SUCCESSOR = (1).__add__
 _record = partial(tuple.__new__, Record)
 
 
-class RecordSet:
-    """The records of one partition, in order, from `start_offset` (the offset that was asked for) to `next_offset`.
+class RecordSet(DecodedBatch["bytes | None", Run]):
+    """The records of one partition; see `DecodedBatch`. `next_offset` is also behind control batches and gaps.
 
     `payloads` and `keys` have one entry per record, None where it is null; `headers` only those records' that have
-    some. `next_offset` is where the next fetch starts: after the last whole message or batch, control batches and gaps
-    included. `end` says why the set ends there; for PARTIAL `needed` is the number of bytes that the cut-off message or
-    batch takes, if known; for CORRUPT `problem` is a sentence and `resume_offset` where reading could go on past what
-    is corrupt, if its lengths can be believed. `memory_bytes` is what a budget should count.
+    some.
     """
 
-    __slots__ = (
-        "_runs",
-        "end",
-        "headers",
-        "keys",
-        "memory_bytes",
-        "needed",
-        "next_offset",
-        "payloads",
-        "problem",
-        "resume_offset",
-        "start_offset",
-    )
+    __slots__ = ("headers", "keys")
 
     def __init__(
         self,
@@ -120,35 +104,11 @@ class RecordSet:
         start_offset: int,
         next_offset: int,
         record_bytes: int,
-        *,
-        end: BatchEnd = BatchEnd.COMPLETE,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
+        **ending: Unpack[Ending],
     ) -> None:
-        self.payloads = payloads
+        super().__init__(payloads, runs, start_offset, next_offset, record_bytes, **ending)
         self.keys = keys
         self.headers = headers
-        self._runs = runs
-        self.start_offset = start_offset
-        self.next_offset = next_offset
-        self.memory_bytes = memory_of(len(payloads), record_bytes)
-        self.end = end
-        self.problem = problem
-        self.resume_offset = resume_offset
-        self.needed = needed
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    def __iter__(self) -> Iterator[bytes | None]:
-        return iter(self.payloads)
-
-    def __repr__(self) -> str:
-        return (
-            f"<RecordSet of {len(self.payloads)} records, offsets {self.start_offset} to {self.next_offset}, "
-            f"{self.end.value}>"
-        )
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -173,10 +133,6 @@ class RecordSet:
     def messages(self) -> Iterator[Record]:
         """The records, made as they are asked for."""
         return self.messages_as(_record)
-
-    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
-        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
-        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
 
     def _pieces(
         self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
@@ -209,16 +165,6 @@ class RecordSet:
                     ),
                 )
 
-    def prefix(self, count: int) -> int:
-        """The position to commit when the first `count` records are handled.
-
-        0 gives `start_offset`, all of them `next_offset`. Raises ValueError for a count that the set has not.
-        """
-        if not 0 <= count <= len(self.payloads):
-            raise ValueError(f"a prefix of {count} records of a set of {len(self.payloads)}")
-        if count == len(self.payloads):
-            return self.next_offset
-        if count == 0:
-            return self.start_offset
+    def _inside(self, count: int) -> int:
         run = self._runs[bisect_right(self._runs, count - 1, key=_FIRST) - 1]
         return run.offsets[count - 1 - run.first] + 1

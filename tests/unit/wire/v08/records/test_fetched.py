@@ -280,9 +280,9 @@ def test_headers_that_are_no_text_are_read_as_the_jvm_reads_them() -> None:
 
 def test_the_set_says_what_it_is() -> None:
     found = decode_records(encode([b"a", b"b"], 2, base_offset=3), 3)
-    assert repr(found) == "<RecordSet of 2 records, offsets 3 to 5, complete>"
+    assert repr(found) == "<RecordSet of 2 messages, offsets 3 to 5, complete>"
     assert list(found) == [b"a", b"b"]
-    with pytest.raises(ValueError, match="a prefix of 3 records of a set of 2"):
+    with pytest.raises(ValueError, match="a prefix of 3 messages of a batch of 2"):
         found.prefix(3)
 
 

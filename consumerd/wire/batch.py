@@ -1,0 +1,130 @@
+"""What the decoders of both dialects make of a fetch response: payloads, where they reach, and why no further.
+
+Strategy: payloads are plain `bytes` in a list, and what else is to be known is worked out when asked for, in pieces
+that cost no line of Python for each message. Who hands batches on need not know the dialect; how identities and
+positions follow from what a dialect keeps is its own part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_Made = TypeVar("_Made")
+#: `bytes`, or None as well where a payload may be null.
+_Payload = TypeVar("_Payload")
+#: What is kept of consecutive messages in place of an entry for each.
+_Run = TypeVar("_Run")
+
+#: What a payload costs beside its bytes: the object's header, rounding, and its place in the list.
+OVERHEAD_PER_MESSAGE = 48
+#: For how many messages at a time identities are prepared.
+PIECE = 1024
+
+
+def memory_of(count: int, payload_bytes: int) -> int:
+    """Bytes of memory that `count` payloads of together `payload_bytes` bytes take."""
+    return payload_bytes + OVERHEAD_PER_MESSAGE * count
+
+
+class BatchEnd(Enum):
+    """Why a batch ends where it ends."""
+
+    #: The data ended with a whole message.
+    COMPLETE = "complete"
+    #: A message is cut off, or left for the next batch: fetch again from `next_offset`.
+    PARTIAL = "partial"
+    #: What stands at `next_offset` is no message that can be read.
+    CORRUPT = "corrupt"
+
+
+class Ending(TypedDict, total=False):
+    """What is known of a batch's end, where that is not simply COMPLETE."""
+
+    end: BatchEnd
+    problem: str | None
+    resume_offset: int | None
+    needed: int | None
+
+
+class DecodedBatch(ABC, Generic[_Payload, _Run]):
+    """The messages of one partition, in order, from `start_offset` (the offset that was asked for) to `next_offset`.
+
+    `next_offset` is where the next fetch starts: after the last whole outer message. `end` says why the batch ends
+    there; for PARTIAL `needed` is the number of bytes that what is cut off takes, its length field included, if known;
+    for CORRUPT `problem` is a sentence and `resume_offset` where reading could go on past what is corrupt, if its
+    lengths can be believed. `memory_bytes` is what a budget should count.
+    """
+
+    __slots__ = (
+        "_runs",
+        "end",
+        "memory_bytes",
+        "needed",
+        "next_offset",
+        "payloads",
+        "problem",
+        "resume_offset",
+        "start_offset",
+    )
+
+    def __init__(
+        self,
+        payloads: list[_Payload],
+        runs: Sequence[_Run],
+        start_offset: int,
+        next_offset: int,
+        payload_bytes: int,
+        **ending: Unpack[Ending],
+    ) -> None:
+        self.payloads = payloads
+        self._runs = runs
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.memory_bytes = memory_of(len(payloads), payload_bytes)
+        self.end = ending.get("end", BatchEnd.COMPLETE)
+        self.problem = ending.get("problem")
+        self.resume_offset = ending.get("resume_offset")
+        self.needed = ending.get("needed")
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[_Payload]:
+        return iter(self.payloads)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {len(self.payloads)} messages, offsets {self.start_offset} to "
+            f"{self.next_offset}, {self.end.value}>"
+        )
+
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
+        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
+        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
+
+    @abstractmethod
+    def _pieces(
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+    ) -> Iterator[Iterator[_Made]]:
+        """`messages_as`, in pieces."""
+
+    def prefix(self, count: int) -> int:
+        """The position to commit when the first `count` messages are handled: a boundary of the outer set.
+
+        0 gives `start_offset`, all of them `next_offset`. Raises ValueError for a count that the batch has not.
+        """
+        if not 0 <= count <= len(self.payloads):
+            raise ValueError(f"a prefix of {count} messages of a batch of {len(self.payloads)}")
+        if count == len(self.payloads):
+            return self.next_offset
+        return self._inside(count) if count else self.start_offset
+
+    @abstractmethod
+    def _inside(self, count: int) -> int:
+        """`prefix` of some of the messages, but not all."""
