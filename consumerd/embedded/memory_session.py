@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiozk import protocol
 
@@ -18,14 +18,13 @@ from consumerd.ports import SessionState
 from consumerd.zk.acl import parse_acl
 from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
-from consumerd.zk.ownership import OwnershipCalls
+from consumerd.zk.live import LiveSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
-    from consumerd.ports import Clock, NodeStat, Operation, SessionEvent
+    from consumerd.ports import Clock, NodeStat, Operation
     from consumerd.zk.connection import Connection
     from consumerd.zk.watches import WatchTable
 
@@ -133,7 +132,7 @@ def _aiozk_stat(stat: NodeStat) -> SimpleNamespace:
     )
 
 
-class MemorySession(OwnershipCalls):
+class MemorySession(LiveSession):
     """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.zk.Session`."""
 
     def __init__(
@@ -158,43 +157,11 @@ class MemorySession(OwnershipCalls):
             self._server.end(session_id)
         self._lifecycle.finish(None)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def state(self) -> SessionState:
-        """Where the session stands."""
-        return self._lifecycle.state
-
-    @property
-    def session_id(self) -> int:
-        """The id of the present session; 0 when there is none."""
-        return self._lifecycle.session_id
-
-    @property
-    def session_timeout(self) -> float:
-        """The session timeout in seconds."""
-        return self._lifecycle.timeout
-
     def lease_left(self) -> float:
         """The whole timeout while connected; from the disconnection on, what is left of it."""
         if self.state is SessionState.CONNECTED:
             self._lifecycle.prove(self._clock.monotonic())
-        return self._lifecycle.lease_left()
-
-    def subscribe(self, listener: Callable[[SessionEvent, int], None]) -> Callable[[], None]:
-        """Call `listener(event, session_id)` synchronously on every event; returns the unsubscriber."""
-        return self._lifecycle.subscribe(listener)
-
-    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed()` when a read of `path` with `watch=True` may be stale, and after each reconnect."""
-        return self._watches.add(self._full(path), changed)
+        return super().lease_left()
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
         """All or nothing, on the very session `session_id` if one is named."""

@@ -1,14 +1,14 @@
 """The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
 
 Strategy: this is the front. The `Lifecycle` knows state, lease and events, the `Supervisor` keeps the connection, the
-`WatchTable` knows who is told of changes, `NodeCalls` and `OwnershipCalls` are the requests; here they are put
-together, started and closed.
+`WatchTable` knows who is told of changes, `NodeCalls` and `OwnershipCalls` are the requests, `LiveSession` tells what
+is known; here they are put together, started and closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from aiozk import protocol
 
@@ -19,24 +19,23 @@ from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, Limits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import Lifecycle
-from consumerd.zk.ownership import OwnershipCalls
+from consumerd.zk.live import LiveSession
 from consumerd.zk.supervisor import Settings, Supervisor
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from random import Random
-    from types import TracebackType
 
-    from consumerd.ports import Clock, SessionEvent, SessionState
+    from consumerd.ports import Clock
 
 #: A day; the server's own limit (20 ticks by default) is far lower.
 LONGEST_TIMEOUT = 86_400
 Credential = tuple[str, str | bytes]
 
 
-class Session(OwnershipCalls):
+class Session(LiveSession):
     """A supervised session, used as `async with Session(...)` or by `start` and `close`.
 
     `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is what
@@ -133,49 +132,6 @@ class Session(OwnershipCalls):
             await asyncio.wait([self._task])
         if self._lifecycle.failure is not None:
             raise self._lifecycle.failure
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    # -- what is so now
-
-    @property
-    def state(self) -> SessionState:
-        """Where the session stands."""
-        return self._lifecycle.state
-
-    @property
-    def session_id(self) -> int:
-        """The id of the present session; 0 when there is none. It stays while the session is suspended."""
-        return self._lifecycle.session_id
-
-    @property
-    def session_timeout(self) -> float:
-        """The negotiated session timeout in seconds (before the first session: the one asked for)."""
-        return self._lifecycle.timeout
-
-    def lease_left(self) -> float:
-        """Seconds for which the server cannot have expired this session; negative when it may have, or without one.
-
-        On a healthy connection it moves between half and three quarters of the session timeout.
-        """
-        return self._lifecycle.lease_left()
-
-    # -- events
-
-    def subscribe(self, listener: Callable[[SessionEvent, int], None]) -> Callable[[], None]:
-        """Call `listener(event, session_id)` synchronously on every event; returns the unsubscriber."""
-        return self._lifecycle.subscribe(listener)
-
-    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed()` when a read of `path` with `watch=True` may be stale, and after each reconnect."""
-        return self._watches.add(self._full(path), changed)
 
     # -- before others may use a connection
 
