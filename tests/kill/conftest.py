@@ -19,12 +19,10 @@ from consumerd.clock import SystemClock
 from consumerd.embedded.audit import AuditResult, audit, merge_records
 from consumerd.embedded.ledger import Ledger
 from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.net import connect
 from consumerd.partition import TopicPartition
-from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.registry import owner_path
-from consumerd.wire.compression import Codec
 from consumerd.zk import NoNode, Session
+from tests.kill.mirrors import TOPIC, producers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
     from consumerd.embedded import ZooKeeperServer
 
-TOPIC = "events"
 GROUP = "group"
 PARTITIONS = 6
 #: Of the members' sessions, in seconds. The servers' ticks are 250 ms.
@@ -103,27 +100,14 @@ class Cluster:
 
     async def _produce(self, stop: asyncio.Event) -> None:
         number = 0
-        codecs = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]
-        async with AsyncExitStack() as stack:
-            producers = [
-                await stack.enter_async_context(
-                    Producer(
-                        StaticRouter([("127.0.0.1", self.broker.port)], rng=random.Random()),
-                        connect=connect,
-                        clock=SystemClock(),
-                        rng=random.Random(),
-                        # A batch whose answer is lost would be stored twice: then input and log no longer agree line
-                        # by line. The kill of a broker is tested with the producer at rest.
-                        settings=ProducerSettings(codec=codec, resends=0),
-                    )
-                )
-                for codec in codecs
-            ]
+        # A batch whose answer is lost would be stored twice: then input and log no longer agree line by line. The kill
+        # of a broker is tested with the producer at rest.
+        async with producers(self.broker.port, resends=0) as each:
             while not stop.is_set():
                 partition = self.partitions[number % PARTITIONS]
                 lines = [b"" if i == 7 else b"\xff%d-%d " % (number, i) * (i % 5) for i in range(20)]
                 self.ledger.partition(partition).send(lines)
-                await producers[number % 3].send(TOPIC, lines, partition=partition.partition)
+                await each[number % 3].send(TOPIC, lines, partition=partition.partition)
                 number += 1
                 await asyncio.sleep(0.002)
 

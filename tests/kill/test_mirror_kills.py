@@ -8,48 +8,21 @@ before the one in front of it has come once.
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command, format_toml
-from consumerd.net import connect
-from consumerd.producer import Producer, ProducerSettings, StaticRouter
+from consumerd.embedded.processes import BrokerProcess
 from consumerd.storage.dump import find_segments, read_segment
-from consumerd.wire.compression import Codec
-from consumerd.zk import NoNode, Session
+from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
-TOPIC = "events"
 PARTITIONS = 4
-SESSION_TIMEOUT = 2.0
-
-
-class MirrorProcess(Process):
-    """One member of the mirror."""
-
-    def __init__(self, directory: Path, name: str, source: str, *arguments: str) -> None:
-        super().__init__(name, directory)
-        self.arguments = arguments
-        self.config = directory / f"{name}.toml"
-        tables: dict[str, dict[str, Any]] = {
-            "group": {"id": "mirror", "topics": {TOPIC: 1}},
-            "zookeeper": {"connect": source, "session_timeout": SESSION_TIMEOUT},
-            "fetch": {"size": 20_000, "idle_backoff": 0.05},
-            "commit": {"interval": 0.5},
-            "log": {"format": "json"},
-        }
-        self.config.write_text(format_toml(tables))
-
-    async def start(self, timeout: float = 30.0) -> None:
-        await self._launch(consumerd_command("mirror", "-c", str(self.config), *self.arguments), "ready", timeout)
 
 
 class Input:
@@ -61,19 +34,13 @@ class Input:
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
-        async with AsyncExitStack() as stack:
-            producers = []
-            for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY):
-                router = StaticRouter([("127.0.0.1", self.port)], rng=random.Random())
-                settings = ProducerSettings(codec=codec)
-                made = Producer(router, connect=connect, clock=SystemClock(), rng=random.Random(), settings=settings)
-                producers.append(await stack.enter_async_context(made))
-            batch = 0
+        batch = 0
+        async with producers(self.port) as each:
             while not self.stop.is_set():
                 partition = batch % PARTITIONS
                 first = self.sent[partition]
                 lines = [b"%d %d " % (partition, number) + b"x" * (number % 90) for number in range(first, first + 10)]
-                await producers[batch % 3].send(TOPIC, lines, partition=partition)
+                await each[batch % 3].send(TOPIC, lines, partition=partition)
                 self.sent[partition] += 10
                 batch += 1
                 await asyncio.sleep(0.004)
@@ -92,29 +59,6 @@ def held(broker: BrokerProcess) -> list[list[bytes]]:
         ]
         found.append([payload for entry in entries for payload in entry.payloads])
     return found
-
-
-async def all_committed(source: str, broker: BrokerProcess, limit: float = 30.0) -> None:
-    """Wait until the mirror has committed the end of every partition. ZooKeeper is the outside world: polled."""
-    ends = {}
-    for partition in range(PARTITIONS):
-        folder = broker.log_directory / f"{TOPIC}-{partition}"
-        ends[f"0-{partition}"] = sum(path.stat().st_size for path in folder.glob("*.kafka"))
-    found: dict[str, int] = {}
-    async with Session(source, clock=SystemClock(), rng=random.Random()) as zk:
-        try:
-            async with asyncio.timeout(limit):
-                while True:
-                    for name in ends:
-                        try:
-                            found[name] = int((await zk.get(f"/consumers/mirror/offsets/{TOPIC}/{name}"))[0] or b"")
-                        except NoNode:
-                            found[name] = 0
-                    if found == ends:
-                        return
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            pytest.fail(f"committed {found} of {ends}")
 
 
 def check(source: list[list[bytes]], target: list[list[bytes]]) -> int:
@@ -143,14 +87,12 @@ async def test_sigkill_of_the_mirror_and_of_the_target(
 ) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)
     source_place, target_place = f"{zookeeper.connect}/source", f"{zookeeper.connect}/target"
-    settings: dict[str, str | int] = {
-        "log.flush.interval": 1, "log.file.size": 100_000, "zk.sessiontimeout.ms": 2000,
-    }  # fmt: skip
     async with AsyncExitStack() as stack:
-        source = BrokerProcess(tmp_path / "source", source_place, partitions=PARTITIONS, settings=settings)
-        target = BrokerProcess(tmp_path / "target", target_place, partitions=PARTITIONS, settings=settings)
-        await stack.enter_async_context(source)
-        await stack.enter_async_context(target)
+        source = BrokerProcess(tmp_path / "source", source_place, partitions=PARTITIONS, settings=BROKER_SETTINGS)
+        target = BrokerProcess(tmp_path / "target", target_place, partitions=PARTITIONS, settings=BROKER_SETTINGS)
+        async with asyncio.TaskGroup() as starts:
+            for broker in (source, target):
+                starts.create_task(stack.enter_async_context(broker))
         where = ("--to-broker", target.address)
         first, second = (
             MirrorProcess(tmp_path, name, source_place, *where, *arguments) for name in ("first", "second")
@@ -158,8 +100,9 @@ async def test_sigkill_of_the_mirror_and_of_the_target(
         feed = Input(source.port)
         async with asyncio.TaskGroup() as group:
             group.create_task(feed.run())
-            await stack.enter_async_context(first)
-            await stack.enter_async_context(second)
+            async with asyncio.TaskGroup() as starts:
+                for each in (first, second):
+                    starts.create_task(stack.enter_async_context(each))
             await asyncio.sleep(0.7)
             first.kill()
             await asyncio.sleep(0.5)
@@ -174,7 +117,7 @@ async def test_sigkill_of_the_mirror_and_of_the_target(
             await second.start()
             await asyncio.sleep(0.5)
             feed.stop.set()
-        await all_committed(source_place, source)
+        await all_committed(source_place, source, PARTITIONS)
         assert await first.stop() == 0
         assert await second.stop() == 0
     again = check(held(source), held(target))
