@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from consumerd.net import BadFrameError, ConnectError, TlsError, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    Run = Callable[[Coroutine[Any, Any, None]], None]
+
+HOST = "127.0.0.1"
+AUTHORITY = trustme.CA()
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+
+
+async def serve(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> asyncio.Server:
+    """A broker with TLS whose certificate names 127.0.0.1 alone."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    AUTHORITY.issue_cert(HOST).configure_cert(context)
+    return await asyncio.start_server(talk, HOST, 0, ssl=context)
+
+
+async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "authority", "words"),
+    [
+        (
+            HOST,
+            trustme.CA(),
+            r"its certificate is not accepted \(unable to get local issuer .*\); check which",
+        ),
+        ("localhost", AUTHORITY, r"its certificate is not accepted \(Hostname mismatch, .*'localhost'\); check which"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_is_said_to_be_so(
+    run: Run, host: str, authority: trustme.CA, words: str
+) -> None:
+    async def main() -> None:
+        async with await serve(hang_up) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(TlsError, match=rf"^cannot speak TLS with broker {host}:{port}: {words}"):
+                await connect(host, port, ssl=trusting(authority))
+
+    run(main())
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n", b"\0\0\0\x02\0\0"])
+def test_a_listener_without_tls_is_said_to_be_one(run: Run, peer: Any, said: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(5)
+        writer.write(said)
+
+    async def main() -> None:
+        async with peer(talk) as port:
+            with pytest.raises(TlsError, match="what is there speaks none, or hung up; is this the port of its"):
+                await connect(HOST, port, ssl=trusting(AUTHORITY))
+
+    run(main())
+
+
+def test_a_broker_that_is_not_there_is_no_matter_of_tls(run: Run, peer: Any) -> None:
+    async def main() -> None:
+        async with peer(hang_up) as port:
+            pass
+        with pytest.raises(ConnectError, match="is it running, and is that its address") as caught:
+            await connect(HOST, port, ssl=trusting(AUTHORITY))
+        assert not isinstance(caught.value, TlsError)
+
+    run(main())
+
+
+def test_a_listener_with_tls_that_is_not_spoken_to_so_is_said_to_be_one(run: Run, peer: Any) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(5)
+        writer.write(bytes.fromhex("15 0303 0002 0250"))  # a fatal alert: internal_error, as brokers in Java have it
+
+    async def main() -> None:
+        async with peer(talk) as port:
+            connection = await connect(HOST, port)
+            with pytest.raises(BadFrameError, match="answered with TLS, which was not spoken to it"):
+                await connection.request(b"\0\0\0\x08" + bytes(8))
+
+    run(main())
