@@ -38,6 +38,10 @@ _LEAVE_MEMBERS_SINCE: Final = 3
 _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3}
 #: A join or sync may take as long as the coordinator is patient, and this much more, in seconds.
 _GRACE: Final = 5.0
+#: JoinGroup since which a new member is told its id before it has to wait.
+_ID_FIRST_SINCE: Final = 4
+#: What the coordinator grants JVM members by default, in seconds (max.poll.interval.ms): it waits for the slowest.
+_OTHERS_TAKE: Final = 300.0
 #: Topics of the brokers themselves; those before 0.10 do not say which they are.
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
@@ -81,7 +85,11 @@ class GroupRequests:
                     {"protocol_name": name, "protocol_metadata": metadata} for name, metadata in action.protocols
                 ],
             }
-            patience = max(settings.rebalance_timeout, settings.session_timeout) + _GRACE
+            patience = max(settings.rebalance_timeout, settings.session_timeout)
+            if not action.member_id and channel.versions.pick(JOIN_GROUP) < _ID_FIRST_SINCE:
+                # Asking again would leave a member behind that gets partitions and is silent.
+                patience = max(patience, _OTHERS_TAKE)
+            patience += _GRACE
             version, answer = await self._call(channel, JOIN_GROUP, body, patience)
             if code := answer["error_code"]:
                 return self._refused(action.ticket, code, JOIN_GROUP, answer["member_id"])

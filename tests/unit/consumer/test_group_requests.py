@@ -42,10 +42,12 @@ class Channel:
         self.answers = answers
         self.versions = Versions(at_most)
         self.asked: list[tuple[Api, int, dict[str, Any]]] = []
+        self.timeouts: list[float] = []
         self.closed = False
 
     async def call(self, api: Api, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
         self.asked.append((api, version, body))
+        self.timeouts.append(timeout)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -116,6 +118,21 @@ async def test_the_oldest_brokers_take_the_session_timeout_for_a_rebalance() -> 
     event = await requests(Client(JOINED, at_most=0)).join(e.Join(1, "", ()))
     assert isinstance(event, e.Joined)
     assert event.rebalance_timeout == 10.0
+
+
+async def test_a_first_join_is_waited_for_as_long_as_others_may_take() -> None:
+    """Who asks again without an id is one more member to brokers before 2.2, and the first one never answers."""
+    old = Client(JOINED, JOINED, at_most=3)
+    asking = requests(old)
+    await asking.join(e.Join(1, "", ()))
+    await asking.join(e.Join(2, "me", ()))
+    assert old.channels[0].timeouts == [305.0, 65.0]
+    patient = Client(JOINED, at_most=1)
+    await requests(patient, rebalance_timeout=600.0).join(e.Join(1, "", ()))
+    assert patient.channels[0].timeouts == [605.0]
+    told_first = Client(JOINED)
+    await requests(told_first).join(e.Join(1, "", ()))
+    assert told_first.channels[0].timeouts == [65.0]
 
 
 async def test_static_members_need_brokers_that_know_them() -> None:
