@@ -5,31 +5,19 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from consumerd.cluster import LogicalClusterView, PartitionView
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.errors import NotFoundError
 from consumerd.group.assignors import range_owners
 from consumerd.partition import TopicPartition
 from consumerd.registry import DialectError, FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def zookeeper() -> MemoryZooKeeper:
-    return MemoryZooKeeper()
-
-
-@pytest_asyncio.fixture
-async def zk(zookeeper: MemoryZooKeeper) -> AsyncIterator[MemorySession]:
-    async with zookeeper.session() as session:
-        yield session
 
 
 @pytest.fixture

@@ -4,29 +4,16 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-import pytest_asyncio
 
 from consumerd.cluster import ClusterView
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.registry import Broker, DialectError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
-
-
-@pytest.fixture
-def zookeeper() -> MemoryZooKeeper:
-    return MemoryZooKeeper()
-
-
-@pytest_asyncio.fixture
-async def zk(zookeeper: MemoryZooKeeper) -> AsyncIterator[MemorySession]:
-    async with zookeeper.session() as session:
-        yield session
 
 
 @pytest.fixture
