@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Every answer of the protocol begins with an int16 error code.
 SMALLEST_BODY = 2
+#: How an alert of TLS begins (type 21, version 3.x; RFC 8446, 5.1): as a length it would be 336 MiB.
+_TLS_ALERT, _ALERT_BITS = 0x1503, 16
 
 
 class _Waiting(NamedTuple):
@@ -209,6 +211,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
         limit = self._waiting[0].max_response
         if size > limit:
+            if size >> _ALERT_BITS == _TLS_ALERT:
+                raise BadFrameError(
+                    f"broker {self.address} answered with TLS, which we did not speak; is this its listener with TLS?",
+                    blamed=True,
+                )
             raise FrameTooLargeError(
                 f"broker {self.address} announced an answer of {size} bytes where at most {limit} were asked for;"
                 " is it a Kafka broker?",

@@ -302,7 +302,7 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
     wrong = {
         "password": (site.kafka(password="wrong"), "refuses the authentication"),
         "plain": (site.kafka("PLAIN", password="wrong"), "refuses the authentication"),
-        "mechanism": (site.kafka("SCRAM-SHA-256", tls=False), "answered with TLS, which was not spoken to it"),
+        "mechanism": (site.kafka("SCRAM-SHA-256", tls=False), "answered with TLS, which we did not speak"),
         "authority": (site.kafka(authority=site.broker.certificates.stranger), "certificate is not accepted"),
         "host": (site.kafka(address=address.replace("127.0.0.1", "localhost")), "not valid for 'localhost'"),
         "listener": (site.kafka(address=f"127.0.0.1:{site.broker.plaintext_port}"), "its listener with TLS?"),
