@@ -173,10 +173,10 @@ async def _owned(world: Any, names: list[str]) -> bool:
 async def test_what_is_in_zookeeper_are_the_bytes_of_0_7(world: Any) -> None:
     await world.broker(partitions=2)
     end = await world.append(TP, b"one", b"two")
-    await world.append(TopicPartition("t", 0, 1), b"x")
+    other = await world.append(TopicPartition("t", 0, 1), b"x")
     daemon = await world.daemon(group={"consumer_id": "pod-0", "topics": {"t": 2}}, commit={"interval": 0.1})
     await world.until_printed(daemon, "one", "two", "x")
-    await world.until(lambda: _committed(world, end))
+    await world.until(lambda: _committed(world, end, other))
     found = {path: await world.zk.get(path) for path in await _below(world, "/consumers")}
     ephemerals = {path: data for path, (data, stat) in found.items() if stat.ephemeral_owner}
     persistent = {path: data for path, (data, stat) in found.items() if not stat.ephemeral_owner}
@@ -199,9 +199,8 @@ async def test_what_is_in_zookeeper_are_the_bytes_of_0_7(world: Any) -> None:
     assert await daemon.stop() == ExitCode.OK
 
 
-async def _committed(world: Any, end: int) -> bool:
-    other = await world.offset(TopicPartition("t", 0, 1))
-    return other is not None and end == await world.offset(TP)
+async def _committed(world: Any, *ends: int) -> bool:
+    return list(ends) == [await world.offset(TopicPartition("t", 0, number)) for number in range(len(ends))]
 
 
 async def _below(world: Any, path: str) -> list[str]:
