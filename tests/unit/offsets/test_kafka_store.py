@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client import error_of
+from consumerd.client import BrokerRefusedError, error_of
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
@@ -136,3 +136,18 @@ async def test_what_brokers_forget_has_to_be_written_again() -> None:
     assert store(Cluster(), retention=60.0).keeps_for == 60.0
     assert store(Cluster(), retention=1e9).keeps_for == by_default  # brokers after 2.0 do not listen
     assert store(Cluster(), version=0).keeps_for is None
+
+
+@pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27])
+async def test_what_passes_with_the_brokers_trouble_is_asked_again(code: int) -> None:
+    with pytest.raises(OffsetsUnavailableError):
+        await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
+    with pytest.raises(OffsetsUnavailableError):
+        await store(Cluster(told(code, offset=-1, metadata=""))).load([PLACE])
+
+
+@pytest.mark.parametrize("code", [12, 28, 29, 30, 35])
+async def test_what_does_not_pass_by_itself_is_a_refusal(code: int) -> None:
+    with pytest.raises(BrokerRefusedError) as caught:
+        await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
+    assert caught.value.code == code
