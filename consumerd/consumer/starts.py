@@ -3,7 +3,8 @@
 Strategy: the position is looked for in this order: the sink's own (`Handler.position`), what this process handled on
 the very same session (a partition that was abandoned and found to be still ours), the committed offset, the initial
 policy. What the process remembers counts only while the store holds what it held then: else somebody else went on
-meanwhile. A broker or store that does not answer is asked again for as long as the caller waits.
+meanwhile. A broker or store that does not answer is asked again for as long as the caller waits; one that says that it
+never will is not.
 
 A sink that is asked for its position takes the partition over, so it is asked under the fence, as before a hand-over,
 each time anew: a process that stood still since its claim would take over what has been given to others.
@@ -11,13 +12,15 @@ each time anew: a process that stood still since its claim would take over what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from consumerd.client import BrokerRefusedError, UnsupportedApiError
 from consumerd.errors import BrokerError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
@@ -30,8 +33,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: Refusals that no time mends: of the group (30), and of the version of a request (`commit.version`).
+_FINAL: Final = frozenset({30, ErrorCode.UNSUPPORTED_VERSION})
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
+
+
+def _is_final(error: Exception) -> bool:
+    return isinstance(error, UnsupportedApiError) or (isinstance(error, BrokerRefusedError) and error.code in _FINAL)
 
 
 class Start(NamedTuple):
@@ -75,13 +84,18 @@ class StartFinder:
         self._former[partition] = _Former(session_id, committed, position)
 
     async def find(self, partition: TopicPartition, session_id: int) -> Start:
-        """The start of a flow on `session_id`, sooner or later. Raises what the handler and a closed store raise."""
+        """The start of a flow on `session_id`, sooner or later.
+
+        Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
+        """
         troubled = False
         while True:
             try:
                 offset, committed = await self._position(partition, session_id)
                 end = await self._listed(partition, LATEST) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
+                if _is_final(error):
+                    raise
                 if not troubled:  # told once: a broker may be away for hours
                     log.warning("position_not_found_yet", partition=str(partition), error=str(error))
                 troubled = True

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.client import UnsupportedApiError, error_of
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.consumer.sinks import PlainHandler
 from consumerd.consumer.starts import RETRY_PAUSE, Start, StartFinder
+from consumerd.errors import BrokerError
 from consumerd.handlers import Batch, Handler
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
@@ -50,8 +52,11 @@ class Store:
     def __init__(self) -> None:
         self.offset: int | None = None
         self.failures = 0
+        self.refusal: BrokerError | None = None
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.refusal is not None:
+            raise self.refusal
         if self.failures:
             self.failures -= 1
             raise OffsetsUnavailableError("the coordinator is away")
@@ -139,6 +144,18 @@ async def test_what_was_handled_counts_on_the_same_session_while_the_store_did_n
     assert (await setup.find()).offset == 160
     setup.finder.remember(TP, SESSION - 1, 160, 170)
     assert (await setup.find()).offset == 160
+
+
+@pytest.mark.parametrize("refusal", [error_of(30, "no"), error_of(35, "no"), UnsupportedApiError("no such version")])
+async def test_a_store_that_will_never_answer_is_not_asked_without_end(refusal: BrokerError) -> None:
+    """A version that no broker has (any more) would leave all partitions unread, and the member as good as ready."""
+    setup = Setup()
+    setup.store.refusal = refusal
+    finding = asyncio.create_task(setup.find())
+    await setup.clock.advance(5.0)
+    assert finding.done()
+    with pytest.raises(BrokerError, match="no"):
+        await finding
 
 
 async def test_a_process_that_stood_still_since_its_claim_takes_nothing_over() -> None:
