@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.logical_logs import LogicalLogs
 from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
-from consumerd.client import NoBrokerError, UnsupportedApiError, error_of
+from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
-from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, StaticSubscription
 from consumerd.wire.errors import WireError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from consumerd.admin.changes import Change
     from consumerd.client import ClusterClient
     from consumerd.cluster import LogicalTopics
-    from consumerd.offsets import CommitResult
     from consumerd.offsets.kafka_store import CommittedOffset
 
 #: OFFSET_FETCH of everything that a group committed.
@@ -151,10 +150,7 @@ class BrokerGroups:
             if not channel.versions.has(OFFSET_FETCH, _ALL_OFFSETS):
                 topics = await self.topics()
                 wanted = [TopicPartition.numbered(topic, number) for topic in topics for number in topics[topic]]
-            try:
-                return await store.read(wanted)
-            except OffsetsUnavailableError as error:
-                raise NoBrokerError(str(error)) from error
+            return await store.read(wanted)
 
         return await self.client.retrying(f"offsets of group {group}", ask)
 
@@ -186,7 +182,7 @@ class BrokerGroups:
         for group in dict.fromkeys(change.group for change in moving):
             wanted = {change.partition: change.after for change in moving if change.group == group}
             positions = {partition: after for partition, after in wanted.items() if after is not None}
-            attempt = partial(self._commit, group, positions)
+            attempt = partial(KafkaOffsetStore(self.client, group).commit, positions, session_id=0)
             result = await self.client.retrying(f"offsets of group {group}", attempt)
             if result.lost:
                 raise RefusedError(
@@ -194,12 +190,6 @@ class BrokerGroups:
                     f"({len(result.lost)} of {len(positions)} were refused): stop them first"
                 )
         return len(moving)
-
-    async def _commit(self, group: str, positions: Mapping[TopicPartition, int]) -> CommitResult:
-        try:
-            return await KafkaOffsetStore(self.client, group).commit(positions, session_id=0)
-        except OffsetsUnavailableError as error:
-            raise NoBrokerError(str(error)) from error
 
 
 def _add_member(view: GroupView, name: str, protocol_type: str, told: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from consumerd.client.errors import (
     BrokerRefusedError,
     NoBrokerError,
     RequestTooLargeError,
+    UnavailableError,
     error_of,
 )
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
@@ -35,6 +36,7 @@ __all__ = [
     "RequestTooLargeError",
     "SaslAuthenticator",
     "Scram",
+    "UnavailableError",
     "UnsupportedApiError",
     "error_of",
     "topic_partitions",

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.error_codes import ErrorInfo
 
 
-class NoBrokerError(BrokerError):
+class UnavailableError(BrokerError):
+    """Something cannot be had just now; asking again later is safe and may help."""
+
+
+class NoBrokerError(UnavailableError):
     """No broker of the cluster could be reached in time."""
 
 

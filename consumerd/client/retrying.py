@@ -1,7 +1,8 @@
 """Trying again what passes by itself.
 
-Strategy: connections that cannot be made or end, and answers whose error code is retriable, pass; everything else is
-final. Pauses double and are jittered, and the time for all attempts together is limited.
+Strategy: connections that cannot be made or end, answers whose error code is retriable, and what says that it is
+unavailable just now, pass; everything else is final. Pauses double and are jittered, and the time for all attempts
+together is limited.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from consumerd.client.errors import BrokerRefusedError, NoBrokerError
+from consumerd.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectError, ConnectionClosedError
 
@@ -30,7 +31,7 @@ def passes(error: BrokerError) -> bool:
     """Whether asking again later may help."""
     if isinstance(error, BrokerRefusedError):
         return error.retriable
-    return isinstance(error, (ConnectError, ConnectionClosedError, NoBrokerError))
+    return isinstance(error, (ConnectError, ConnectionClosedError, UnavailableError))
 
 
 async def retry(

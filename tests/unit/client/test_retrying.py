@@ -1,0 +1,69 @@
+"""What passes by itself is tried again until the time is up; what does not is told at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from consumerd.client import AuthenticationError, ClientSettings, NoBrokerError, RequestTooLargeError, error_of
+from consumerd.client.retrying import retry
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.offsets import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.testing import FakeClock
+from consumerd.wire.v08.error_codes import ErrorCode
+
+PASSING: list[BrokerError | None] = [
+    ConnectError("refused"),
+    ConnectionClosedError("closed"),
+    NoBrokerError("none"),
+    OffsetsUnavailableError("the coordinator loads"),
+    error_of(ErrorCode.NOT_COORDINATOR_FOR_GROUP, "offsets"),
+]
+FINAL: list[BrokerError | None] = [
+    BrokerError("the metadata lack the topic"),
+    AuthenticationError("no"),
+    RequestTooLargeError("no"),
+    OffsetsHeldError("group", "t/0", "ZooKeeper"),
+    error_of(ErrorCode.ILLEGAL_GENERATION, "offsets"),
+]
+
+
+class Attempt:
+    """Fails so many times, and then says how often it was made."""
+
+    def __init__(self, error: BrokerError, failures: int) -> None:
+        self.error = error
+        self.failures = failures
+        self.made = 0
+
+    async def __call__(self) -> int:
+        self.made += 1
+        if self.made <= self.failures:
+            raise self.error
+        return self.made
+
+
+async def result(attempt: Attempt) -> int:
+    clock = FakeClock(auto=True)
+    return await retry(attempt, "ask", ClientSettings(), timeout=30.0, clock=clock, rng=random.Random(1))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+async def test_what_passes_is_tried_again_until_the_time_is_up(error: BrokerError) -> None:
+    assert await result(Attempt(error, 3)) == 4
+    attempt = Attempt(error, 1_000)
+    with pytest.raises(type(error)):
+        await result(attempt)
+    assert 10 < attempt.made < 100
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
+async def test_what_does_not_pass_is_told_at_once(error: BrokerError) -> None:
+    attempt = Attempt(error, 1)
+    with pytest.raises(type(error)):
+        await result(attempt)
+    assert attempt.made == 1
