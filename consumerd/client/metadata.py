@@ -3,17 +3,23 @@
 Strategy: an immutable picture per answer; a new one takes over what the former knew of topics that were not asked for.
 A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers tell
 epochs): brokers learn of elections at different times, and going back to a deposed leader costs a round trip each time.
+Where topics have no ids (before 2.8) one that was deleted and made anew, whose epochs begin anew, looks the same; so
+what is said again and again is believed in the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+#: As often as this, one after the other, an older epoch is told before it is believed.
+_OLDER_TOLD: Final = 3
 
 
 class Node(NamedTuple):
@@ -26,13 +32,17 @@ class Node(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not tell it."""
+    """A partition. `leader`: broker id, None while there is none. `leader_epoch`: -1 where brokers do not tell it.
+
+    `older_told`: how often brokers have named an older epoch since.
+    """
 
     leader: int | None
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     error: int
+    older_told: int = 0
 
 
 class TopicMetadata(NamedTuple):
@@ -83,8 +93,11 @@ class ClusterMetadata:
             number = told["partition_id"]
             fresh = _partition(told)
             known = former.partitions.get(number) if same and former is not None else None
-            stale = known is not None and fresh.leader_epoch < known.leader_epoch and fresh.leader_epoch >= 0
-            partitions[number] = known if stale and known is not None else fresh
+            if known is not None and 0 <= fresh.leader_epoch < known.leader_epoch:
+                told_so = known.older_told + 1
+                if topic_id != NO_UUID or told_so < _OLDER_TOLD:
+                    fresh = known._replace(older_told=told_so)
+            partitions[number] = fresh
         return TopicMetadata(entry["topic_error_code"], partitions, entry.get("is_internal", False), topic_id)
 
 

@@ -46,6 +46,23 @@ def test_an_older_epoch_never_brings_a_deposed_leader_back() -> None:
     assert fresh.leader("t", 0) == Node(1, "a", 9)
 
 
+def test_a_topic_made_anew_is_found_also_where_topics_have_no_ids() -> None:
+    metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5), partition(1, 2, epoch=5)), complete=True)
+    anew = answer(partition(0, 1, epoch=0), partition(1, 1, epoch=0))
+    for _ in range(2):  # as a broker would say that has not heard of the last elections
+        metadata = metadata.updated(anew, complete=False)
+        assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
+    metadata = metadata.updated(answer(partition(0, 1, epoch=0), partition(1, 2, epoch=5)), complete=False)
+    assert metadata.leader("t", 0) == Node(1, "a", 9)
+    metadata = metadata.updated(anew, complete=False)
+    assert metadata.leader("t", 1) == Node(2, "b", 9, "r")  # that was not said three times in a row
+    # With an id it is the same topic for sure.
+    metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5), topic_id=b"x" * 16), complete=True)
+    for _ in range(9):
+        metadata = metadata.updated(answer(partition(0, 1, epoch=4), topic_id=b"x" * 16), complete=False)
+    assert metadata.leader("t", 0) == Node(2, "b", 9, "r")
+
+
 def test_a_broker_that_knows_nobody_yet_does_not_wipe_out_the_others() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
     empty = {"brokers": [], "topic_metadata": [], "controller_id": -1}
