@@ -53,6 +53,11 @@ class Channel:
         """Whether the connection has ended."""
         return self._connection.closed
 
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answers have not come."""
+        return self._connection.in_flight
+
     async def call(
         self,
         api: Api,

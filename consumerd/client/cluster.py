@@ -13,6 +13,7 @@ works or the time is up.
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consumerd.client.errors import NoBrokerError, error_of
@@ -40,6 +41,8 @@ Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
 #: From this version on METADATA can be told not to create topics.
 _NO_CREATION_SINCE = 4
+#: And from this on each topic is a structure.
+_NAMED_IN_FIELDS = 9
 #: The last version of GROUP_COORDINATOR that asks for one group.
 _ONE_GROUP = 3
 
@@ -133,9 +136,9 @@ class ClusterClient:
 
     async def any_channel(self) -> Channel:
         """The channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason."""
-        for channel in self._channels.values():
-            if not channel.closed:
-                return channel
+        # A broker that hangs has not answered somebody else: that is not asked if there is another.
+        if opened := [channel for channel in self._channels.values() if not channel.closed]:
+            return min(opened, key=attrgetter("in_flight"))
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
         self._rng.shuffle(known)
         first = [address for address in self._bootstrap if address not in known]
@@ -183,36 +186,42 @@ class ClusterClient:
         cannot be told not to.
         """
         async with self._refreshing:
-            channel = await self.any_channel()
-            version = channel.versions.pick(METADATA)
-            names: list[str] | None = None if topics is None else list(topics)
-            if version == 0:
-                # An empty list means all; there is no way to ask for none, so what is known is asked for again.
-                names = [] if names is None else names or sorted(self.metadata.topics)[:1]
-            body: dict[str, Any] = {
-                "topics": names if version < 9 or names is None else [{"topic": name} for name in names]
-            }
-            if version >= _NO_CREATION_SINCE:
-                body["allow_auto_topic_creation"] = create
-            try:
-                answer = await channel.call(METADATA, body, version=version)
-            except ConnectionClosedError:
-                channel.abort()
-                raise
-            if error := error_of(answer.get("error_code", 0), f"broker {channel.address} tells no metadata"):
-                raise error
-            complete = topics is None or (version == 0 and not names)
-            self.metadata = self.metadata.updated(answer, complete=complete)
-            now = self._clock.monotonic()
-            for topic in self.metadata.topics if complete else names or ():
-                self._asked_at[topic] = now
-                self._stale.discard(topic)
-            return self.metadata
+            return await self._refresh(topics, create=create)
+
+    async def _refresh(self, topics: Sequence[str] | None, *, create: bool) -> ClusterMetadata:
+        """As `refresh`, for whoever has the lock."""
+        channel = await self.any_channel()
+        version = channel.versions.pick(METADATA)
+        names: list[str] | None = None if topics is None else list(topics)
+        if version == 0:
+            # An empty list means all; there is no way to ask for none, so what is known is asked for again.
+            names = [] if names is None else names or sorted(self.metadata.topics)[:1]
+        asked = names if version < _NAMED_IN_FIELDS or names is None else [{"topic": name} for name in names]
+        body: dict[str, Any] = {"topics": asked}
+        if version >= _NO_CREATION_SINCE:
+            body["allow_auto_topic_creation"] = create
+        try:
+            answer = await channel.call(METADATA, body, version=version)
+        except ConnectionClosedError:
+            channel.abort()
+            raise
+        if error := error_of(answer.get("error_code", 0), f"broker {channel.address} tells no metadata"):
+            raise error
+        complete = topics is None or (version == 0 and not names)
+        self.metadata = self.metadata.updated(answer, complete=complete)
+        now = self._clock.monotonic()
+        for topic in self.metadata.topics if complete else names or ():
+            self._asked_at[topic] = now
+            self._stale.discard(topic)
+        return self.metadata
 
     async def topics(self, names: Sequence[str], *, create: bool = False) -> ClusterMetadata:
         """Metadata that hold what is known of `names`, asked for where missing, old or stale. Raises BrokerError."""
-        if missing := [name for name in names if not self._is_fresh(name)]:
-            await self.refresh(missing, create=create)
+        if not all(map(self._is_fresh, names)):
+            async with self._refreshing:
+                # Who waited here has what those before asked for.
+                if missing := [name for name in names if not self._is_fresh(name)]:
+                    await self._refresh(missing, create=create)
         return self.metadata
 
     async def leader(self, topic: str, partition: int) -> Node:

@@ -50,6 +50,7 @@ class ScriptedChannel:
         self.address = versions.broker
         self.versions = versions
         self.closed = False
+        self.in_flight = 0
         self.asked: list[tuple[str, int, Answer]] = []
         self._script = script
 

@@ -1,0 +1,101 @@
+"""Whom a client asks, and how often, when many want to know the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from consumerd.client import BrokerVersions, ClientSettings, ClusterClient, Generation
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.wire.v08.apis import APIS, METADATA
+
+pytestmark = pytest.mark.asyncio
+VERSIONS = BrokerVersions("", Generation.TOLD, {key: api.versions for key, api in APIS.items()})
+NODES = (1, 2, 3)
+
+
+class OneOfThree:
+    """The channel to one of three brokers, all of which say that `leader` leads; one that hangs never answers."""
+
+    def __init__(self, cluster: Cluster, port: int) -> None:
+        self.address, self.port = f"h:{port}", port
+        self.versions = VERSIONS
+        self.closed = False
+        self.in_flight = 0
+        self.cluster = cluster
+
+    async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        assert api is METADATA
+        self.cluster.asked += 1
+        self.in_flight += 1
+        await asyncio.sleep(3600 if self.port == self.cluster.hangs else 0)
+        self.in_flight -= 1
+        part = {"partition_error_code": 0, "partition_id": 0, "leader": self.cluster.leader, "replicas": [], "isr": []}
+        return {
+            "brokers": [{"node_id": node, "host": "h", "port": node} for node in NODES],
+            "topic_metadata": [
+                {"topic_error_code": 0, "topic": each["topic"], "partition_metadata": [part]} for each in body["topics"]
+            ],
+        }
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Cluster:
+    """Opens channels to the brokers."""
+
+    def __init__(self) -> None:
+        self.leader, self.hangs, self.asked = 1, 0, 0
+
+    async def open(self, host: str, port: int) -> Any:
+        return OneOfThree(self, port)
+
+    def forget(self, host: str, port: int) -> None:
+        """Nothing is remembered."""
+
+
+def client_of(cluster: Cluster) -> ClusterClient:
+    opener: Any = cluster
+    return ClusterClient([("h", 1)], opener, ClientSettings(), clock=SystemClock(), rng=random.Random(1))
+
+
+async def test_many_who_find_a_leader_wrong_ask_once_for_all() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        await client.leader("t", 0)
+        cluster.leader, cluster.asked = 2, 0
+        client.stale(["t"])
+        found = await asyncio.gather(*(client.leader("t", 0) for _ in range(100)))
+        assert {node.id for node in found} == {2}
+        assert cluster.asked == 1
+
+
+async def test_a_broker_that_hangs_is_not_asked_while_others_can_be() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        await client.leader("t", 0)
+        for node in NODES:
+            await client.node_channel(node)
+        cluster.hangs = 1
+        hanging = asyncio.create_task(client.call_node(1, METADATA, {"topics": []}))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            for _ in range(10):
+                client.stale(["t"])
+                await client.leader("t", 0)
+        hanging.cancel()
+        await asyncio.wait([hanging])
+
+
+async def test_no_channel_is_left_open_by_who_was_closed_meanwhile() -> None:
+    cluster = Cluster()
+    client = client_of(cluster)
+    await client.leader("t", 0)
+    await client.close()
+    with pytest.raises(BrokerError, match="was closed"):
+        await client.node_channel(2)
