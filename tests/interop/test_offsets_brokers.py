@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.kafka import RELEASES
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
 from consumerd.offsets import (
     CommittedOffset,
     DualOffsetStore,
@@ -125,3 +129,47 @@ async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leav
         with pytest.raises(OffsetsHeldError, match="events/0 cannot be kept in ZooKeeper"):
             await fixed.commit({PLACE: 11}, session_id=1)
         assert zk.get("/consumers/group/offsets/events/0")[0] == b"10"
+
+
+@pytest.mark.asyncio
+@pytest.mark.long
+async def test_an_offset_that_stands_still_lasts_as_long_as_its_daemon(
+    kafka: Any, cluster_client: Any, tmp_path: Path
+) -> None:
+    """Brokers before 2.1 forget by age alone, and later ones do so where the group has no members, as here."""
+    broker = await kafka("0.10.1.1", config={"offsets.retention.check.interval.ms": 300})
+    async with cluster_client(broker) as client:
+
+        async def led() -> object:
+            await client.refresh(["events"], create=True)
+            return await client.leader("events", 0)
+
+        await client.retrying("create the topic", led)
+        await client.retrying("find the coordinator", lambda: client.coordinator("group"))
+        store = KafkaOffsetStore(client, "group")
+
+        async def held() -> dict[TopicPartition, int]:
+            return dict(await client.retrying("load", lambda: store.load([PLACE])))
+
+        config = {
+            "group": {"id": "group", "coordination": "fixed", "partitions": {"events": [0]}},
+            "kafka": {"bootstrap": [broker.address]},
+            "commit": {"interval": 0.2, "retention": 3.0},
+            "handler": {"name": "print"},
+        }
+        daemon = DaemonProcess(tmp_path, config, name="member")
+        try:
+            await daemon.start()
+            async with asyncio.timeout(40):
+                while await held() != {PLACE: 0}:
+                    await asyncio.sleep(0.1)
+            for _ in range(70):
+                await asyncio.sleep(0.1)
+                assert await held() == {PLACE: 0}
+            daemon.terminate()
+            assert await daemon.wait(20) == ExitCode.OK
+            async with asyncio.timeout(40):
+                while await held():
+                    await asyncio.sleep(0.1)
+        finally:
+            daemon.child.kill()
