@@ -17,6 +17,7 @@ from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.murmur2 import key_partition
+from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.records import Codec
 
 pytestmark = pytest.mark.interop
@@ -152,3 +153,23 @@ async def test_without_acknowledgements_nothing_is_told(kafka: Any, cluster_clie
             delivery = await producer.send("events", b"x")
             assert (await delivery).offset is None
         assert [record.payload for record in (await read_all(client, "events", {0: 1}))[0]] == [b"x"]
+
+
+@pytest.mark.long
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["0.11.0.3", "1.1.1"])
+async def test_a_partition_that_was_quiet_for_longer_than_its_retention(
+    version: str, kafka: Any, cluster_client: Any
+) -> None:
+    quickly = {"log.retention.ms": 1000, "log.retention.check.interval.ms": 200, "log.segment.delete.delay.ms": 100}
+    broker = await kafka(version, partitions=1, config=quickly)
+    place = TopicPartition.numbered("events", 0)
+    async with cluster_client(broker) as client:
+        pool = LogicalFetchPool(client, FetchSettings(), CLOCK, random.Random(2), Silent())
+        async with LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer:
+            for number in range(3):  # with its last message the broker forgets the producer
+                delivered = await (await producer.send("events", b"%d" % number))
+                assert delivered.offset == number
+                async with asyncio.timeout(60):
+                    while await pool.list_offsets(place, EARLIEST) != (number + 1,):
+                        await asyncio.sleep(0.1)
