@@ -1,18 +1,16 @@
 """Groups in ZooKeeper that daemons of ours share with the JVM's old consumers (0.8.2 to 1.1), on real brokers.
 
 Members come, leave, freeze and are killed while production goes on; topics grow, brokers and leaders go and come back.
-What is asserted of each run, message by message, stands in `tests.interop.old_group_harness`.
+What is asserted of each run, message by message, stands in `tests.interop.zk_group_account`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,15 +25,13 @@ from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
 from consumerd.partition import TopicPartition
-from tests.interop.old_group_harness import (
-    DEFAULT_TIMES,
-    GROUP,
-    OldGroup,
-    Scene,
-)
+from tests.interop.old_group_harness import DEFAULT_TIMES, OldGroup, Scene
+from tests.interop.zk_group import GROUP
+from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from kazoo.client import KazooClient
 
@@ -90,24 +86,7 @@ async def test_members_come_and_go(group: OldGroup) -> None:
     """Every way to join and to leave, of ours and of the JVM's, each at other places of the order of ids."""
     streams = 1 if group.scene.assignor == "roundrobin" else 2
     async with group.producing():
-        await group.join_ours("m")
-        await group.settled("m")
-        await group.join_jvm("d", streams)
-        await group.settled("d", "m")
-        await group.join_ours("x")
-        await group.settled("d", "m", "x")
-        await group.leave("m")
-        await group.settled("d", "x")
-        await group.join_ours("a")
-        await group.settled("a", "d", "x")
-        await group.leave("d")
-        await group.settled("a", "x")
-        await group.join_jvm("q", streams)
-        await group.settled("a", "q", "x")
-        await group.kill("a")
-        await group.settled("q", "x")
-        await group.join_ours("b")
-        await group.settled("b", "q", "x")
+        await come_and_go(group, streams)
         await group.set_partitions("evenings", 5)
         await group.settled("b", "q", "x")
         if group.scene.filters:
@@ -136,37 +115,8 @@ async def test_members_come_and_go(group: OldGroup) -> None:
 async def test_a_slow_handler_beside_a_jvm_member(
     group: OldGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obeys: bool
 ) -> None:
-    """A handler that obeys is cancelled after 4 s, in time for the JVM's look after 6 s. One that does not keeps its
-    partition until it has ended; by then the JVM has given up, and has to be woken by a nudge.
-    """
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("handlers")), prepend=os.pathsep)
-    hold = tmp_path / "hold"
-    options = {"directory": str(tmp_path / "records"), "hold": str(hold), "obeys": obeys}
-    async with group.producing():
-        slow = await group.join_ours("a", handler={"name": "holding:HoldingHandler", "options": options})
-        jvm = await group.join_jvm("j", streams=1)
-        await group.settled("a", "j")
-        moving = TopicPartition.numbered("events", 5)  # of a's 0 to 5, when z comes and takes the last
-        assert moving in group.owned("a")
-        hold.touch()
-        await group.until(hold.with_name("hold.5").exists, "batch in hand")
-        await group.join_ours("z")
-        if obeys:
-            await group.until(lambda: moving in group.owned("j"), "takeover")
-            hold.unlink()
-        else:
-            await jvm.wait_for_line(lambda line: "can't rebalance after 4 retries" in line, 20)
-            assert moving in group.owned("a")  # its handler has not ended
-            assert group.owned("j") == set()
-            hold.unlink()
-            await slow.wait_for_event("group_nudged", 10)
-        await group.settled("a", "j", "z")
-        assert moving in group.owned("j")
-    await group.account()
-    logged = [event["event"] for event in slow.events()]
-    assert "drain_deadline_passed" in logged
-    assert logged.count("group_nudged") == (0 if obeys else 1)
-    assert ("can't rebalance" in jvm.output()) is not obeys
+    moving = TopicPartition.numbered("events", 5)  # of a's 0 to 5, when z comes and takes the last
+    await give_up_slowly(group, moving, tmp_path, monkeypatch, obeys=obeys)
 
 
 @pytest.mark.parametrize("group", [Scene("0.8.2.2", filters=True)], indirect=True, ids=str)
@@ -174,7 +124,7 @@ async def test_brokers_go_away_and_come_back(group: OldGroup) -> None:
     """Ownership does not depend on brokers: nobody rebalances, and everybody reads on."""
     async with group.producing():
         ours = await group.join_ours("m")
-        await group.join_jvm("q")
+        await group.join_jvm("q", streams=2)
         await group.settled("m", "q")
     before = [event for event in ours.events() if event["event"] == "rebalanced"]
     (broker,) = group.brokers
@@ -196,7 +146,7 @@ async def test_leaders_change_under_a_group(group: OldGroup) -> None:
         async with group.producing():
             if not group.daemons:
                 await group.join_ours("m")
-                await group.join_jvm("q")
+                await group.join_jvm("q", streams=2)
             await group.settled("m", "q")
         # With the producer at rest: a batch that is sent again would be two.
         broker.kill()

@@ -1,0 +1,304 @@
+"""A group in ZooKeeper under test, whatever the brokers: daemons of ours, members of a JVM, what they were handed.
+
+Strategy: members come, leave, freeze and are killed while production goes on; each change is over when the owner nodes
+are what the formula says of the ids and topics in ZooKeeper, and every partition flows to the member that is named
+there. What was handed over is read from the members' files and, at the end, accounted for message by message.
+Generations differ in how one produces, in the formula, in how partitions and messages are named
+(`tests.interop.old_group_harness`, `tests.interop.jafka_group_harness`), and in what may come again
+(`tests.interop.zk_group_account`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+from consumerd.embedded.audit import parse_record
+from consumerd.embedded.processes import DaemonProcess
+from consumerd.errors import ExitCode
+from consumerd.registry import parse_owner
+from tests.interop.zk_group_account import COMMIT_INTERVAL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager, AsyncExitStack
+    from pathlib import Path
+
+    from kazoo.client import KazooClient
+
+    from consumerd.embedded.audit import Record
+    from consumerd.embedded.children import Child
+    from consumerd.partition import TopicPartition
+
+#: When which message of a partition was handed over, by its position there; None for a claim.
+Handed = tuple[float, "TopicPartition", int | None]
+
+GROUP = "g"
+
+
+class ZooKeeperGroup(ABC):
+    """A group, with a producer that goes on as long as the members come and go."""
+
+    def __init__(
+        self, directory: Path, zookeeper: str, zk: KazooClient, stack: AsyncExitStack, session_timeout: float
+    ) -> None:
+        self.zk = zk
+        self.daemons: dict[str, DaemonProcess] = {}
+        self.jvms: dict[str, Child] = {}
+        #: Partition -> member -> when it was killed as the owner, and what was committed.
+        self.killed: defaultdict[TopicPartition, dict[str, tuple[float, int]]] = defaultdict(dict)
+        #: Payloads that the broker took, in order.
+        self.sent: dict[TopicPartition, list[bytes]] = {}
+        self._directory = directory
+        self._zookeeper = zookeeper
+        self._session_timeout = session_timeout
+        self._stack = stack
+        #: How far each member's file was read, how many lines, and what they told.
+        self._read_so_far: dict[Path, tuple[int, int, list[Handed]]] = {}
+
+    # -- what differs
+
+    @abstractmethod
+    def _sending(self) -> AbstractAsyncContextManager[Callable[[TopicPartition, list[bytes], bool], Awaitable[None]]]:
+        """What sends payloads to a partition: packed (compressed as one) or each by itself."""
+
+    @abstractmethod
+    def _payload(self, place: TopicPartition, position: int) -> bytes:
+        """What is sent there; no payload twice in a partition."""
+
+    @abstractmethod
+    def _formula(self) -> dict[TopicPartition, tuple[str, int]]:
+        """Who has to own what, of all that is registered."""
+
+    @abstractmethod
+    def _parse(self, topic: str, name: str) -> TopicPartition:
+        """The partition that a node of that name is of."""
+
+    @abstractmethod
+    def _said(self, line: bytes) -> Iterator[Handed]:
+        """What a line of a JVM's output tells."""
+
+    @abstractmethod
+    def _noted(self, record: Record) -> Iterator[Handed]:
+        """What a record of one of ours tells, but for its claim."""
+
+    @abstractmethod
+    def _check(self, place: TopicPartition, handed: Mapping[str, list[tuple[float, int | None]]]) -> None:
+        """Account for a partition, by what each member was handed of it."""
+
+    @abstractmethod
+    async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
+        """One more daemon, with keys of its own in some tables of its configuration."""
+
+    @abstractmethod
+    async def join_jvm(self, name: str, streams: int = 1) -> Child:
+        """One more member of the JVM's."""
+
+    # -- production
+
+    @asynccontextmanager
+    async def producing(self) -> AsyncIterator[None]:
+        """Send batches, packed and not, round the partitions until the block ends."""
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._produce(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    async def _produce(self, stop: asyncio.Event) -> None:
+        batch = 0
+        async with self._sending() as send:
+            while not stop.is_set():
+                places = list(self.sent)
+                place = places[batch % len(places)]
+                first = len(self.sent[place])
+                payloads = [self._payload(place, position) for position in range(first, first + 8)]
+                await send(place, payloads, bool(batch // len(places) % 2))
+                self.sent[place] += payloads
+                batch += 1
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), 0.02)
+
+    # -- members
+
+    async def _start_daemon(
+        self, name: str, config: dict[str, dict[str, Any]], tables: dict[str, dict[str, Any]]
+    ) -> DaemonProcess:
+        """`config`: what the kind of group adds to what all have; `tables`: what the test adds to both."""
+        wanted: dict[str, dict[str, Any]] = {
+            "group": {"id": GROUP, "consumer_id": name},
+            "zookeeper": {"connect": self._zookeeper, "session_timeout": self._session_timeout},
+            "commit": {"interval": COMMIT_INTERVAL},
+            "handler": {
+                "name": "consumerd.embedded.recorder:RecordHandler",
+                "options": {"directory": str(self._directory / "records"), "pause": 0.01},
+            },
+        }
+        for added in (config, tables):
+            wanted |= {table: wanted.get(table, {}) | keys for table, keys in added.items()}
+        self.daemons[name] = daemon = DaemonProcess(self._directory, wanted, name=name)
+        return await self._stack.enter_async_context(daemon)
+
+    async def leave(self, name: str) -> None:
+        if name in self.daemons:
+            assert await self.daemons[name].stop() == ExitCode.OK
+            return
+        child = self.jvms[name]
+        child.close_stdin()
+        await child.wait_for_line("DONE".__eq__, 30.0)
+        assert await child.wait(10.0) == 0
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL of a member that commits what it owns. Returns when its session is over, too."""
+        await self.silence(name, self.daemons[name].kill if name in self.daemons else self.jvms[name].end_now)
+
+    async def silence(self, name: str, end: Callable[[], None]) -> None:
+        before = self.committed()
+        owned = self.owned(name)
+        assert owned
+        await self.until(
+            lambda: not {p for p, offset in before.items() if self.committed()[p] == offset} & owned,
+            f"commits of {name}",
+        )
+        end()
+        at = time.monotonic()
+        # A commit may be on its way still. What was read before the owner nodes go is the last one's, whoever reads it.
+        while self.owned(name):
+            committed = self.committed()
+            if self.owned(name) != owned:
+                break
+            for partition in owned:
+                self.killed[partition][name] = (at, committed[partition])
+            await asyncio.sleep(0.05)
+
+    # -- ZooKeeper, as somebody else sees it
+
+    @property
+    def topics(self) -> set[str]:
+        return {place.topic for place in self.sent}
+
+    async def until(self, condition: Callable[[], object], what: str, timeout: float = 40.0) -> float:
+        """Seconds until `condition()`. ZooKeeper and files are polled: watching them would change what is tested."""
+        start = time.monotonic()
+        while not condition():
+            if time.monotonic() - start > timeout:
+                pytest.fail(f"no {what} within {timeout} s; owners: {self._owners()}, formula: {self._formula()}")
+            await asyncio.sleep(0.05)
+        return time.monotonic() - start
+
+    def _read(self, path: str) -> dict[str, str]:
+        """The children of a node, with their values."""
+        found = {}
+        with suppress(NoNodeError):
+            for name in self.zk.get_children(path):
+                with suppress(NoNodeError):  # gone between the two looks
+                    found[name] = (self.zk.get(f"{path}/{name}")[0] or b"").decode()
+        return found
+
+    def _ids(self) -> dict[str, str]:
+        """The members and what they registered."""
+        return self._read(f"/consumers/{GROUP}/ids")
+
+    def _by_partition(self, kind: str) -> dict[TopicPartition, str]:
+        return {
+            self._parse(topic, name): text
+            for topic in self.topics
+            for name, text in self._read(f"/consumers/{GROUP}/{kind}/{topic}").items()
+        }
+
+    def _owners(self) -> dict[TopicPartition, tuple[str, int]]:
+        return {partition: parse_owner(text) for partition, text in self._by_partition("owners").items()}
+
+    def committed(self) -> dict[TopicPartition, int]:
+        return {partition: int(text) for partition, text in self._by_partition("offsets").items()}
+
+    def owned(self, name: str) -> set[TopicPartition]:
+        return {partition for partition, (owner, _) in self._owners().items() if owner == f"{GROUP}_{name}"}
+
+    async def assigned(self, *members: str) -> float:
+        """Seconds until just these are members and own what the formula says, each at least one partition."""
+        names = {f"{GROUP}_{name}" for name in members}
+
+        def as_the_formula_says() -> bool:
+            return self._ids().keys() == names and self._owners() == self._formula()
+
+        seconds = await self.until(as_the_formula_says, f"assignment to {', '.join(members)}")
+        owners = self._owners()
+        assert owners.keys() == set(self.sent)
+        assert {owner for owner, _ in owners.values()} == names
+        return seconds
+
+    async def settled(self, *members: str) -> float:
+        """Return when just these are members, own what the formula says, and are handed what is produced now.
+
+        The seconds until ownership is as it should be.
+        """
+        seconds = await self.assigned(*members)
+        owners = self._owners()
+        aim = {partition: len(payloads) for partition, payloads in self.sent.items()}
+        await self.until(lambda: self._flows(owners, aim), "flow to the owners")
+        return seconds
+
+    # -- what was handed over
+
+    def _handed(self, name: str) -> list[Handed]:
+        """When a member was handed which message of a partition, in order; None for a claim."""
+        if name in self.jvms:
+            return self._told(self.jvms[name].log, lambda _, line: self._said(line))
+        paths = sorted((self._directory / "records").glob(f"{GROUP}_{name}-*.ndjson"))
+        return [entry for path in paths for entry in self._told(path, self._recorded)]
+
+    def _told(self, path: Path, parse: Callable[[int, bytes], Iterator[Handed]]) -> list[Handed]:
+        """What a member's file tells so far. It only grows: what was read is kept."""
+        end, count, told = self._read_so_far.get(path, (0, 0, []))
+        with path.open("rb") as file:
+            file.seek(end)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        lines = whole.split(b"\n") if newline else []
+        for number, line in enumerate(lines, count):
+            told.extend(parse(number, line))
+        self._read_so_far[path] = end + len(whole) + len(newline), count + len(lines), told
+        return told
+
+    def _recorded(self, number: int, line: bytes) -> Iterator[Handed]:
+        """A line of one of ours."""
+        record = parse_record(line)
+        assert record.sequence == number, f"record {number} is missing: {record}"
+        if record.claim:
+            yield record.at, record.partition, None
+        yield from self._noted(record)
+
+    def _flows(self, owners: Mapping[TopicPartition, tuple[str, int]], aim: Mapping[TopicPartition, int]) -> bool:
+        """Whether each partition's owner was handed a message that comes after so many."""
+        reached = {
+            (f"{GROUP}_{name}", partition)
+            for name in (*self.daemons, *self.jvms)
+            for _, partition, position in self._handed(name)
+            if position is not None and position >= aim[partition]
+        }
+        return all((owner, partition) in reached for partition, (owner, _) in owners.items())
+
+    def _all_handed(self) -> bool:
+        handed = {(p, n) for name in (*self.daemons, *self.jvms) for _, p, n in self._handed(name) if n is not None}
+        return len(handed) == sum(map(len, self.sent.values()))
+
+    async def account(self) -> None:
+        """Wait until all is handed over, let our members leave, then check every partition. Production is over."""
+        await self.until(self._all_handed, "end of the backlog")
+        for name in [name for name, member in self.daemons.items() if member.running]:
+            await self.leave(name)
+        for place in self.sent:
+            by_member = {
+                name: [(at, position) for at, of, position in self._handed(name) if of == place]
+                for name in (*self.daemons, *self.jvms)
+            }
+            self._check(place, by_member)
