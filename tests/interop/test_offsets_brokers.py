@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +24,9 @@ from consumerd.offsets import (
 from consumerd.partition import TopicPartition
 from consumerd.registry import owner_path
 from consumerd.zk import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)
@@ -151,7 +153,7 @@ async def test_an_offset_that_stands_still_lasts_as_long_as_its_daemon(
         async def held() -> dict[TopicPartition, int]:
             return dict(await client.retrying("load", lambda: store.load([PLACE])))
 
-        config = {
+        config: dict[str, dict[str, Any]] = {
             "group": {"id": "group", "coordination": "fixed", "partitions": {"events": [0]}},
             "kafka": {"bootstrap": [broker.address]},
             "commit": {"interval": 0.2, "retention": 3.0},
