@@ -14,7 +14,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consumerd.storage.archive_items import MESSAGE_FLAWS, Flaw, FlawKind, Run, Stream
+from consumerd.storage.archive_items import (
+    DEFAULT_EXPANSION,
+    FREE_EXPANSION,
+    MAX_SEGMENT_BYTES,
+    MESSAGE_FLAWS,
+    Flaw,
+    FlawKind,
+    Run,
+    Stream,
+)
 from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, Search
 from consumerd.storage.errors import DamagedArchiveError
 from consumerd.wire.crc import crc32
@@ -42,14 +51,6 @@ __all__ = [
 
 #: Bytes asked of the stream at once.
 WINDOW = 1 << 20
-#: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
-MAX_SEGMENT_BYTES = 1 << 32
-#: Whatever is compressed may become this many times its own size ...
-DEFAULT_EXPANSION = 200
-#: ... once it has become so many bytes.
-FREE_EXPANSION = 1 << 30
-#: Messages with a wrong CRC in a row, after which the length of the first is believed.
-_BELIEVED_AFTER = 16
 #: Chains that are followed to the end of a segment, one after the other.
 _CHAINS_TRIED = 16
 #: Bytes after a bad message that are looked at, at least, before its length is believed.
@@ -216,7 +217,7 @@ class _Reader:
         size = 4 + item.size
         if self.resync:
             self._fill(size + _LOOK_AHEAD)
-            if not self._believable(self.at + size):
+            if not self.search.is_followed(self.data, self.at + size):
                 # Its length is wrong, or part of it is missing: messages may begin before it ends.
                 found = self.search.find(self.data, self.at + 1, self.at + size, at_end=self.ended)
                 if found is not None:
@@ -231,19 +232,6 @@ class _Reader:
         problem = f"the message at offset {item.offset} has {item.problem}"
         crc_ok = kind is FlawKind.CODEC
         return Flaw(kind, item.offset, item.next_offset, problem, item.magic, item.codec, crc_ok, raw)
-
-    def _believable(self, position: int) -> bool:
-        """Whether lengths can be followed from `position` to an intact message, as far as `data` shows."""
-        for _ in range(_BELIEVED_AFTER):
-            item = read_outer(self.data, position, position, self.most)
-            if isinstance(item, Tail):
-                return item.problem is None
-            if item.valid:
-                return True
-            if item.magic > 1 or item.size < HEADER_SIZE[item.magic]:
-                return False
-            position = item.next_offset
-        return True
 
     def _no_message(self, tail: Tail) -> Flaw:
         """What stands where neither a message nor anything of its length can stand."""

@@ -1,4 +1,4 @@
-"""What a reader of segments finds: runs of messages, flaws, and the stream that both come out of.
+"""What a reader of segments finds: runs of messages, flaws, the stream that both come out of, and how large all can be.
 
 Strategy: values without behaviour, apart from the reader, because whoever makes rows of them needs nothing else of it.
 """
@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from consumerd.wire.v07 import Codec
+
+#: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
+MAX_SEGMENT_BYTES = 1 << 32
+#: Whatever is compressed may become this many times its own size ...
+DEFAULT_EXPANSION = 200
+#: ... once it has become so many bytes.
+FREE_EXPANSION = 1 << 30
 
 
 class Stream(Protocol):

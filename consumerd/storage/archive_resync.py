@@ -22,6 +22,8 @@ CHAIN_ROOM = 4 << 20
 _WORK_PER_BYTE = 16
 _FREE_WORK = 64 << 20
 _WORK_PER_PLACE = 2048
+#: Messages with a wrong CRC in a row, after which the length of the first is believed.
+_BELIEVED_AFTER = 16
 
 
 class Search:
@@ -62,6 +64,19 @@ class Search:
                 return False
             self._work -= 4 + message.size
             position = message.next_offset
+        return True
+
+    def is_followed(self, data: bytes, position: int) -> bool:
+        """Whether lengths can be followed from `position` to an intact message, as far as `data` shows."""
+        for _ in range(_BELIEVED_AFTER):
+            item = read_outer(data, position, position, self._max_payload)
+            if isinstance(item, Tail):
+                return item.problem is None
+            if item.valid:
+                return True
+            if item.magic > 1 or item.size < HEADER_SIZE[item.magic]:
+                return False
+            position = item.next_offset
         return True
 
     def _is_chain(self, data: bytes, position: int, at_end: bool) -> bool:

@@ -18,7 +18,7 @@ from consumerd.storage.errors import DamagedArchiveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.storage.archive import Stream
+    from consumerd.storage.archive_items import Stream
 
 _BLOCK = 512
 _EMPTY = bytes(_BLOCK)

@@ -10,22 +10,22 @@ roll or a deletion goes on. Two locks: `_writing` orders appends, rolls and dele
 
 from __future__ import annotations
 
-import itertools
 import threading
 from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from consumerd.storage.errors import CorruptLogError, FlushFailedError, OffsetOutOfRangeError, StorageError
-from consumerd.storage.recovery import Cut, recover
+from consumerd.storage.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
+from consumerd.storage.loading import create_segment, load_segments
 from consumerd.storage.retention import SegmentFacts
-from consumerd.storage.segment import Segment, Slice, parse_segment_name, segment_name
+from consumerd.storage.segment import Segment, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from consumerd.storage.files import Files
+    from consumerd.storage.recovery import Cut
     from consumerd.storage.retention import DeletePolicy
     from consumerd.storage.settings import LogSettings
 
@@ -59,22 +59,7 @@ class Log:
         Returns the log and what was cut off. Raises CorruptLogError when a file name is no offset, when
         segments do not follow each other without gap or overlap; StorageError otherwise.
         """
-        segments: list[Segment] = []
-        cut: Cut | None = None
-        try:
-            for start, path in sorted(_segment_paths(directory, files)):
-                file = files.open(path, create=False)
-                segments.append(Segment(path, file, start, 0))
-                segments[-1].size = segments[-1].flushed = file.size()
-            _check_contiguous(segments)
-            if not segments:
-                segments.append(_create(directory, files, 0))
-            elif segments[-1].end != trusted_end:
-                cut = _mend(directory, files, segments[-1])
-        except BaseException:
-            for segment in segments:
-                segment.close()
-            raise
+        segments, cut = load_segments(directory, files, trusted_end)
         return cls(directory, files, settings, segments, now), cut
 
     @property
@@ -125,7 +110,7 @@ class Log:
                 return
             if last.flushed != last.size:
                 raise RuntimeError(f"{self.name} was appended to during a roll: a log has one writer at a time")
-            self._segments = (*self._segments, _create(self.directory, self._files, last.end))
+            self._segments = (*self._segments, create_segment(self.directory, self._files, last.end))
 
     def append(self, data: bytes, messages: int, now: float) -> int:
         """Write a checked message set of `messages` leaves into the page cache; returns its offset.
@@ -260,18 +245,6 @@ class Log:
                 segment.close()
 
 
-def _mend(directory: Path, files: Files, last: Segment) -> Cut | None:
-    """Make sure of what a crash left behind: cut the last segment where it stops to be intact, sync all the rest."""
-    files.sync_directory(directory)  # a killed process may have made names that were never synced
-    cut = None
-    if last.size:
-        cut = recover(files, last.path, last.file)
-        last.size -= cut.dropped if cut else 0
-        last.file.sync()  # nor its last bytes: whole, but in the page cache alone
-        last.flushed = last.size
-    return cut
-
-
 def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
     """How many leading segments `policy` lets go. It may be anybody's code: raises StorageError for what it raises."""
     facts = [
@@ -283,31 +256,3 @@ def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
         raise StorageError(
             f"the delete policy {policy!r} failed with {type(error).__name__}: {error}; nothing was deleted by it"
         ) from error
-
-
-def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:
-    found = []
-    for entry in files.entries(directory):
-        if entry.is_directory or not entry.name.endswith(".kafka"):
-            continue  # 0.7.2 ignores what is not named like a segment
-        start = parse_segment_name(entry.name)
-        if start is None:
-            raise CorruptLogError(
-                f"{directory / entry.name} is named like a segment but not by an offset; move it out of the directory"
-            )
-        found.append((start, directory / entry.name))
-    return found
-
-
-def _check_contiguous(segments: Sequence[Segment]) -> None:
-    for segment, following in itertools.pairwise(segments):
-        if segment.end != following.start:
-            raise CorruptLogError(
-                f"{segment.path} should end at offset {following.start}, where {following.path.name} begins, but ends "
-                f"at {segment.end}; restore the file, or move it and all older ones of that directory away"
-            )
-
-
-def _create(directory: Path, files: Files, start: int) -> Segment:
-    path = directory / segment_name(start)
-    return Segment(path, files.open(path, create=True), start, 0)

@@ -1,0 +1,85 @@
+"""From the files of a log's directory to its segments: found, checked against each other, and mended after a crash.
+
+Strategy: names say where segments begin and sizes where they end, so that only the last one can have been cut short;
+it is walked (`consumerd.storage.recovery`) unless a clean stop noted the very end that it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from consumerd.storage.errors import CorruptLogError
+from consumerd.storage.recovery import Cut, recover
+from consumerd.storage.segment import SUFFIX, Segment, parse_segment_name, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from consumerd.storage.files import Files
+
+
+def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], Cut | None]:
+    """The segments in `directory`, the last one recovered, and what was cut off; an empty one gets its first segment.
+
+    `trusted_end`: the end offset that a clean stop noted. Raises as `Log.open`, with all files closed.
+    """
+    segments: list[Segment] = []
+    cut: Cut | None = None
+    try:
+        for start, path in sorted(_segment_paths(directory, files)):
+            file = files.open(path, create=False)
+            segments.append(Segment(path, file, start, 0))
+            segments[-1].size = segments[-1].flushed = file.size()
+        _check_contiguous(segments)
+        if not segments:
+            segments.append(create_segment(directory, files, 0))
+        elif segments[-1].end != trusted_end:
+            cut = _mend(directory, files, segments[-1])
+    except BaseException:
+        for segment in segments:
+            segment.close()
+        raise
+    return segments, cut
+
+
+def create_segment(directory: Path, files: Files, start: int) -> Segment:
+    """A new, empty segment. Raises StorageError."""
+    path = directory / segment_name(start)
+    return Segment(path, files.open(path, create=True), start, 0)
+
+
+def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:
+    found = []
+    for entry in files.entries(directory):
+        if entry.is_directory or not entry.name.endswith(SUFFIX):
+            continue  # 0.7.2 ignores what is not named like a segment
+        start = parse_segment_name(entry.name)
+        if start is None:
+            raise CorruptLogError(
+                f"{directory / entry.name} is named like a segment but not by an offset; move it out of the directory"
+            )
+        found.append((start, directory / entry.name))
+    return found
+
+
+def _check_contiguous(segments: Sequence[Segment]) -> None:
+    for segment, following in itertools.pairwise(segments):
+        if segment.end != following.start:
+            raise CorruptLogError(
+                f"{segment.path} should end at offset {following.start}, where {following.path.name} begins, but ends "
+                f"at {segment.end}; restore the file, or move it and all older ones of that directory away"
+            )
+
+
+def _mend(directory: Path, files: Files, last: Segment) -> Cut | None:
+    """Make sure of what a crash left behind: cut the last segment where it stops to be intact, sync all the rest."""
+    files.sync_directory(directory)  # a killed process may have made names that were never synced
+    cut = None
+    if last.size:
+        cut = recover(files, last.path, last.file)
+        last.size -= cut.dropped if cut else 0
+        last.file.sync()  # nor its last bytes: whole, but in the page cache alone
+        last.flushed = last.size
+    return cut
