@@ -63,7 +63,8 @@ def convert(
     told.
     """
     from consumerd.daemon.convert import convert as convert_properties  # noqa: PLC0415
-    from consumerd.daemon.convert import kind_of, to_toml  # noqa: PLC0415
+    from consumerd.daemon.convert import kind_of  # noqa: PLC0415
+    from consumerd.daemon.convert_toml import PLACEHOLDER, to_toml  # noqa: PLC0415
     from consumerd.daemon.properties import read_properties  # noqa: PLC0415
 
     given: dict[tuple[str, str], Any] = {}
@@ -84,8 +85,8 @@ def convert(
         for remark in conversion.remarks:
             click.echo(f"consumerd: {source}: {remark.key} has no counterpart: {remark.says}", err=True)
     click.echo(text, nl=False)
-    if "CHANGE-ME" in text:
-        click.echo("consumerd: complete the result: topics = { CHANGE-ME = 1 } consumes nothing", err=True)
+    if PLACEHOLDER in text:
+        click.echo(f"consumerd: complete the result: topics = {{ {PLACEHOLDER} = 1 }} consumes nothing", err=True)
 
 
 def _topic(text: str) -> tuple[str, int]:

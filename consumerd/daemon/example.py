@@ -6,14 +6,13 @@ The file has those of other rooms behind them; the outermost of these rooms prin
 from __future__ import annotations
 
 import inspect
-import json
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from consumerd.daemon.config import Config
+from consumerd.daemon.toml_text import toml_value
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -27,17 +26,6 @@ HEADER = """\
 
 #: Keys that the example sets, so that it is a configuration that works as it stands.
 SET = {("group", "id"), ("group", "topics")}
-
-
-def _toml(value: object) -> str:
-    """One TOML value. Covers what the model's defaults and examples hold."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }" if value else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, Path):
-        return json.dumps(str(value))
-    return json.dumps(value)  # strings, numbers and booleans are spelled alike in JSON and TOML
 
 
 def _comment(text: str) -> list[str]:
@@ -66,7 +54,7 @@ def table_lines(path: tuple[str, ...], model: type[BaseModel], *, commented: boo
         lines += ["", *_comment(field.description or "")]
         active = (*path, name) in SET
         # No default and no example: show the shape of an empty text.
-        lines.append(f"{'' if active else '# '}{name} = {_toml('' if shown is None else shown)}")
+        lines.append(f"{'' if active else '# '}{name} = {toml_value('' if shown is None else shown)}")
     return lines + nested
 
 

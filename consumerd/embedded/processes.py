@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.daemon.toml_text import toml_key, toml_value
 from consumerd.embedded.audit import Awakening
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError
@@ -41,22 +42,10 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Tables of strings, numbers, booleans, lists and (inline) tables of those as TOML; None leaves a key out."""
-
-    def value(item: Any) -> str:
-        match item:
-            case dict():
-                return "{" + ", ".join(f"{value(str(key))} = {value(inner)}" for key, inner in item.items()) + "}"
-            case list() | tuple():
-                return "[" + ", ".join(map(value, item)) + "]"
-            case str():  # JSON's escapes are TOML's, but for DEL and surrogate pairs
-                return json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f")
-            case _:
-                return json.dumps(item)
-
     lines = []
     for name, table in tables.items():
         lines.append(f"[{name}]")
-        lines += [f"{value(key)} = {value(item)}" for key, item in table.items() if item is not None]
+        lines += [f"{toml_key(key)} = {toml_value(item)}" for key, item in table.items() if item is not None]
     return "\n".join([*lines, ""])
 
 

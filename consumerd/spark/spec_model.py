@@ -257,7 +257,7 @@ class SparkSection(Section):
         repr=False,
         default_factory=dict,
         description="Properties of Spark.",
-        examples=[{'"spark.driver.memory"': "2g"}],
+        examples=[{"spark.driver.memory": "2g"}],
     )
     pipelines: dict[str, PipelineSection] = Field(default_factory=dict, description="Pipelines by name.")
 
