@@ -21,6 +21,7 @@ from consumerd.client import (
     SaslAuthenticator,
 )
 from consumerd.clock import SystemClock
+from consumerd.embedded import find_java
 from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
@@ -90,7 +91,8 @@ async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, fol
             "sasl.enabled.mechanisms": "GSSAPI",
         }
     jvm = [f"-Djava.security.auth.login.config={jaas}", f"-Djava.security.krb5.conf={kdc.krb5_conf}", *OPEN]
-    await kafka(version, port=plain, config=config, jvm=jvm)
+    # Not the wheel's Java, which lacks jdk.security.jgss.
+    await kafka(version, port=plain, config=config, jvm=jvm, java=find_java())
     return port
 
 
