@@ -3,13 +3,15 @@
 Strategy: API_VERSIONS is asked first on every connection, in its last version; a broker that does not know that version
 says error 35 in version 0 and is asked again so. Brokers of 0.8 hang up instead, and those of 0.9 say nothing at all.
 That is believed only after further connections showed what the broker is: 0.9 answers LIST_GROUPS, 0.8 hangs up on that
-too but answers METADATA; one that is going down, or hangs, answers neither. What an old broker was found to be is
+too but answers METADATA; one that is going down, or hangs, answers neither. Who said nothing and then answers is asked
+for its versions once more: a newer broker may just have been slow. What an old broker was found to be is
 remembered for its address, so that it is not probed at each connection, until a connection to it ends: it may have been
 upgraded. Behind SASL a broker of 0.9 takes any request for a bad token and hangs up; who can, shows it a good one.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd import __version__
@@ -46,6 +48,8 @@ class Authenticate(Protocol):
 
 
 _SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
+#: Seconds that a broker gets to say its versions after all, once it has answered something else.
+_SECOND_LOOK: Final = 1.0
 #: Seconds for which an old broker is believed to be what it was.
 _BELIEVED_FOR: Final = 300.0
 
@@ -102,37 +106,41 @@ class ChannelOpener:
         # Early brokers hang up before authentication on a version that they do not know, instead of saying so.
         for version in (API_VERSIONS.versions[1], 0):
             first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: (0, version)})
-            channel = await self._connected(host, port, first)
             try:
-                return await self._told(channel), channel
-            except RequestTimeoutError as error:  # closes the connection, too
-                channel.abort()
+                return await self._told(host, port, first, self._settings.versions_timeout)
+            except RequestTimeoutError as error:
                 closed = error
                 break
             except ConnectionClosedError as error:
-                channel.abort()
                 closed = error
-            except BaseException:
-                channel.abort()
-                raise
         generation = await self._probe(host, port)
         if generation is None:
             assert closed is not None
             raise closed
+        if isinstance(closed, RequestTimeoutError):
+            with suppress(RequestTimeoutError):
+                first = BrokerVersions(address, Generation.TOLD, {API_VERSIONS.key: (0, 0)})
+                return await self._told(host, port, first, min(_SECOND_LOOK, self._settings.versions_timeout))
         self._old[host, port] = generation, self._clock.monotonic() + _BELIEVED_FOR
         return BrokerVersions.of(address, generation), None
 
-    async def _told(self, channel: Channel) -> BrokerVersions:
-        version = channel.versions.pick(API_VERSIONS)
-        answer = await channel.call(
-            API_VERSIONS, _SOFTWARE if version else {}, version=version, timeout=self._settings.versions_timeout
-        )
-        if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
-            answer = await channel.call(API_VERSIONS, {}, version=0)
-        if error := error_of(answer["error_code"], f"broker {channel.address} does not say its versions"):
-            raise error
+    async def _told(
+        self, host: str, port: int, first: BrokerVersions, timeout: float
+    ) -> tuple[BrokerVersions, Channel]:
+        """What the broker says that it serves, and the channel on which it said so; `first`: how it is asked."""
+        channel = await self._connected(host, port, first)
+        try:
+            version = first.pick(API_VERSIONS)
+            answer = await channel.call(API_VERSIONS, _SOFTWARE if version else {}, version=version, timeout=timeout)
+            if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
+                answer = await channel.call(API_VERSIONS, {}, version=0)
+            if error := error_of(answer["error_code"], f"broker {channel.address} does not say its versions"):
+                raise error
+        except BaseException:
+            channel.abort()
+            raise
         channel.versions = told(channel.address, answer["api_versions"])
-        return channel.versions
+        return channel.versions, channel
 
     async def _probe(self, host: str, port: int) -> Generation | None:
         """Of which generation a broker is that hung up on API_VERSIONS; None when it answers nothing."""

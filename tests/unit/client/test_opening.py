@@ -1,0 +1,112 @@
+"""What a broker is taken for, by what it says and what it leaves unanswered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import ChannelOpener, ClientSettings, Generation
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA
+from consumerd.wire.v08.headers import ResponseHeader
+from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.asyncio
+SERVED = {"error_code": 0, "api_versions": [{"api_key": key, "min_version": 0, "max_version": 9} for key in APIS]}
+ANSWERS: dict[int, dict[str, Any]] = {
+    API_VERSIONS.key: SERVED,
+    LIST_GROUPS.key: {"error_code": 0, "groups": []},
+    METADATA.key: {"brokers": [], "topic_metadata": []},
+}
+
+
+class Broker:
+    """`says(key, version, number)`, of the request of that number: "answer", "hang up" or "silence"."""
+
+    def __init__(self, says: Callable[[int, int, int], str]) -> None:
+        self.says = says
+        self.asked: list[tuple[int, int]] = []
+        self.open: set[Line] = set()
+
+    async def connect(self, host: str, port: int) -> Any:
+        line = Line(self)
+        self.open.add(line)
+        return line
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.closed = False
+
+    async def request(self, frame: bytes, **_: Any) -> bytes:
+        key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
+        self.broker.asked.append((key, version))
+        await asyncio.sleep(0)
+        match self.broker.says(key, version, len(self.broker.asked)):
+            case "hang up":
+                self.abort()
+                raise ConnectionClosedError("the broker hung up")
+            case "silence":
+                self.abort()
+                raise RequestTimeoutError("the broker did not answer")
+        api = APIS[key]
+        header = ResponseHeader(decode_request(api, frame[4:]).header.correlation_id)
+        return encode_response(api, version, ResponseMessage(header, ANSWERS[key]))[4:]
+
+    def abort(self) -> None:
+        self.closed = True
+        self.broker.open.discard(self)
+
+
+def kafka_09(key: int, version: int, number: int) -> str:
+    return "silence" if key == API_VERSIONS.key else "answer"
+
+
+def kafka_08(key: int, version: int, number: int) -> str:
+    return "answer" if key == METADATA.key else "hang up"
+
+
+def slow(key: int, version: int, number: int) -> str:
+    return "silence" if number == 1 else "answer"
+
+
+def early_sasl(key: int, version: int, number: int) -> str:
+    return "hang up" if version else "answer"
+
+
+@pytest.mark.parametrize(
+    ("says", "generation"),
+    [
+        (kafka_08, Generation.V0_8),
+        (kafka_09, Generation.V0_9),
+        (slow, Generation.TOLD),
+        (early_sasl, Generation.TOLD),
+        (lambda *_: "answer", Generation.TOLD),
+    ],
+)
+async def test_what_a_broker_is_taken_for(says: Callable[[int, int, int], str], generation: Generation) -> None:
+    broker = Broker(says)
+    channel = await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    assert channel.versions.generation is generation
+    assert len(broker.open) == 1  # whatever else was tried
+
+
+@pytest.mark.parametrize("said", ["hang up", "silence"])
+async def test_one_that_answers_nothing_is_taken_for_nothing(said: str) -> None:
+    broker = Broker(lambda *_: said)
+    opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock())
+    with pytest.raises(BrokerError, match="the broker"):
+        await opener.open("h", 9)
+    assert not broker.open
+    broker.says = lambda *_: "answer"
+    assert (await opener.open("h", 9)).versions.generation is Generation.TOLD
