@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,7 +20,7 @@ from consumerd.embedded.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_
 from consumerd.net import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 
 @pytest.fixture(scope="session")
@@ -70,56 +71,46 @@ def zk(zk_root: str) -> Iterator[KazooClient]:
     client.close()
 
 
-@pytest.fixture
-def jafka_broker(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaBrokerFactory]:
-    brokers: list[JafkaBroker] = []
+class Server(Protocol):
+    async def start(self) -> None: ...
 
-    async def start(zookeeper: str, **arguments: Any) -> JafkaBroker:
-        folder = tmp_path / f"jafka-broker-{len(brokers)}"
-        broker = JafkaBroker(folder, zookeeper, java=java, jars=jafka_class_path, **arguments)
-        brokers.append(broker)
-        await broker.start()
-        return broker
+    def kill(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+def _starting(directory: Path, make: Callable[..., S]) -> Iterator[Callable[..., Coroutine[Any, Any, S]]]:
+    """What makes one, in a folder of its own, and starts it. All that were made end with the test."""
+    made: list[S] = []
+
+    async def start(*arguments: Any, **options: Any) -> S:
+        one = make(directory.with_name(f"{directory.name}-{len(made)}"), *arguments, **options)
+        made.append(one)
+        await one.start()
+        return one
 
     yield start
-    for broker in brokers:
-        broker.kill()
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture
+def jafka_broker(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaBrokerFactory]:
+    make = functools.partial(JafkaBroker, java=java, jars=jafka_class_path)
+    yield from _starting(tmp_path / "jafka-broker", make)
 
 
 @pytest.fixture
 def jafka_consumer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaConsumerFactory]:
-    members: list[JafkaMember] = []
-
-    async def start(zookeeper: str, group: str, topics: Mapping[str, int], **arguments: Any) -> JafkaMember:
-        folder = tmp_path / f"jafka-member-{len(members)}"
-        member = JafkaMember(
-            folder, zookeeper, group, topics, java=java, class_path=jafka_class_path, main="JafkaMember", **arguments
-        )
-        members.append(member)
-        await member.start()
-        return member
-
-    yield start
-    for member in members:
-        member.kill()
+    make = functools.partial(JafkaMember, java=java, class_path=jafka_class_path, main="JafkaMember")
+    yield from _starting(tmp_path / "jafka-member", make)
 
 
 @pytest.fixture
 def jafka_producer(java: JavaRuntime, jafka_class_path: list[Path], tmp_path: Path) -> Iterator[JafkaProducerFactory]:
-    producers: list[JafkaProducer] = []
-
-    async def start(zookeeper: str, topic: str, **arguments: Any) -> JafkaProducer:
-        folder = tmp_path / f"jafka-producer-{len(producers)}"
-        producer = JafkaProducer(
-            folder, zookeeper, topic, java=java, class_path=jafka_class_path, main="JafkaProducer", **arguments
-        )
-        producers.append(producer)
-        await producer.start()
-        return producer
-
-    yield start
-    for producer in producers:
-        producer.kill()
+    make = functools.partial(JafkaProducer, java=java, class_path=jafka_class_path, main="JafkaProducer")
+    yield from _starting(tmp_path / "jafka-producer", make)
 
 
 @pytest.fixture(scope="session")
@@ -152,26 +143,18 @@ def kafka(
     missing: Callable[[str], NoReturn],
 ) -> Iterator[KafkaFactory]:
     """Brokers end with the test. With ZooKeeper they share one chroot: they form a cluster."""
-    brokers: list[KafkaBroker] = []
+    ids = itertools.count(1)
 
-    async def start(version: str, **arguments: Any) -> KafkaBroker:
+    def make(directory: Path, version: str, **arguments: Any) -> KafkaBroker:
         release = RELEASES[version]
         try:
             jars = kafka_jars(release)
         except MissingRuntimeError as error:
             missing(str(error))
-        arguments.setdefault("broker_id", len(brokers) + 1)
-        arguments.setdefault("java", broker_java(release))
-        zookeeper = None if release.kraft else zk_root
-        folder = tmp_path / f"kafka-{len(brokers)}"
-        broker = KafkaBroker(folder, release, zookeeper, jars=jars, **arguments)
-        brokers.append(broker)
-        await broker.start()
-        return broker
+        defaults = {"broker_id": next(ids), "java": broker_java(release), "jars": jars}
+        return KafkaBroker(directory, release, None if release.kraft else zk_root, **{**defaults, **arguments})
 
-    yield start
-    for broker in brokers:
-        broker.kill()
+    yield from _starting(tmp_path / "kafka", make)
 
 
 class ClientFactory(Protocol):
