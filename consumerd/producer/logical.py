@@ -59,10 +59,6 @@ class LogicalProducer:
         self._wall = clock.wall
         self._batch_bytes = self.settings.batch_bytes
         self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
-        self._unsettled = 0
-        #: Set while no batch is open or under way.
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._open = False
         self._running: asyncio.Task[None] | None = None
 
@@ -80,7 +76,7 @@ class LogicalProducer:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
                 await self.flush()
         except TimeoutError:
-            log.warning("producer_closed_early", batches=self._unsettled)
+            log.warning("producer_closed_early", batches=len(self._sender.unsettled()))
         finally:
             await self._end()
 
@@ -91,10 +87,12 @@ class LogicalProducer:
 
     async def _end(self) -> None:
         running = self._running
-        if running is not None:
-            running.cancel()
-            await asyncio.wait([running])
-        self._sender.give_up(ProducerClosedError("the producer was closed before this message was sent."))
+        try:
+            if running is not None:
+                running.cancel()
+                await asyncio.wait([running])
+        finally:  # nobody may wait for ever because we were cancelled
+            self._sender.give_up(ProducerClosedError("the producer was closed before this message was confirmed."))
         if running is not None and not running.cancelled() and (error := running.exception()) is not None:
             raise error
 
@@ -112,13 +110,17 @@ class LogicalProducer:
 
     async def flush(self) -> None:
         """Send at once, and return when everything that was given before is settled, one way or the other."""
+        given = self._sender.unsettled()
+        if not given:
+            return
         self._sender.hurry(1)
-        idle = asyncio.ensure_future(self._idle.wait())
+        settled = asyncio.ensure_future(asyncio.wait(given))
         try:
             # Should sending end by a defect, nobody waits for what it would have sent.
-            await asyncio.wait([idle, *([self._running] if self._running else [])], return_when=asyncio.FIRST_COMPLETED)
+            running = [self._running] if self._running else []
+            await asyncio.wait([settled, *running], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            idle.cancel()
+            settled.cancel()
             self._sender.hurry(-1)
 
     @property
@@ -232,8 +234,6 @@ class LogicalProducer:
     def _new_batch(self, queue: PartitionQueue, reservation: Reservation) -> Batch:
         due = self._clock.monotonic() + self.settings.linger
         queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future(), reservation)
-        self._unsettled += 1
-        self._idle.clear()
         self._sender.wake()
         return queue.open
 
@@ -247,8 +247,6 @@ class LogicalProducer:
         if route is not None:
             route.unstick(queue)
 
-    def _settle(self, batch: Batch) -> None:
+    @staticmethod
+    def _settle(batch: Batch) -> None:
         batch.reservation.release()
-        self._unsettled -= 1
-        if not self._unsettled:
-            self._idle.set()

@@ -2,7 +2,8 @@
 
 Strategy: what is known of a topic is kept in the form in which each message needs it, for as long as the client's
 metadata are the same object. The key decides as for the JVM's producers. Messages without one stick to a partition
-until its batch goes, because few large batches cost everybody less than many small ones; or they take turns.
+until its batch goes, because few large batches cost everybody less than many small ones; or they take turns. They go to
+partitions that have a leader, if any has: elsewhere they would wait, and fail in the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from consumerd.errors import BrokerError
 from consumerd.producer.murmur2 import key_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from consumerd.client import ClusterMetadata
@@ -38,6 +39,9 @@ class Route:
         self._queue_of = queue_of
         self._rng = rng
         self._queues: list[PartitionQueue | None] = [None] * count
+        led = [number for number in range(count) if metadata.leader(topic, number) is not None]
+        #: Where messages without a key may go.
+        self._open_to_all: Sequence[int] = led or range(count)
         self._in_turns = in_turns
         self._turn = 0
         self._sticky: PartitionQueue | None = None
@@ -62,12 +66,11 @@ class Route:
         return queue if self._in_turns else self._sticky or self._next()
 
     def _next(self) -> PartitionQueue:
-        count = len(self._queues)
         if self._in_turns:
             self._turn += 1
-            number = self._turn % count
+            number = self._open_to_all[self._turn % len(self._open_to_all)]
             return self._queues[number] or self._make(number)
-        number = self._rng.randrange(count)
+        number = self._rng.choice(self._open_to_all)
         self._sticky = self._queues[number] or self._make(number)
         return self._sticky
 

@@ -76,6 +76,15 @@ class Sender:
         self._flushing += more
         self._news.set()
 
+    def unsettled(self) -> list[asyncio.Future[tuple[int | None, int]]]:
+        """The outcomes of all batches that are open, wait, or are under way."""
+        return [
+            batch.outcome
+            for queue in self._queues.values()
+            for batch in (*queue.sealed, queue.open)
+            if batch is not None
+        ]
+
     def give_up(self, error: Exception) -> None:
         """Fail everything that is left."""
         for queue in self._queues.values():

@@ -159,6 +159,51 @@ async def test_who_sends_more_than_the_buffer_holds_waits_and_may_give_up() -> N
     await ours.close()
 
 
+async def test_a_flush_waits_for_what_was_given_before_and_for_no_more() -> None:
+    cluster = MemoryCluster()
+    ended = False
+
+    async def go_on(ours: LogicalProducer) -> None:
+        while not ended:
+            await ours.send("t", b"x" * 60)
+
+    async with producer(cluster, batch_bytes=1000, linger=60) as ours, asyncio.TaskGroup() as tasks:
+        tasks.create_task(go_on(ours))
+        for _ in range(5):
+            before = [await ours.send("t", b"y", partition=number) for number in range(PARTITIONS)]
+            async with asyncio.timeout(10):
+                await ours.flush()
+            assert all(delivery.done for delivery in before)
+        ended = True
+
+
+async def test_nobody_waits_for_a_producer_whose_end_was_cut_short() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, linger=0)
+    await ours.start()
+    delivery = await ours.send("t", b"x")
+    ending = asyncio.create_task(ours.abort())
+    asyncio.get_running_loop().call_soon(ending.cancel)
+    await asyncio.wait([ending])
+    async with asyncio.timeout(10):
+        with pytest.raises(ProducerClosedError):
+            await delivery
+
+
+async def test_messages_without_a_key_go_where_there_is_a_leader() -> None:
+    cluster = MemoryCluster()
+    parts = {n: PartitionMetadata(None if n == 1 else 0, 0, (0,), (0,), 5 * (n == 1)) for n in range(PARTITIONS)}
+    for keyless in ("sticky", "round_robin"):
+        cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": TopicMetadata(0, parts)})
+        async with producer(cluster, batch_bytes=1, linger=0, keyless=keyless) as ours:
+            places = {(await ours.send("t", b"x")).batch.partition.partition for _ in range(100)}
+        assert places == {0, 2}
+        cluster.learn()
+    async with producer(cluster, batch_bytes=1, linger=0) as ours:
+        assert {(await ours.send("t", b"x")).batch.partition.partition for _ in range(100)} == {0, 1, 2}
+
+
 async def test_who_waits_for_room_is_told_that_the_producer_was_closed() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
