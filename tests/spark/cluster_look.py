@@ -1,9 +1,10 @@
-"""A driver of its own, for `test_cluster`: a session on argv[1], and what an executor sees of itself, as JSON."""
+"""What executors see of themselves, as JSON, and then the script of argv[1] in the same session, for `test_cluster`."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,17 @@ def look(_: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    config = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    spark = build_session(sys.argv[1], config=config)
+    config = {
+        # Until all executors are there, a barrier is asked for again and again.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "300",
+    }
+    spark = build_session(config=config)
     seen = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(lambda rows: map(look, rows)).collect()
-    spark.stop()
     sys.stdout.write(json.dumps(seen) + "\n")
+    sys.stdout.flush()
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
