@@ -187,7 +187,7 @@ class KafkaOffsetStore:
                 return await self._client.any_channel()
             return await self._client.node_channel(await self._client.coordinator(self._group))
         except BrokerRefusedError as error:
-            if not error.retriable:
+            if not error.retriable and error.code not in _PASSING:
                 raise
             raise OffsetsUnavailableError(str(error)) from error
         except BrokerError as error:
