@@ -54,6 +54,12 @@ class Results(NamedTuple):
     taken: Counter[tuple[object, object]]
 
 
+def blocks(count: int) -> list[range]:
+    """The `count` seeds that are added to those of every day."""
+    end = SEEDS + count
+    return [range(first, min(first + BLOCK, end)) for first in range(SEEDS, end, BLOCK)]
+
+
 def simulate(seeds: Iterable[int], profile: Profile | None = None, member: type[Member] = Member) -> Results:
     results = Results([], [], Counter())
 
@@ -103,15 +109,17 @@ def test_the_schedules_are_not_empty(results: Results) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(SEEDS, SEEDS + LONG_SEEDS, BLOCK))
-def test_no_more_seeds_break_the_group(first: int) -> None:
-    failures = simulate(range(first, min(first + BLOCK, SEEDS + LONG_SEEDS))).failures
+@pytest.mark.parametrize("seeds", blocks(LONG_SEEDS), ids=str)
+def test_no_more_seeds_break_the_group(seeds: range) -> None:
+    failures = simulate(seeds).failures
     assert not failures, report(failures)
 
 
 @pytest.mark.parametrize("rules", [V08Rules(), V08Rules("roundrobin")], ids=lambda rules: rules.assignor)
 @pytest.mark.parametrize(
-    "seeds", [range(SEEDS // 5), pytest.param(range(SEEDS, SEEDS + LONG_SEEDS // 5), marks=pytest.mark.long)], ids=str
+    "seeds",
+    [range(SEEDS // 5), *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(LONG_SEEDS // 5))],
+    ids=str,
 )
 def test_groups_of_later_kafka(rules: V08Rules, seeds: range) -> None:
     """One machine, other rules: what members register, what partitions are called, who is to own what."""
