@@ -16,7 +16,7 @@ import asyncio
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consumerd.client.errors import NoBrokerError, error_of
+from consumerd.client.errors import NoBrokerError, UnavailableError, error_of
 from consumerd.client.metadata import ClusterMetadata
 from consumerd.client.retrying import retry
 from consumerd.errors import BrokerError
@@ -105,14 +105,17 @@ class ClusterClient:
         found = self._channels.get(address)
         return None if found is None or found.closed else found
 
+    async def _node(self, node_id: int) -> Node:
+        if (node := self.metadata.nodes.get(node_id)) is None:
+            node = (await self.refresh()).nodes.get(node_id)
+        if node is None:
+            # Brokers learn at different times of one that came or went: others may name it now, or another soon.
+            raise UnavailableError(f"broker {node_id} is not alive, or the cluster never had it")
+        return node
+
     async def node_channel(self, node_id: int) -> Channel:
         """The channel to a broker of the metadata. Raises BrokerError; the metadata count as old when it fails."""
-        node = self.metadata.nodes.get(node_id)
-        if node is None:
-            await self.refresh()
-            node = self.metadata.nodes.get(node_id)
-        if node is None:
-            raise BrokerError(f"broker {node_id} is not alive, or the cluster never had it")
+        node = await self._node(node_id)
         try:
             return await self.channel(node.host, node.port)
         except BrokerError:
@@ -121,12 +124,7 @@ class ClusterClient:
 
     async def private_channel(self, node_id: int) -> Channel:
         """A new channel to a broker, for the caller alone, who closes it. Raises as `node_channel`."""
-        node = self.metadata.nodes.get(node_id)
-        if node is None:
-            await self.refresh()
-            node = self.metadata.nodes.get(node_id)
-        if node is None:
-            raise BrokerError(f"broker {node_id} is not alive, or the cluster never had it")
+        node = await self._node(node_id)
         try:
             return await self._opener.open(node.host, node.port)
         except BrokerError:
@@ -240,7 +238,7 @@ class ClusterClient:
         entry = found.partitions.get(partition)
         if entry is None:
             raise BrokerError(f"{what}: the topic has {len(found.partitions)} partitions")
-        raise error_of(entry.error, what) or BrokerError(f"{what}: broker {entry.leader} is not alive")
+        raise error_of(entry.error, what) or UnavailableError(f"{what}: broker {entry.leader} is not alive")
 
     # -- requests
 

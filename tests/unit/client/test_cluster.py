@@ -11,7 +11,7 @@ import pytest
 from consumerd.client import BrokerVersions, ClientSettings, ClusterClient, Generation
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
-from consumerd.wire.v08.apis import APIS, METADATA
+from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
 
 pytestmark = pytest.mark.asyncio
 VERSIONS = BrokerVersions("", Generation.TOLD, {key: api.versions for key, api in APIS.items()})
@@ -29,14 +29,17 @@ class OneOfThree:
         self.cluster = cluster
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        assert api is METADATA
+        if api is GROUP_COORDINATOR:
+            return {"error_code": 0, "coordinator": {"node_id": self.cluster.leader, "host": "h", "port": 9}}
+        if api is not METADATA:
+            return {"error_code": 0}
         self.cluster.asked += 1
         self.in_flight += 1
         await asyncio.sleep(3600 if self.port == self.cluster.hangs else 0)
         self.in_flight -= 1
         part = {"partition_error_code": 0, "partition_id": 0, "leader": self.cluster.leader, "replicas": [], "isr": []}
         return {
-            "brokers": [{"node_id": node, "host": "h", "port": node} for node in NODES],
+            "brokers": [{"node_id": node, "host": "h", "port": node} for node in self.cluster.nodes],
             "topic_metadata": [
                 {"topic_error_code": 0, "topic": each["topic"], "partition_metadata": [part]} for each in body["topics"]
             ],
@@ -51,6 +54,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.leader, self.hangs, self.asked = 1, 0, 0
+        self.nodes = set(NODES)
 
     async def open(self, host: str, port: int) -> Any:
         return OneOfThree(self, port)
@@ -61,7 +65,9 @@ class Cluster:
 
 def client_of(cluster: Cluster) -> ClusterClient:
     opener: Any = cluster
-    return ClusterClient([("h", 1)], opener, ClientSettings(), clock=SystemClock(), rng=random.Random(1))
+    return ClusterClient(
+        [("h", 1)], opener, ClientSettings(retry_backoff_min=0.001), clock=SystemClock(), rng=random.Random(1)
+    )
 
 
 async def test_many_who_find_a_leader_wrong_ask_once_for_all() -> None:
@@ -90,6 +96,24 @@ async def test_a_broker_that_hangs_is_not_asked_while_others_can_be() -> None:
                 await client.leader("t", 0)
         hanging.cancel()
         await asyncio.wait([hanging])
+
+
+async def test_a_broker_that_others_do_not_know_just_now_is_asked_for_again() -> None:
+    cluster = Cluster()
+    heartbeat = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+    async with client_of(cluster) as client:
+        await client.refresh(["t"])
+        cluster.leader = 3
+        cluster.nodes.discard(3)
+        await client.refresh()
+        client.stale(["t"])
+        asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
+        answer = await client.retrying("beat", lambda: client.call_coordinator("g", HEARTBEAT, heartbeat))
+        assert answer == {"error_code": 0}
+        cluster.nodes.discard(3)
+        await client.refresh()
+        asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
+        assert (await client.retrying("lead", lambda: client.leader("t", 0))).id == 3
 
 
 async def test_no_channel_is_left_open_by_who_was_closed_meanwhile() -> None:
