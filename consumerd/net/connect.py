@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from ssl import SSLCertVerificationError, SSLError
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.errors import ConnectError
+from consumerd.net.errors import ConnectError, TlsError
 from consumerd.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
 DEFAULT_SETTINGS = ConnectionSettings()
+#: What OpenSSL says where something else than TLS comes back, or nothing.
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
+_NONE_THERE: Final = "what is there speaks none, or hung up; is this the port of its listener with TLS?"
 
 
 class Connection(Protocol):
@@ -51,7 +55,7 @@ async def connect(
 ) -> BrokerConnection:
     """Connect to a broker within `settings.connect_timeout` seconds, with TLS if `ssl` is given.
 
-    Raises ConnectError; safe to cancel.
+    Raises ConnectError (TlsError where no TLS comes about); safe to cancel.
     """
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -61,7 +65,11 @@ async def connect(
             f"broker {host}:{port} could not be reached within {settings.connect_timeout:g} s;"
             " check the network between this host and the broker"
         ) from None
+    except SSLError as error:
+        raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_tls_trouble(error)}") from error
     except (OSError, ValueError, OverflowError) as error:
+        if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
+            raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NONE_THERE}") from error
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be anything.
         raise ConnectError(
             f"cannot connect to broker {host}:{port}: {error}; is it running, and is that its address?"
@@ -70,6 +78,16 @@ async def connect(
     if settings.receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer)
     return made
+
+
+def _tls_trouble(error: SSLError) -> str:
+    """What is wrong, and what to look at."""
+    if isinstance(error, SSLCertVerificationError):
+        why = error.verify_message.rstrip(".")
+        return f"its certificate is not accepted ({why}); check which authority signed it, and for which names"
+    if error.reason in _NO_TLS:
+        return _NONE_THERE
+    return f"{error.reason or error}; its log may say more"
 
 
 async def _first_that_answers(
@@ -84,7 +102,7 @@ async def _first_that_answers(
         try:
             async with asyncio.timeout((give_up - loop.time()) / left):
                 transport, _ = await loop.create_connection(
-                    lambda made=made: made,  # type: ignore[misc]
+                    lambda made=made: made,
                     addresses[-left],
                     port,
                     ssl=ssl,
@@ -105,6 +123,7 @@ async def _addresses(host: str, port: int) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     texts = []
     for family, *_, place in found:
-        scope = place[3] if family == socket.AF_INET6 else 0
-        texts.append(f"{place[0]}%{scope}" if scope else str(place[0]))
+        address, *rest = place  # in IPv6 with the port, the flow and the scope behind it
+        scope = rest[-1] if family == socket.AF_INET6 else 0
+        texts.append(f"{address}%{scope}" if scope else str(address))
     return list(dict.fromkeys(texts))

@@ -30,14 +30,13 @@ from consumerd.net.errors import (
     RequestTimeoutError,
 )
 from consumerd.net.framing import FrameReceiver
+from consumerd.wire.tls import is_tls_alert
 
 if TYPE_CHECKING:
     from consumerd.net.settings import ConnectionSettings
 
 #: Every answer of the protocol begins with an int16 error code.
 SMALLEST_BODY = 2
-#: How an alert of TLS begins (type 21, version 3.x; RFC 8446, 5.1): as a length it would be 336 MiB.
-_TLS_ALERT, _ALERT_BITS = 0x1503, 16
 
 
 class _Waiting(NamedTuple):
@@ -211,7 +210,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
         limit = self._waiting[0].max_response
         if size > limit:
-            if size >> _ALERT_BITS == _TLS_ALERT:
+            if is_tls_alert(size):
                 raise BadFrameError(
                     f"broker {self.address} answered with TLS, which we did not speak; is this its listener with TLS?",
                     blamed=True,
