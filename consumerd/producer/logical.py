@@ -67,6 +67,7 @@ class LogicalProducer:
     async def start(self) -> None:
         """Begin to send."""
         self._running = asyncio.create_task(self._sender.run(), name="producer")
+        self._running.add_done_callback(self._ended)
         self._open = True
 
     async def close(self, timeout: float | None = None) -> None:
@@ -84,6 +85,12 @@ class LogicalProducer:
         """End at once: nothing more is sent, and what is not settled fails. What is on the wire may still arrive."""
         self._open = False
         await self._end()
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        """Sending is over. If that is by a defect, which `close` raises, nobody may wait for it until then."""
+        if not running.cancelled() and (error := running.exception()) is not None:
+            self._open = False
+            self._sender.give_up(ProducerClosedError(f"the producer ended by a defect: {error!r}"))
 
     async def _end(self) -> None:
         running = self._running

@@ -191,6 +191,19 @@ async def test_nobody_waits_for_a_producer_whose_end_was_cut_short() -> None:
             await delivery
 
 
+async def test_nobody_waits_for_a_producer_that_ended_by_a_defect() -> None:
+    ours = producer(MemoryCluster(), linger=0)
+    await ours.start()
+    async with asyncio.timeout(10):
+        with pytest.raises(ProducerClosedError, match="TypeError"):
+            await (await ours.send("t", "text"))  # type: ignore[arg-type]  # which is the defect
+        with pytest.raises(ProducerClosedError):
+            await ours.send("t", b"x")
+        assert ours.buffered_bytes == 0
+        with pytest.raises(ExceptionGroup):
+            await ours.close()
+
+
 async def test_messages_without_a_key_go_where_there_is_a_leader() -> None:
     cluster = MemoryCluster()
     parts = {n: PartitionMetadata(None if n == 1 else 0, 0, (0,), (0,), 5 * (n == 1)) for n in range(PARTITIONS)}
