@@ -192,7 +192,9 @@ class BrokerSource:
         }
         if version < _ISOLATION_SINCE:  # nobody writes transactions to such a broker
             del body["isolation_level"]
-        answer = await channel.call(FETCH, body, version=version)
+        # The broker may take its time for the answer, and hold it back as long as it was told.
+        patience = self._client.settings.connection.request_timeout + way.wait
+        answer = await channel.call(FETCH, body, version=version, timeout=patience)
         self._counters.fetches += 1
         try:
             self._hand_out(answer, wants)

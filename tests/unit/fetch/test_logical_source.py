@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
+from consumerd.client import ClientSettings
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
 from consumerd.fetch.logical_source import BUSY_BYTES, BUSY_SENDERS, Answer, BrokerSource, Want
-from consumerd.net import BadFrameError, ConnectionClosedError
+from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class MemoryBroker:
     """Client and channel in one: keeps requests back until `release`."""
 
     def __init__(self) -> None:
+        self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
         self.versions = SimpleNamespace(pick=lambda *_, **__: 12)
         self.closed = False
         self.bodies: list[dict[str, Any]] = []
+        self.patience: list[float] = []
         self.released = asyncio.Event()
         self.forgets = False
         self.trouble: BrokerError | None = None
@@ -44,8 +47,9 @@ class MemoryBroker:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
         self.bodies.append(body)
+        self.patience.append(timeout)
         await self.released.wait()
         if self.trouble is not None:
             raise self.trouble
@@ -96,6 +100,7 @@ async def test_busy_partitions_come_in_answers_of_a_few_mib_by_a_few_senders(
     assert len(broker.asked) == BUSY_SENDERS
     assert {body["max_bytes"] for body in broker.bodies} == {BUSY_BYTES}
     assert {body["max_wait_time"] for body in broker.bodies} == {0}
+    assert set(broker.patience) == {0.2}
     broker.released.set()
     assert [answer.data for answer in await asyncio.gather(*tasks)] == [b"x"] * 5
     assert broker.asked[2:] == [[4]]
@@ -115,6 +120,7 @@ async def test_idle_partitions_are_asked_together_as_far_as_one_answer_goes(
     assert broker.asked == [list(range(8))]
     assert broker.bodies[0]["max_bytes"] == 8 * MIB
     assert broker.bodies[0]["max_wait_time"] == 500
+    assert broker.patience == [0.2 + 0.5]  # who holds an answer back as it was told does not hang
     broker.released.set()
     await asyncio.gather(*tasks)
     assert broker.asked[1:] == [[8, 9]]
