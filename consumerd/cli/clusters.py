@@ -7,19 +7,20 @@ nothing tells it, or both are there, it is taken for 0.7, whose tools say what i
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from consumerd.admin import GroupSource
+    from consumerd.admin import GroupSource, ZooKeeperGroups
     from consumerd.cli.session import Place
     from consumerd.client import ClusterClient
     from consumerd.daemon.config import Config
     from consumerd.ports import ZooKeeper
-    from consumerd.registry import BrokerNode, Dialect
+    from consumerd.registry import Dialect
     from consumerd.zk import Session
 
 _T = TypeVar("_T")
@@ -54,7 +55,8 @@ def run_by_kind(
 
         if (await dialect_at(session, groups) or hint) is not Dialect.V08:
             return await v07(session)
-        return await _on_registered(session, place, logical, broker_timeout)
+        async with registered_groups(session, place, broker_timeout) as registered:
+            return await logical(registered)
 
     return place.run(on_zookeeper)
 
@@ -100,18 +102,19 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
         return Dialect.V07  # whose tools name each node that is not
 
 
-async def _on_registered(
-    session: Session, place: Place, work: Callable[[GroupSource], Awaitable[_T]], broker_timeout: float
-) -> _T:
+@asynccontextmanager
+async def registered_groups(session: Session, place: Place, broker_timeout: float) -> AsyncIterator[ZooKeeperGroups]:
+    """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
     from consumerd.admin import LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
     from consumerd.client import NoBrokerError  # noqa: PLC0415
 
+    client, reason = None, ""
     try:
-        registered = await registered_client(session, place, broker_timeout)
+        client = await registered_client(session, place, broker_timeout)
     except NoBrokerError as error:
-        return await work(ZooKeeperGroups(session, LogicalLogs(None, str(error))))
-    async with registered as client:
-        return await work(ZooKeeperGroups(session, LogicalLogs(client)))
+        reason = str(error)
+    async with client or nullcontext():
+        yield ZooKeeperGroups(session, LogicalLogs(client, reason))
 
 
 async def registered_client(session: Session, place: Place, broker_timeout: float = BROKER_TIMEOUT) -> ClusterClient:
@@ -121,17 +124,11 @@ async def registered_client(session: Session, place: Place, broker_timeout: floa
 
     brokers = await LogicalClusterView(session).read_brokers()
     protocol = _protocol(place.config)
-    addresses = registered_addresses(brokers, protocol)
+    addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:
         raise NoBrokerError(f"no broker with a {protocol} listener is registered")
     silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
     return make_client(addresses, place.config, broker_timeout, broker_timeout, silent=silent)
-
-
-def registered_addresses(brokers: dict[int, BrokerNode], protocol: str) -> list[tuple[str, int]]:
-    """Where the registered brokers speak `protocol`."""
-    found = (broker.address(protocol) for broker in brokers.values())
-    return [address for address in found if address is not None]
 
 
 def _protocol(config: Config | None) -> str:

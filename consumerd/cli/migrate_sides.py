@@ -87,10 +87,9 @@ class Side:
 @asynccontextmanager
 async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIterator[Side]:
     """Open one side. Raises as `with_session` and `make_client`."""
-    from consumerd.admin import BrokerGroups, LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
-    from consumerd.cli.clusters import dialect_at, make_client, registered_addresses  # noqa: PLC0415
+    from consumerd.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
     from consumerd.cli.session import open_session  # noqa: PLC0415
-    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
@@ -103,18 +102,5 @@ async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIte
         if await dialect_at(session, [group]) is not Dialect.V08:
             yield Side(old=session)
             return
-        brokers = await LogicalClusterView(session).read_brokers()
-        addresses = registered_addresses(brokers, _protocol(place))
-        if not addresses:
-            reason = f"no broker with a {_protocol(place)} listener is registered"
-            yield Side(ZooKeeperGroups(session, LogicalLogs(None, reason)))
-            return
-        client = make_client(addresses, place.config, broker_timeout, broker_timeout)
-        await stack.enter_async_context(client)
-        yield Side(ZooKeeperGroups(session, LogicalLogs(client)), client=client)
-
-
-def _protocol(place: Place) -> str:
-    kafka = None if place.config is None else place.config.kafka
-    plain = "SSL" if kafka is not None and kafka.tls is not None else "PLAINTEXT"
-    return plain if kafka is None or kafka.sasl is None else f"SASL_{plain}"
+        groups = await stack.enter_async_context(registered_groups(session, place, broker_timeout))
+        yield Side(groups, client=groups.logs.client)
