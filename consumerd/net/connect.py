@@ -123,7 +123,7 @@ async def _addresses(host: str, port: int) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     texts = []
     for family, *_, place in found:
-        address, *rest = place  # in IPv6 with the port, the flow and the scope behind it
-        scope = rest[-1] if family == socket.AF_INET6 else 0
-        texts.append(f"{address}%{scope}" if scope else str(address))
+        address, *rest = map(str, place)  # in IPv6 with the port, the flow and the scope behind it
+        scoped = family == socket.AF_INET6 and rest[-1] != "0"
+        texts.append(f"{address}%{rest[-1]}" if scoped else address)
     return list(dict.fromkeys(texts))
