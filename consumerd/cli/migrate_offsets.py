@@ -13,7 +13,7 @@ import click
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_place
 from consumerd.cli.mirror_kafka import renaming
-from consumerd.cli.session import Decorated, broker_timeout_option, json_option
+from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,8 @@ def command(
     origin = side_place("from", from_zookeeper, from_servers, from_config, timeout)
     target = side_place("to", to_zookeeper, to_servers, to_config, timeout)
     name = origin.group_or(group)
-    options = _Options(name, to_group or target.group or name, renames=dict(map(renaming, renames)), **rest)
+    renamed = target.group or name if to_group is None else named(to_group, "--to-group")
+    options = _Options(name, renamed, renames=dict(map(renaming, renames)), **rest)
     configure_logs("warning", "auto")
     plan, backup = asyncio.run(_move(origin, target, options))
     refusals = [] if options.force else plan.refusals

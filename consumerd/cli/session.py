@@ -30,6 +30,13 @@ _T = TypeVar("_T")
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 
+def named(name: str, option: str) -> str:
+    """What `option` was given. Raises UsageError for nothing, which is a variable that a script forgot to set."""
+    if not name:
+        raise click.BadParameter("it is empty: give it a name.", param_hint=option)
+    return name
+
+
 def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorated]:
     """`--zookeeper` (parameter `zookeeper`) and `--timeout` (parameter `timeout`, seconds)."""
 
@@ -66,9 +73,10 @@ class Place:
 
     def group_or(self, group: str | None) -> str:
         """The group that was named, else that of the configuration. Raises UsageError without either."""
-        if group is None and self.group is None:
+        name = self.group if group is None else group
+        if name is None:
             raise click.UsageError("give --group, or a configuration that names it")
-        return group or self.group or ""
+        return named(name, "--group")
 
     def run(self, work: Callable[[Session], Awaitable[_T]]) -> _T:
         """`with_session` at this place."""

@@ -17,6 +17,12 @@ class RegistryError(ConsumerdError):
     exit_code = ExitCode.ZOOKEEPER
 
 
+class NameRefusedError(RegistryError):
+    """A name that no node can have: who gave it mends it, and ZooKeeper was not even asked."""
+
+    exit_code = ExitCode.USAGE
+
+
 class DialectError(RegistryError):
     """The znodes are those of the other dialect (0.7, or 0.8 and later), or of both: such a group is never joined."""
 

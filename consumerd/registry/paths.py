@@ -2,14 +2,14 @@
 
 Ring 0. Paths are relative to the chroot (spec 001 "ZooKeeper Directories"; golden notes, 4). All parents are
 persistent with null data. Names that come from users are checked here, because a `/` in a group id would otherwise
-name a node of some other group; each function raises RegistryError for a name that no node can have.
+name a node of some other group; each function raises NameRefusedError for a name that no node can have.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.registry.errors import RegistryError, shown
+from consumerd.registry.errors import NameRefusedError, shown
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -33,12 +33,12 @@ def _forbidden(char: str) -> bool:
 def check_name(kind: str, name: str) -> str:
     """Return `name` if it can be one element of a path; `kind` ("group", "topic", ...) is for the error's sentence."""
     if not name:
-        raise RegistryError(f"the {kind} is empty: give it a name")
+        raise NameRefusedError(f"the {kind} is empty: give it a name")
     if name in (".", ".."):
-        raise RegistryError(f"{name!r} cannot be a {kind}: ZooKeeper reserves it")
+        raise NameRefusedError(f"{name!r} cannot be a {kind}: ZooKeeper reserves it")
     bad = next((char for char in name if _forbidden(char)), None)
     if bad is not None:
-        raise RegistryError(f"the {kind} {shown(name)} holds {bad!r}, which no ZooKeeper node can have in its name")
+        raise NameRefusedError(f"the {kind} {shown(name)} holds {bad!r}, which no ZooKeeper node can have in its name")
     return name
 
 

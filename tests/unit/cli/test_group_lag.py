@@ -90,6 +90,10 @@ async def test_a_group_that_never_was(consumerd: Command) -> None:
     done = await consumerd("group", "lag")
     assert done.code == ExitCode.USAGE
     assert "give --group" in done.err
+    for name in ("", "a/b", ".."):  # an empty one is a variable that a script forgot to set
+        done = await consumerd("group", "lag", "--group", name)
+        assert (done.code, done.out) == (ExitCode.USAGE, "")
+        assert "give it a name" in done.err or f"{name!r}" in done.err
 
 
 async def test_topics_describe(consumerd: Command) -> None:
