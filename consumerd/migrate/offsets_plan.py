@@ -81,6 +81,7 @@ class MovePlanner:
         self._group = group
         self._rename = rename
         wanted = None if topics is None else set(topics)
+        self._of_topics = "" if wanted is None else f" of {', '.join(map(repr, sorted(wanted)))}"
         self._committed = {
             partition: offset
             for partition, offset in source.view.offsets.items()
@@ -94,7 +95,9 @@ class MovePlanner:
 
     def _require(self) -> None:
         if not self._committed:
-            raise NotFoundError(f"group {self._source.group!r} committed no such offsets; see `consumerd offsets get`")
+            raise NotFoundError(
+                f"group {self._source.group!r} committed no offsets{self._of_topics}; see `consumerd offsets get`"
+            )
 
     async def keep_numbers(self) -> MovePlan:
         """The same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""

@@ -136,7 +136,7 @@ async def test_offsets_go_to_kafka_and_back(
         ]
 
         _, told = await migrate(*to_kafka, "--topic", "nothing", code=ExitCode.NOT_FOUND)
-        assert "committed no such offsets" in told
+        assert "committed no offsets of 'nothing'" in told
         _, told = await migrate("--from-zookeeper", zk_root, code=ExitCode.USAGE)
         assert "give --to-zookeeper, --to-bootstrap-server, or --to-config" in told
 

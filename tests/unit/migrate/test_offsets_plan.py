@@ -86,7 +86,7 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
     assert plan.notes == ["a/7: the target has no new/7, so its offset 3 stays behind"]
     with pytest.raises(NotFoundError, match="none of the partitions"):
         await planner(committed({gone: 3}), Target()).keep_numbers()
-    with pytest.raises(NotFoundError, match="committed no such offsets"):
+    with pytest.raises(NotFoundError, match="committed no offsets of 'd'"):
         await planner(source, Target(), topics=["d"]).keep_numbers()
 
 
@@ -139,6 +139,8 @@ async def test_a_topic_that_the_target_lacks_is_named() -> None:
         ),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1"], "give --group"),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--rename", "a"], "OLD=NEW"),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", ""], "--group: it is empty"),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--to-group", ""], "--to-group: it is"),
     ],
 )
 def test_wrong_command_lines_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
