@@ -142,6 +142,14 @@ def _report(options: dict[str, Any]) -> Report:
         return asyncio.run(_compare(archive, naming, options))
 
     async def from_cluster(session: Session) -> Report:
+        from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
+        from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
+
+        if await dialect_at(session) is Dialect.V08:
+            raise DialectError(
+                f"the brokers in ZooKeeper at {zookeeper} are of Kafka 0.8 or later: give one of their addresses by "
+                "--from-bootstrap-server, and --topic."
+            )
         connect = connector(options["broker_timeout"])
         return await _compare(ClusterSource(session, connect, topics, group=options["group"]), naming, options)
 

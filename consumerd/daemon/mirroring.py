@@ -19,7 +19,7 @@ import structlog
 
 from consumerd import __version__
 from consumerd.clock import SystemClock
-from consumerd.cluster import ClusterView
+from consumerd.cluster import ClusterView, read_dialect
 from consumerd.daemon.build import build_connection_settings, build_session, build_settings
 from consumerd.daemon.config_servers import ZooKeeperSection
 from consumerd.daemon.service import run_member
@@ -38,7 +38,7 @@ from consumerd.mirror import (
 )
 from consumerd.net import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
-from consumerd.registry import StaticSubscription, make_consumer_id
+from consumerd.registry import Dialect, DialectError, StaticSubscription, make_consumer_id
 from consumerd.zk import NotConnected, parse_connect_string
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
                 connection_timeout=config.zookeeper.connection_timeout,
             )
             other = await open_session(stack, section, clock, rng)
+        await _require_v07(source, other, settings.group, target)
         if exit_at_end:
             await require_topics(source, settings.subscription)
         await refuse_same_cluster(source, other, target.brokers)
@@ -112,6 +113,20 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
         await run_member(config, settings, handler, source, clock=clock, rng=rng)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
+
+
+async def _require_v07(source: Session, other: Session | None, group: str, target: Target) -> None:
+    """Raise DialectError where either side has brokers of 0.8 or later, for which there is another mirror."""
+    if await read_dialect(source, group) is Dialect.V08:
+        raise DialectError(
+            "the source's brokers are of Kafka 0.8 or later, and brokers of 0.7 have no place for the keys of their "
+            "messages, nor for empty ones: mirror them to a newer cluster, with --to-bootstrap-server."
+        )
+    if other is not None and await read_dialect(other, group) is Dialect.V08:
+        raise DialectError(
+            f"the brokers in ZooKeeper at {target.zookeeper} are of Kafka 0.8 or later: give --to-bootstrap-server "
+            "with one of their addresses."
+        )
 
 
 async def require_topics(source: Session, subscription: Subscription) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
 PARTITIONS = 3
+NEWER_BROKER = b'{"jmx_port":-1,"timestamp":"1","host":"127.0.0.1","version":1,"port":1}'
 
 
 class Clusters:
@@ -127,11 +128,25 @@ async def test_to_a_list_of_brokers(tmp_path: Path, zk_root: str, any_partition:
 async def test_what_is_refused_or_missing_is_one_sentence(tmp_path: Path, zk_root: str) -> None:
     async with clusters(tmp_path, zk_root) as made:
         await made.produce("alpha", 10)
+        newer = f"{zk_root}/newer"
+        async with Session(newer, clock=SystemClock(), rng=random.Random()) as zk:
+            for path, data in (("/brokers", None), ("/brokers/ids", None), ("/brokers/ids/1", NEWER_BROKER)):
+                await zk.create(path, data)
         to = ("--to-zookeeper", made.target_place)
         cases = [
             (("--topic", "alpha", "--to-broker", made.source.address), ExitCode.REFUSED, "of the source listens on"),
             (("--topic", "alpha", "--to-zookeeper", f"{zk_root}/no"), ExitCode.NOT_FOUND, "there is no node"),
             (("--topic", "alhpa", "--exit-at-end", *to), ExitCode.NOT_FOUND, "no broker has registered the topic"),
+            (
+                ("--topic", "alpha", "--to-zookeeper", newer),
+                ExitCode.ZOOKEEPER,
+                "are of Kafka 0.8 or later: give --to-bootstrap-server",
+            ),
+            (
+                ("--topic", "alpha", "--exit-at-end", *to, "--from-zookeeper", newer),
+                ExitCode.ZOOKEEPER,
+                "the source's brokers are of Kafka 0.8 or later",
+            ),
             (
                 ("--topic", "alpha", "--max-message-bytes", "3", *to),
                 ExitCode.HANDLER_FAILED,
