@@ -138,6 +138,10 @@ def run(arguments: Sequence[str]) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
+        if all(isinstance(leaf, BrokenPipeError) for leaf in _leaves(error)):
+            # That of the log, which every task writes to. What it did not handle by then is handed over again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            return ExitCode.PIPE
         code, sentence = explain(error)
         if debug or sentence is None:
             sys.excepthook(type(error), error, error.__traceback__)

@@ -79,3 +79,24 @@ def test_a_ctrl_c_that_a_callback_dropped_comes_again() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=True)
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
+
+
+def test_a_log_that_nobody_reads_any_more_is_no_defect() -> None:
+    """Whichever task writes to it first: what comes out of a task group is a group."""
+    code = (
+        "import asyncio, os, sys\n"
+        "from consumerd.cli import main\n"
+        "reader, writer = os.pipe()\n"
+        "os.close(reader)\n"
+        "os.dup2(writer, 2)\n"
+        "async def log():\n"
+        "    print('one line', file=sys.stderr, flush=True)\n"
+        "async def work():\n"
+        "    async with asyncio.TaskGroup() as group:\n"
+        "        group.create_task(log())\n"
+        "main.cli.main = lambda **_: asyncio.run(work())\n"
+        "sys.argv = ['consumerd', 'mirror']\n"
+        "main.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == ExitCode.PIPE
