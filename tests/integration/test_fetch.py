@@ -11,7 +11,8 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded.proxy import Direction, FaultProxy
+from consumerd.embedded.proxy import FaultProxy
+from consumerd.embedded.proxy_link import Direction
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition

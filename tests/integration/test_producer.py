@@ -12,7 +12,7 @@ import pytest
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.embedded import FaultProxy, free_port
-from consumerd.embedded.proxy import Direction
+from consumerd.embedded.proxy_link import Direction
 from consumerd.net import ConnectError, ConnectionSettings, connect
 from consumerd.producer import (
     MessageSizeTooLargeError,

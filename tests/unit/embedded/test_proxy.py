@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.embedded import Direction, FaultProxy, free_port
-from consumerd.embedded.proxy import FrameSplitter
+from consumerd.embedded.proxy_link import FrameSplitter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
