@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import secrets
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from consumerd.client.errors import AuthenticationError, error_of
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.scram import SCRAM_HASHES, ScramClient, ScramError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.versions import Generation
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 _MOST_TOKENS: Final = 10
 _T = TypeVar("_T")
 GSSAPI: Final = "GSSAPI"
-SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class Mechanism(Protocol):
@@ -74,32 +75,21 @@ class Scram:
     ends_unanswered = False
 
     def __init__(self, name: str, user: str, password: str) -> None:
-        if name not in SCRAM_MECHANISMS:
-            raise ConfigError(f"{name} is none of {', '.join(SCRAM_MECHANISMS)}.")
+        if name not in SCRAM_HASHES:
+            raise ConfigError(f"{name} is none of {', '.join(SCRAM_HASHES)}.")
         self.name = name
-        scramp = extra("scramp", name, "sasl")
-        self._failure: type[Exception] = scramp.ScramException
-        self._client: Any = scramp.ScramClient([name], user, password)
-        self._said = 0
+        self._client = ScramClient(name, user, password, secrets.token_urlsafe(24))
 
     def first(self, host: str) -> bytes:
-        text: str = self._client.get_client_first()
-        return text.encode()
+        return self._client.first()
 
     def respond(self, challenge: bytes) -> bytes | None:
-        self._said += 1
         try:
-            text = challenge.decode()
-            if self._said == 1:
-                self._client.set_server_first(text)
-                final: str = self._client.get_client_final()
-                return final.encode()
-            self._client.set_server_final(text)
-        except (self._failure, ValueError) as error:
+            return self._client.respond(challenge)
+        except ScramError as error:
             raise AuthenticationError(
                 f"the broker did not prove that it knows the password ({self.name}): {error}"
             ) from error
-        return None
 
 
 def extra(module: str, mechanism: str, named: str) -> Any:

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, BrokerRefusesError
+from consumerd.wire.tls import is_tls_alert
 
 if TYPE_CHECKING:
     import ssl
@@ -51,6 +52,9 @@ class FrameSocket:
             self._socket.settimeout(timeout)
             self._socket.sendall(request)
             size = int.from_bytes(self._receive(4, deadline), signed=True)
+            if size > most and is_tls_alert(size):
+                what = "answered with TLS, which we did not speak; give kafka.security.protocol=SSL or SASL_SSL"
+                raise self.broken(what, BrokerRefusesError)
             if not least <= size <= most:
                 raise self.broken(f"announces an answer of {size} bytes about {where}, where {most} are the most")
             return self._receive(size, deadline)

@@ -5,11 +5,12 @@ its last version is asked version 0, and one that hangs up on that too, or says 
 whether it is of 0.9 or 0.8. That is remembered for the address as long as connections to it last, since 0.9 costs some
 seconds of silence, and a worker of Spark's runs many tasks.
 
-Only `consumerd.wire` is needed, as executors have it. Of SASL there is PLAIN.
+Only `consumerd.wire` is needed, as executors have it. Of SASL there are PLAIN and SCRAM.
 """
 
 from __future__ import annotations
 
+import secrets
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from consumerd import __version__
 from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, BrokerRefusesError
 from consumerd.spark.source.frames import FrameSocket
 from consumerd.wire.errors import WireError
+from consumerd.wire.scram import ScramClient, ScramError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -119,28 +121,43 @@ class LogicalConnection:
         self.versions = told(self.name, answer["api_versions"])
 
     def log_in(self, login: Login) -> None:
-        """Prove who we are with PLAIN. Raises BrokerRefusesError."""
+        """Prove who we are. Raises BrokerRefusesError."""
         versions = self.versions
         if versions.generation is not Generation.TOLD:
-            raise self._frames.broken("is older than 0.10 and has no SASL/PLAIN", BrokerRefusesError)
+            raise self._frames.broken(f"is older than 0.10 and has no SASL/{login.mechanism}", BrokerRefusesError)
         wrapped = versions.has(SASL_AUTHENTICATE) and versions.has(SASL_HANDSHAKE, 1)
         handshake = self.call(
-            SASL_HANDSHAKE, {"mechanism": "PLAIN"}, "SASL", version=None if wrapped else 0
+            SASL_HANDSHAKE, {"mechanism": login.mechanism}, "SASL", version=None if wrapped else 0
         )  # fmt: skip
         if code := handshake["error_code"]:
             offered = ", ".join(sorted(handshake["enabled_mechanisms"])) or "nothing"
             raise self._frames.broken(
-                f"does not take SASL/PLAIN ({error_info(code).name}); it offers {offered}", BrokerRefusesError
+                f"does not take SASL/{login.mechanism} ({error_info(code).name}); it offers {offered}",
+                BrokerRefusesError,
             )
-        token = f"\0{login.user}\0{login.password}".encode()
+        if login.mechanism == "PLAIN":
+            self._exchange(f"\0{login.user}\0{login.password}".encode(), login, wrapped=wrapped)
+            return
+        client = ScramClient(login.mechanism, login.user, login.password or "", secrets.token_urlsafe(24))
+        token: bytes | None = client.first()
+        try:
+            while token is not None:
+                token = client.respond(self._exchange(token, login, wrapped=wrapped))
+        except ScramError as error:
+            what = f"did not prove that it knows the password of {login.user}: {error}"
+            raise self._frames.broken(what, BrokerRefusesError) from error
+
+    def _exchange(self, token: bytes, login: Login, *, wrapped: bool) -> bytes:
+        """What comes back for a token, which goes bare to brokers before 1.0."""
         if wrapped:
             answer = self.call(SASL_AUTHENTICATE, {"auth_bytes": token}, "SASL")
             if code := answer["error_code"]:
                 why = answer.get("error_message") or error_info(code).text
                 raise self._frames.broken(f"refuses the user {login.user}: {why}", BrokerRefusesError)
-            return
+            challenge: bytes = answer["auth_bytes"]
+            return challenge
         try:
-            self._frames.ask(len(token).to_bytes(4) + token, 0, _MAX_TOKEN, "SASL")
+            return bytes(self._frames.ask(len(token).to_bytes(4) + token, 0, _MAX_TOKEN, "SASL"))
         except BrokerGoneError as error:
             raise BrokerRefusesError(
                 f"broker {self.name} hung up on the login of {login.user}: user or password are wrong"

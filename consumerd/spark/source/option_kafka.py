@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.option_texts import OptionError, read_text
 from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+from consumerd.wire.scram import SCRAM_HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +51,7 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "kafka.ssl.certificate.location": read_text,
     "kafka.ssl.key.location": read_text,
     "kafka.ssl.endpoint.identification.algorithm": _one_of("https", "none"),
-    "kafka.sasl.mechanism": _one_of("PLAIN", hint=": others are not supported in Spark; use PLAIN over TLS"),
+    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint=": others are not supported in Spark"),
     "kafka.sasl.username": read_text,
     "kafka.sasl.password": read_text,
     "kafka.sasl.password.file": read_text,
@@ -88,7 +89,7 @@ def bootstrap_place(given: Mapping[str, Any]) -> BootstrapPlace:
                 f"kafka.security.protocol={protocol} needs kafka.sasl.username, and exactly one of "
                 "kafka.sasl.password and kafka.sasl.password.file"
             )
-        login = Login(user, password, file)
+        login = Login(user, password, file, given.get("kafka.sasl.mechanism", "PLAIN"))
     return BootstrapPlace(
         given["bootstrap"], given.get("kafka.isolation.level") == "read_committed", tls, login
     )  # fmt: skip

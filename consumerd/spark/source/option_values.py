@@ -54,11 +54,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """User and password, for SASL/PLAIN. `password_file` is read where the query is planned."""
+    """User and password. `password_file` is read where the query is planned; `mechanism`: PLAIN, or one of SCRAM."""
 
     user: str
     password: str | None = field(default=None, repr=False)
     password_file: str | None = None
+    mechanism: str = "PLAIN"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,12 @@ def test_brokers_of_later_dialects() -> None:
             "kafka.security.protocol": "sasl_ssl",
             "kafka.ssl.ca.location": "/ca.pem",
             "kafka.ssl.endpoint.identification.algorithm": "none",
-            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.mechanism": "scram-sha-512",
             "kafka.sasl.username": "u",
             "kafka.sasl.password": "secret",
         }
     )
-    tls, login = Tls("/ca.pem", check_hostname=False), Login("u", "secret")
+    tls, login = Tls("/ca.pem", check_hostname=False), Login("u", "secret", mechanism="SCRAM-SHA-512")
     assert secure.place == BootstrapPlace((("a", 1),), True, tls, login)
     assert (secure.max_split, secure.max_per_trigger) == (100, 1000)
     assert pickle.loads(pickle.dumps(secure)) == secure
