@@ -88,7 +88,7 @@ class Corpus:
 
 
 def configure(root: Path, per_trigger: int) -> Path:
-    """A configuration whose runs take many small batches."""
+    """A configuration whose runs take many small batches, on a JVM that spends little on a short life."""
     path = root / "pipeline.toml"
     path.write_text(
         f"""
@@ -97,6 +97,7 @@ root = "{root}/lake"
 [spark.config]
 "spark.sql.shuffle.partitions" = "2"
 "spark.log.level" = "ERROR"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 [spark.pipelines.p]
 batches_per_trigger = 2
 [spark.pipelines.p.source]
@@ -132,7 +133,7 @@ class Driver:
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None and not condition():
             assert time.monotonic() < end, self.log.read_text()[-3000:]
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def kill(self) -> bool:
         """Kill everything at once; whether the process was still at work."""
@@ -223,8 +224,8 @@ def check(root: Path, corpus: Corpus) -> None:
 @pytest.mark.timeout(900)
 def test_killed_between_two_tables_and_amid_compaction(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "log", random.Random(7))
-    corpus.grow(4, 12_000)
-    config = configure(tmp_path, per_trigger=24_000)
+    corpus.grow(3, 8_000)
+    config = configure(tmp_path, per_trigger=16_000)  # three batches to land, and two to refine
     kills = 0
     for number, condition in enumerate((between_silver_and_quarantine(tmp_path), while_compacting(tmp_path))):
         driver = Driver(config, tmp_path / f"driver-{number}.log")

@@ -51,6 +51,7 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     pipeline = parse_spark(document, "test").pipeline()
     config = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
     config["spark.databricks.delta.snapshotPartitions"] = "1"
+    config["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in the session of others
     needs = needs_of([pipeline], config)
     assert not needs.packages, needs.packages  # the jars are there
     spark = build_session("local[2]", config=config | dict(needs.config))
