@@ -151,6 +151,8 @@ def encode_record_batch(
             records = _plain_records(payloads, deltas)
         else:
             records = _records(payloads, keys or repeat(None, count), deltas, headers or {})
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"the header name {error.object[:20]!r} cannot be sent: not UTF-8") from None
     except ValueError as error:
         raise EncodeError("there are not as many keys or timestamps as payloads") from error
     attributes = int(codec)

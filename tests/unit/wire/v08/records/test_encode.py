@@ -45,6 +45,11 @@ def test_timestamps_far_apart() -> None:
     assert decode_records(encode_record_batch([b""] * 3, timestamps=times), 0).timestamps == times
 
 
+def test_a_header_name_that_is_no_text_is_said_to_be_one() -> None:
+    with pytest.raises(EncodeError, match=r"the header name 'k\\udcff' cannot be sent: not UTF-8"):
+        encode_record_batch([b"a"], headers={0: (("k\udcff", b"v"),)})
+
+
 @pytest.mark.parametrize("magic", [-1, 2])
 def test_sets_are_of_magic_0_and_1(magic: int) -> None:
     with pytest.raises(EncodeError, match=f"magic {magic} has no message sets; encode a record batch"):
