@@ -210,9 +210,10 @@ class OwnedPartitions:
         assert task is not None
         if owned.work is not None and deadline is not None:
             await owned.work.drain(task, deadline)
-        elif not task.done():
-            if owned.work is not None:
-                owned.work.end()
+            return
+        if owned.work is not None:
+            owned.work.end()
+        if not task.done():
             task.cancel()
             await asyncio.wait([task])
             if owned.partition in self._pool.partitions:

@@ -124,7 +124,10 @@ class PartitionWork:
             self._progressed()
 
     def end(self) -> None:
-        """Hand over nothing new, whatever becomes of the cancellation that comes now: a handler may swallow it."""
+        """Hand over nothing new, and give the memory of what waits back.
+
+        Whatever becomes of the cancellation that comes now: a handler may swallow it.
+        """
         self._lane.close()
 
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:

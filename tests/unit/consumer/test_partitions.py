@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from consumerd.consumer import partitions
 from consumerd.group import MembershipSettings
+from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.zk.errors import NoAuth
@@ -289,3 +290,46 @@ async def test_a_commit_that_fails_after_the_partition_came_back_does_not_take_i
     await asyncio.sleep(0.05)
     assert flow._owned[TP] is now
     await member.stop()
+
+
+class Taken:
+    """A handler that finds the partition in other hands, once."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.start, self.stop, self.position = recorder.start, recorder.stop, recorder.position
+        self._recorder = recorder
+        self.refusing = asyncio.Event()
+        self.taken = True
+
+    async def handle(self, batch: Any) -> None:
+        if self.taken:
+            await self.refusing.wait()
+            self.taken = False
+            raise PartitionTakenError("another sink writes there")
+        await self._recorder.handle(batch)
+
+
+@pytest.mark.parametrize("cause", ["expired", "taken"])
+async def test_memory_of_what_was_abandoned_is_given_back(group: Any, cause: str) -> None:
+    """Else each session that ends takes a part of the budget with it, until nothing is fetched any more."""
+    group.topic("t", 1)
+    payloads = [b"%04d" % number + bytes(3000) for number in range(40)]
+    group.broker.append("t", 0, *payloads)
+    recorder = group.recorder()
+    handler = Taken(recorder) if cause == "taken" else recorder
+    if cause == "expired":
+        recorder.hold()
+    fetch = group.fetch_settings(fetch_bytes=8192, poll_bytes=8192)
+    member = await group.member(handler=handler, fetch=fetch, budget=65536, partition_budget=65536)
+    budget = member.consumer._partitions._budget
+    await group.until(lambda: budget.used > 40_000)  # the lane is full
+    if cause == "expired":
+        await group.until(lambda: recorder.holding == 1)
+        group.zookeeper.expire(member.zk)
+        await group.until(lambda: recorder.cancelled == 1)
+        recorder.let_go()
+    else:
+        handler.refusing.set()
+    await group.until(lambda: len(recorder.seen) == len(payloads))
+    await member.stop()
+    assert budget.used == 0
