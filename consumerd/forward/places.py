@@ -44,7 +44,8 @@ class Naming:
         name = self._table.get(topic) or self._template.replace(_FIELD, topic)
         if not is_topic(name):
             raise ValueError(
-                f"the target's topic would be {name!r}, which brokers do not allow; give it a name in `topics` (--rename)"
+                f"the target's topic would be {name!r}, which brokers do not allow; give it a name in `topics` "
+                "(--rename)"
             )
         return name
 

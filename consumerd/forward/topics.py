@@ -46,7 +46,8 @@ class TargetTopics:
         if not channel.versions.has(PRODUCE, _HEADERS_SINCE):
             raise NoHeadersError(
                 f"the target's broker {channel.address} is older than 0.11 and keeps no headers, in which the old "
-                "identity of messages would be: set headers = false (--no-headers) to go without it, or choose newer brokers."
+                "identity of messages would be: set headers = false (--no-headers) to go without it, or choose newer "
+                "brokers."
             )
 
     async def count(self, topic: str) -> int:
