@@ -8,18 +8,17 @@ that is gone) and is registered.
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 import struct
 import subprocess
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import KafkaStartError
+from consumerd.embedded.kafka_storage import NAMES, PreparedFolders, new_kraft_id
 from consumerd.embedded.maven import fetch_jars
 from consumerd.embedded.ports import LOOPBACK, free_port
 from consumerd.embedded.properties import format_properties
@@ -114,9 +113,9 @@ def kafka_jars(release: KafkaRelease) -> list[Path]:
     return fetch_jars(release.coordinates)
 
 
-def new_cluster_id() -> str:
-    """A name for a KRaft cluster."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+#: Settings that may tell in what the storage tool writes.
+_FEATURE_SETTINGS: Final = ("inter.broker.protocol.", "unstable.")
+_PREPARED: Final = PreparedFolders()
 
 
 class KafkaBroker(LoopbackServer):
@@ -158,7 +157,7 @@ class KafkaBroker(LoopbackServer):
         self.broker_id = broker_id
         self.partitions = partitions
         self._voters = {broker_id: free_port()} if voters is None else dict(voters)
-        self._cluster_id = cluster_id or new_cluster_id()
+        self._cluster_id = cluster_id or new_kraft_id()
         self._java = java
         self._jars = list(jars) if jars is not None else kafka_jars(release)
         self._config = dict(config or {})
@@ -217,13 +216,13 @@ class KafkaBroker(LoopbackServer):
         }
 
     def prepare(self) -> None:
-        """Write its configuration; a KRaft server's folder is formatted once, which blocks for a second.
+        """Write its configuration; a KRaft server's folder is formatted once, which may block for a second.
 
         Starting does this by itself. Raises KafkaStartError.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._properties.write_text(format_properties(self._settings() | self._config), "ascii")
-        if self.zookeeper is None and not (self.log_directory / "meta.properties").exists():
+        if self.zookeeper is None and not (self.log_directory / NAMES).exists():
             self._format_storage(self._properties)
 
     @property
@@ -256,7 +255,11 @@ class KafkaBroker(LoopbackServer):
         ]  # fmt: skip
 
     def _format_storage(self, properties: Path) -> None:
-        """A KRaft server wants its folder prepared once."""
+        """A KRaft server wants its folder prepared once; the first of a kind, by Kafka's own tool."""
+        features = sorted(item for item in self._config.items() if item[0].startswith(_FEATURE_SETTINGS))
+        kind = (self.release.version, self._format_options, *features)
+        if _PREPARED.write(kind, self.log_directory, node_id=self.broker_id, cluster_id=self._cluster_id):
+            return
         command = self._command(
             "kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", str(properties),
             *self._format_options,
@@ -268,6 +271,7 @@ class KafkaBroker(LoopbackServer):
         if done.returncode:
             said = (done.stdout.strip().splitlines() or ["it says nothing"])[-1]
             raise KafkaStartError(f"the storage of Kafka {self.release.version} cannot be prepared: {said}")
+        _PREPARED.keep(kind, self.log_directory)
 
     async def _answers(self) -> bool:
         if self.release.number >= (4,):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
 from consumerd.embedded.errors import KafkaStartError
-from consumerd.embedded.kafka import KafkaBroker, kafka_jars, new_cluster_id
+from consumerd.embedded.kafka import KafkaBroker, kafka_jars
+from consumerd.embedded.kafka_storage import new_kraft_id
 from consumerd.embedded.ports import LOOPBACK, free_ports
 from consumerd.errors import BrokerError
 from consumerd.net import connect
@@ -70,7 +71,7 @@ class KafkaCluster:
             "transaction.state.log.replication.factor": count,
             "min.insync.replicas": count // 2 + 1,
         }
-        cluster_id = new_cluster_id()
+        cluster_id = new_kraft_id()
         jars = kafka_jars(release) if jars is None else jars
         self.brokers = {
             id_: KafkaBroker(
