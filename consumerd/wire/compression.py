@@ -34,6 +34,9 @@ GZIP_LEVEL = 2
 #: end.
 MAX_GZIP_MEMBERS = 1024
 _MEMBER_START = b"\x1f\x8b\x08"
+#: As many blocks or frames are never looked at for their sizes; of more, each has so many bytes on average. Nobody
+#: writes smaller ones but to keep a receiver busy, whom each costs a setup.
+_FREE_PIECES, _PIECE_BYTES = 1024, 32
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 #: Magic, version 1, compatible with version 1.
@@ -71,6 +74,11 @@ def decompress(codec: Codec, data: bytes, *, limit: int) -> bytes:
     if len(data) > limit:
         raise _too_large("payload", limit)
     return data
+
+
+def most_pieces(size: int) -> int:
+    """Of how many blocks or frames, at most, `size` bytes of compressed data may be."""
+    return _FREE_PIECES + size // _PIECE_BYTES
 
 
 def _too_large(what: str, limit: int) -> DecompressionError:
@@ -155,6 +163,7 @@ def _unxerial(data: bytes, limit: int) -> bytes:
         return _unsnap(data, limit, limit)
     pieces: list[bytes] = []
     left, position, end = limit, len(XERIAL_HEADER), len(data)
+    most = most_pieces(end)
     while position + 4 <= end:
         (size,) = _INT32.unpack_from(data, position)
         if size < 0 and data.startswith(XERIAL_MAGIC, position) and position + len(XERIAL_HEADER) <= end:
@@ -164,6 +173,8 @@ def _unxerial(data: bytes, limit: int) -> bytes:
         if not 0 <= size <= end - position:
             raise DecompressionError(f"a snappy block claims {size} bytes where {end - position} are left")
         piece = _unsnap(data[position : position + size], left, limit)
+        if len(pieces) == most:
+            raise DecompressionError(f"the snappy payload has more than {most} blocks in {end} bytes")
         pieces.append(piece)
         left -= len(piece)
         position += size

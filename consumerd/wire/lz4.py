@@ -13,6 +13,7 @@ import struct
 
 import cramjam
 
+from consumerd.wire.compression import most_pieces
 from consumerd.wire.errors import DecompressionError
 
 MAGIC = b"\x04\x22\x4d\x18"
@@ -117,6 +118,7 @@ def _mended(data: bytes, header: int, checksum: int, end: int) -> bytes:
 def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[int, int]:
     """Where the frame ends whose blocks begin at `position`, and how many bytes it can hold at most."""
     most, length = 0, len(data)
+    pieces = most_pieces(length)
     after = 4 if flags & _BLOCK_CHECKSUMS else 0
     while position + 4 <= length:
         (size,) = _UINT32.unpack_from(data, position)
@@ -126,6 +128,9 @@ def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[in
             if position > length:
                 break
             return position, most
+        pieces -= 1
+        if pieces < 0:
+            raise DecompressionError(f"the lz4 payload has more than {most_pieces(length)} blocks in {length} bytes")
         stored = size & ~_RAW
         if stored > block_size:
             raise DecompressionError(f"an lz4 block claims {stored} bytes where {block_size} are the most")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import cramjam
 
+from consumerd.wire.compression import most_pieces
 from consumerd.wire.errors import DecompressionError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -47,6 +48,7 @@ def zstd_decompress(data: bytes, *, limit: int) -> bytes:
 def _most(data: bytes) -> int:
     """How many bytes the frames of `data` can hold at most. Raises DecompressionError where they cannot be followed."""
     position, end, most = 0, len(data), 0
+    pieces = most_pieces(end)
     if not data:
         raise DecompressionError("the zstd payload is empty")
     while position < end:
@@ -59,6 +61,9 @@ def _most(data: bytes) -> int:
             last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
             if position + 3 > end or kind > _COMPRESSED or (kind != _RLE and size > _MAX_BLOCK):
                 raise DecompressionError("the zstd payload is damaged or cut short")
+            pieces -= 1
+            if pieces < 0:
+                raise DecompressionError(f"the zstd payload has more than {most_pieces(end)} blocks in {end} bytes")
             position += 3 + (1 if kind == _RLE else size)
             most += _MAX_BLOCK if kind == _COMPRESSED else size
         position += 4 if checksum else 0

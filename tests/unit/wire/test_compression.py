@@ -179,6 +179,10 @@ class TestSnappy:
         with pytest.raises(DecompressionError, match="limit of 14 bytes"):
             decompress(Codec.SNAPPY, data, limit=14)
 
+    def test_blocks_that_hold_nothing_keep_nobody_busy(self) -> None:
+        with pytest.raises(DecompressionError, match=r"more than 1649 blocks in \d+ bytes"):
+            decompress(Codec.SNAPPY, XERIAL + block(b"\0") * 4000, limit=1000)
+
     def test_a_claim_beyond_the_limit_allocates_nothing(self) -> None:
         four_gigabytes = b"\xff\xff\xff\xff\x0f"
         tracemalloc.start()

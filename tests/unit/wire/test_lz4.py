@@ -90,6 +90,7 @@ END = bytes(4)
         (frame(END, flags=0x64), "cut short"),
         (frame(struct.pack("<I", 65537), bytes(65537), END), "claims 65537 bytes"),
         (frame(struct.pack("<I", 4), b"\xf0abc", END), "damaged"),
+        (frame(*[struct.pack("<I", 1 << 31 | 1) + b"x"] * 2000, END), r"more than 1336 blocks in \d+ bytes"),
         (frame(END, flags=0x68, more=struct.pack("<Q", 1 << 60)), "claims to hold"),
         (frame(struct.pack("<I", 3), b"\x20ab", END, flags=0x68, more=struct.pack("<Q", 1)), "damaged"),
     ],

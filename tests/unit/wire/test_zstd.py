@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 
 import pytest
 import zstandard
@@ -64,6 +65,18 @@ def test_what_is_no_frame(data: bytes, what: str) -> None:
 
 def test_a_bomb_costs_no_more_than_the_limit() -> None:
     """A run-length block says 128 KiB in four bytes."""
-    bomb = MAGIC + b"\x00\x58" + b"\x02\x00\x10a" * 20_000 + b"\x03\x00\x10a"
+    bomb = MAGIC + b"\x00\x58" + b"\x02\x00\x10a" * 1000 + b"\x03\x00\x10a"
     with pytest.raises(DecompressionError, match="limit of 1000 bytes"):
         zstd_decompress(bomb, limit=1000)
+
+
+@pytest.mark.parametrize("data", [MAGIC + b"\x00\x58" + bytes(30_000) + b"\1\0\0", (MAGIC + b"\x20\0\1\0\0") * 4000])
+def test_blocks_that_hold_nothing_keep_nobody_busy(data: bytes) -> None:
+    with pytest.raises(DecompressionError, match=r"more than \d+ blocks in \d+ bytes"):
+        zstd_decompress(data, limit=1 << 20)
+
+
+def test_many_blocks_that_hold_something_are_read() -> None:
+    blocks = [struct.pack("<I", 40 << 3)[:3] + b"%040d" % number for number in range(3000)]
+    text = b"".join(block[3:] for block in blocks)
+    assert zstd_decompress(MAGIC + b"\x00\x58" + b"".join(blocks) + b"\1\0\0", limit=1 << 20) == text
