@@ -13,11 +13,11 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.admin.survey import GroupSurvey, foreign_children
+from consumerd.admin.survey import GroupSurvey, foreign_children, named_topics
 from consumerd.cluster import LogicalClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
-from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription, StaticSubscription
+from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -182,13 +182,7 @@ async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
     cluster = LogicalClusterView(zk)
     view = await cluster.read_group(group)
     view.offsets = dict(sorted(view.offsets.items()))
-    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
-    every = False
-    for member in view.members.values():
-        if isinstance(member.subscription, StaticSubscription):
-            named |= member.subscription.streams.keys()
-        elif member.subscription is not None:
-            every = True  # a filter: all topics have to be looked at
+    named, every = named_topics(view)
     found = await cluster.read_assignments(None if every else sorted(named))
     survey = LogicalSurvey(view, numbers_of(found), foreign=await foreign_children(zk, group))
     wanted = survey.subscribed.keys() | named

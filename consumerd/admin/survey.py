@@ -151,13 +151,7 @@ async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Su
     """Look at `group`. Raises NotFoundError for one that never was, DialectError for brokers of 0.8+ (if `brokers`)."""
     cluster = ClusterView(zk)
     view = await cluster.read_group(group)
-    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
-    every = False
-    for member in view.members.values():
-        if isinstance(member.subscription, StaticSubscription):
-            named |= member.subscription.streams.keys()
-        elif member.subscription is not None:
-            every = True  # a filter: all topics have to be looked at
+    named, every = named_topics(view)
     topics = await cluster.read_topics(None if every else sorted(named))
     if every:
         wanted = {*view.subscribed(topics), *named}
@@ -168,6 +162,18 @@ async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Su
         await cluster.read_brokers() if brokers else {},
         await foreign_children(zk, group),
     )
+
+
+def named_topics(view: GroupView) -> tuple[set[str], bool]:
+    """The topics that members want by name, own or committed, and whether a filter makes all topics count."""
+    named: set[str] = {partition.topic for partition in (*view.owners, *view.offsets)}
+    every = False
+    for member in view.members.values():
+        if isinstance(member.subscription, StaticSubscription):
+            named |= member.subscription.streams.keys()
+        elif member.subscription is not None:
+            every = True
+    return named, every
 
 
 async def foreign_children(zk: ZooKeeper, group: str) -> list[str]:
