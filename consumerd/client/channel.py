@@ -47,6 +47,8 @@ class Channel:
         self._clock = clock
         self._correlation_id = 0
         self._silent_until = 0.0
+        #: The broker does not know who we are, and has answered nothing but which versions it serves.
+        self.unknown = False
 
     @property
     def closed(self) -> bool:
@@ -76,7 +78,13 @@ class Channel:
         version = self.versions.pick(api) if version is None else version
         correlation_id, frame = self._frame(api, version, body)
         await self._wait_out_silence()
-        data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
+        try:
+            data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
+        except ConnectionClosedError as error:
+            if self.unknown and type(error) is ConnectionClosedError and error.blamed:
+                raise ConnectionClosedError(f"{error}, or is this a listener with SASL?", blamed=True) from error
+            raise
+        self.unknown = False
         try:
             answered = read_correlation_id(data)
             if answered != correlation_id:

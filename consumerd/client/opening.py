@@ -82,6 +82,7 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
+        channel.unknown = self._authenticate is None and channel.versions.generation is Generation.TOLD
         return channel
 
     async def _connected(self, host: str, port: int, versions: BrokerVersions) -> Channel:

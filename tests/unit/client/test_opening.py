@@ -55,7 +55,7 @@ class Line:
         match self.broker.says(key, version, len(self.broker.asked)):
             case "hang up":
                 self.abort()
-                raise ConnectionClosedError("the broker hung up")
+                raise ConnectionClosedError("the broker hung up", blamed=True)
             case "silence":
                 self.abort()
                 raise RequestTimeoutError("the broker did not answer")
@@ -110,3 +110,20 @@ async def test_one_that_answers_nothing_is_taken_for_nothing(said: str) -> None:
     assert not broker.open
     broker.says = lambda *_: "answer"
     assert (await opener.open("h", 9)).versions.generation is Generation.TOLD
+
+
+async def test_who_hangs_up_on_the_first_request_may_want_to_know_who_asks() -> None:
+    def with_sasl(key: int, version: int, number: int) -> str:
+        return "answer" if key == API_VERSIONS.key else "hang up"
+
+    def soon_gone(key: int, version: int, number: int) -> str:
+        return "hang up" if number > 2 else "answer"
+
+    for says, answered, hint in ((with_sasl, 0, ", or is this a listener with SASL?"), (soon_gone, 1, "")):
+        opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())
+        channel = await opener.open("h", 1)
+        for _ in range(answered):
+            await channel.call(LIST_GROUPS, {}, version=0)
+        with pytest.raises(ConnectionClosedError) as caught:
+            await channel.call(LIST_GROUPS, {}, version=0)
+        assert str(caught.value) == f"the broker hung up{hint}"
