@@ -63,14 +63,25 @@ def build_session(
 
 def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLContext:
     """A client context. Raises ConfigError for files that cannot be used; `table` is where they are named."""
+    if section.key is not None and section.certificate is None:
+        raise ConfigError(f"{table}.key needs {table}.certificate: give both.")
+    what = f"ca: {section.ca}"
     try:
         context = ssl.create_default_context(cafile=section.ca)
         context.check_hostname = section.check_hostname
         if section.certificate is not None:
-            context.load_cert_chain(section.certificate, section.key)
+            files = [str(file) for file in (section.certificate, section.key) if file is not None]
+            what = f"certificate: {' with the key '.join(files)}"
+            context.load_cert_chain(section.certificate, section.key, password=_refuse_to_unlock)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{table}: {error}.") from error
+        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
+        raise ConfigError(f"{table}.{what}: {reason}.") from error
     return context
+
+
+def _refuse_to_unlock() -> str:
+    """OpenSSL would ask at the terminal, and a service would wait for ever."""
+    raise PermissionError(0, "the key is locked with a password, and nobody is there to ask; give one that is not")
 
 
 def build_subscription(section: GroupSection) -> Subscription:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.client import Plain, Scram
@@ -20,7 +19,7 @@ def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
     """What begins to prove who we are. Raises ConfigError, also where the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
         return _gssapi(section)
-    password, user = section.password, section.user or ""
+    user, password = section.user or "", section.password or ""
     if section.password_file is not None:
         try:
             password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")
@@ -28,11 +27,10 @@ def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
             raise ConfigError(f"kafka.sasl.password_file: {error}.") from error
     if not password:
         raise ConfigError(f"kafka.sasl.password_file: {section.password_file} holds no password in its first line.")
-    make: Callable[[], Mechanism] = (
-        partial(Plain, user, password)
-        if section.mechanism == "PLAIN"
-        else partial(Scram, section.mechanism, user, password)
-    )
+
+    def make() -> Mechanism:  # no partial, whose repr() has the password
+        return Plain(user, password) if section.mechanism == "PLAIN" else Scram(section.mechanism, user, password)
+
     make()  # a mechanism that cannot be had is known before the first connection
     return make
 

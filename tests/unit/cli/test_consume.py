@@ -70,7 +70,7 @@ def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.Capture
         '[kafka]\nbootstrap = ["127.0.0.1:1"]\n[kafka.tls]\nca = "/nowhere/ca.pem"\n'
     )
     assert run(["consume", "-c", str(config), "--topic", "t"]) == ExitCode.CONFIG
-    assert "kafka.tls: " in capsys.readouterr().err
+    assert "kafka.tls.ca: " in capsys.readouterr().err
 
 
 def test_the_environment_completes_the_file_and_leaves_the_command_line_alone(

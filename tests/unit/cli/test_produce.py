@@ -97,4 +97,4 @@ def test_tls_comes_from_the_configuration(tmp_path: Path, capsys: pytest.Capture
         '[kafka]\nbootstrap = ["127.0.0.1:1"]\n[kafka.tls]\nca = "/nowhere/ca.pem"\n'
     )
     assert run(["produce", "-c", str(config), "--topic", "t"]) == ExitCode.CONFIG
-    assert "kafka.tls: " in capsys.readouterr().err
+    assert "kafka.tls.ca: " in capsys.readouterr().err

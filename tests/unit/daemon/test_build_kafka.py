@@ -5,6 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
@@ -125,9 +132,36 @@ def test_what_cannot_authenticate_is_one_sentence(sasl: dict[str, Any], says: st
         build_client(secured(sasl=sasl), clock=CLOCK, rng=RNG)
 
 
-def test_tls_files_that_cannot_be_read_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.tls: .*No such file"):
-        build_client(secured(tls={"ca": "/nowhere/ca.pem"}), clock=CLOCK, rng=RNG)
+def test_a_mechanism_is_made_by_what_shows_no_password() -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+        sasl = secured(sasl={"mechanism": mechanism, "user": "u", "password": "hush"}).kafka.sasl
+        assert sasl is not None
+        make = build_mechanism(sasl)
+        assert "hush" not in f"{sasl!r} {sasl} {make!r} {make()!r}"
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("me")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    files = {name: tmp_path / name for name in ("ca", "certificate", "key", "locked")}
+    authority.cert_pem.write_to_path(files["ca"])
+    issued.cert_chain_pems[0].write_to_path(files["certificate"])
+    issued.private_key_pem.write_to_path(files["key"])
+    lock = BestAvailableEncryption(b"pass")
+    files["locked"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+    good = {name: str(files[name]) for name in ("ca", "certificate", "key")}
+    build_client(secured(tls=good), clock=CLOCK, rng=RNG)
+    for wrong, says in (
+        ({"ca": "/nowhere/ca.pem"}, r"^kafka\.tls\.ca: /nowhere/ca\.pem: No such file or directory\.$"),
+        ({"ca": "/dev/null"}, r"^kafka\.tls\.ca: /dev/null: .*NO_CERTIFICATE"),
+        ({"certificate": "/nowhere/c"}, r"^kafka\.tls\.certificate: /nowhere/c with the key .*: No such file"),
+        ({"key": good["ca"]}, r"^kafka\.tls\.certificate: .*/certificate with the key .*/ca: "),
+        ({"key": str(files["locked"])}, r"with the key .*/locked: the key is locked with a password"),
+        ({"certificate": None}, r"^kafka\.tls\.key needs kafka\.tls\.certificate: give both"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            build_client(secured(tls=good | wrong), clock=CLOCK, rng=RNG)
 
 
 @pytest.mark.asyncio
