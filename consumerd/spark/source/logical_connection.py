@@ -240,7 +240,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
         if not tls.check_hostname:
             context.check_hostname = False
         if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody is there to be asked
     except OSError as error:  # SSLError is one
         raise BrokerRefusesError(
             f"the PEM files of kafka.ssl.* cannot be used: {error}; they have to be on every machine that reads"

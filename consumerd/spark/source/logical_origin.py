@@ -132,7 +132,11 @@ def with_password(place: BootstrapPlace) -> BootstrapPlace:
     if login is None or login.password_file is None:
         return place
     try:
-        password = Path(login.password_file).read_text().split("\n", 1)[0]
+        password = Path(login.password_file).read_text("utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the option kafka.sasl.password.file names what cannot be read: {error}") from error
+    if not password:
+        raise OptionError(
+            f"the option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
+        )
     return replace(place, login=replace(login, password=password, password_file=None))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.logical_origin import with_password
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.option_values import Login, Tls
 from consumerd.spark.source.options import (
@@ -228,3 +229,16 @@ def test_equal_offsets_have_equal_texts() -> None:
     assert parse_offsets(one) == {"a": {"1": 3}, "b": {"0-10": 1, "0-2": 2}}
     with pytest.raises(ValueError, match="-1 of a/1 is no offset"):
         parse_offsets('{"a": {"1": -1}}')
+
+
+def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    place = BootstrapPlace((("a", 1),), login=Login("u", password_file=str(file)))
+    file.write_bytes("w\u00f6rd\r\nmore\n".encode())
+    assert with_password(place).login == Login("u", "w\u00f6rd")
+    file.write_bytes(b"\nmore\n")
+    with pytest.raises(OptionError, match="whose first line holds no password"):
+        with_password(place)
+    file.unlink()
+    with pytest.raises(OptionError, match="names what cannot be read"):
+        with_password(place)
