@@ -27,7 +27,13 @@ from consumerd.embedded.processes import (
     format_toml,
 )
 from consumerd.errors import ExitCode
-from tests.interop.secure_brokers import PASSWORD, USER, SecureBroker, make_certificates
+from consumerd.spark.source.errors import BrokerRefusesError
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logical_reading import read_logical_split
+from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.reading import ReadRequest
+from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,6 +187,7 @@ async def test_everything_works_behind_sasl_ssl(version: str, site: Any, zk_root
         )
     if version == EVERYDAY:
         await _what_is_wrong(here, old_at)
+    here.broker.kill()
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.parent.name != "kafka" and path.name != "password":
             assert PASSWORD.encode() not in path.read_bytes(), path
@@ -188,12 +195,13 @@ async def test_everything_works_behind_sasl_ssl(version: str, site: Any, zk_root
 
 async def fill(old: BrokerProcess) -> None:
     """`LINES` to the old topic, of which the group `app` is handed twenty."""
-    loud = {"capture_output": True, "timeout": 120, "env": clean_environment(), "check": True}
     at = ("--zookeeper", str(old.zookeeper), "--topic", OLD)
     lines = b"".join(line + b"\n" for line in LINES)
-    await asyncio.to_thread(subprocess.run, consumerd_command("produce", *at, "--verify"), input=lines, **loud)
-    app = consumerd_command("consume", *at, "--group", "app", "--max-messages", "20")
-    await asyncio.to_thread(subprocess.run, app, stdin=subprocess.DEVNULL, **loud)
+    for command in (("produce", *at, "--verify"), ("consume", *at, "--group", "app", "--max-messages", "20")):
+        await asyncio.to_thread(
+            subprocess.run, consumerd_command(*command), input=lines, capture_output=True, timeout=120, check=True,
+            env=clean_environment(),
+        )  # fmt: skip
 
 
 async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> None:
@@ -233,6 +241,10 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
     assert [line.split("\t")[1] for line in got] == ["0"] * 3
     if deletes:
         await site.well("group", "delete", *scram, *look, "--execute")
+
+    # Spark's tasks read the same, here without Spark.
+    for mechanism in MECHANISMS:
+        assert sorted(await asyncio.to_thread(_read_by_spark, site, mechanism)) == sorted(LINES)
 
     # What was in the old cluster comes, and the old group goes on behind what it was handed.
     target = ("--to-bootstrap-server", site.broker.address, "--to-config", plain[1])
@@ -287,6 +299,23 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
     await site.well("topics", "delete", *scram, "--topic", "again", "--execute", "--timeout", "60")
 
 
+def _read_by_spark(site: Site, mechanism: str, **others: str) -> list[bytes]:
+    options = {
+        "bootstrap": site.broker.address,
+        "subscribe": "lines",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.ca.location": str(site.broker.certificates.authority),
+        "kafka.sasl.mechanism": mechanism,
+        "kafka.sasl.username": USER,
+        "kafka.sasl.password.file": str(site.directory / "password"),
+    }
+    wanted = ReadRequest(("value",), timeout=20)
+    splits: list[Any] = plan_batch(read_options(options | others), Pruning())
+    assert PASSWORD not in repr(splits)
+    rows = [batch.column(0).to_pylist() for split in splits for batch in read_logical_split(split, wanted)]
+    return [value for part in rows for value in part]
+
+
 async def _copied(site: Site, place: tuple[str, str]) -> bool:
     """Whether all that was moved is in the copy, too."""
     done = await site.tool("topics", "describe", *place, "--topic", f"copy.{OLD}", "--json")
@@ -306,6 +335,7 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         "authority": (site.kafka(authority=site.broker.certificates.stranger), "certificate is not accepted"),
         "host": (site.kafka(address=address.replace("127.0.0.1", "localhost")), "not valid for 'localhost'"),
         "listener": (site.kafka(address=f"127.0.0.1:{site.broker.plaintext_port}"), "its listener with TLS?"),
+        "unknown": (site.kafka() | {"sasl": None}, "or is this a listener with SASL?"),
         "nobody": (site.kafka(address=f"127.0.0.1:{free_port()}"), "is it running"),
     }
 
@@ -333,6 +363,11 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         ("migrate", "offsets", "--group", "app", "--from-zookeeper", old_at, *target, "--timeout", "0.3"),
     ):
         said(await site.tool(*command), refused)
+    for mechanism in MECHANISMS:
+        wrong_file = {"kafka.sasl.password.file": str(site.directory / "wrong")}
+        with pytest.raises(BrokerRefusesError, match="refuses the user alice") as caught:
+            await asyncio.to_thread(_read_by_spark, site, mechanism, **wrong_file)
+        assert WRONG_PASSWORD not in str(caught.value)
     processes = {
         ("produce", *bad, "--topic", "lines"): refused,
         ("consume", *bad, "--topic", "lines"): refused,
