@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaBroker
+    from consumerd.embedded.kafka import KafkaBroker, KafkaRelease
     from consumerd.embedded.processes import DaemonProcess
     from consumerd.java import JavaRuntime
     from consumerd.producer.logical_batches import Delivered, Delivery
@@ -204,6 +204,7 @@ class Cluster:
 async def cluster(
     request: pytest.FixtureRequest,
     java: JavaRuntime,
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
     zk: KazooClient,
     zk_root: str,
     tmp_path: Path,
@@ -217,7 +218,12 @@ async def cluster(
     except MissingRuntimeError as error:
         missing(str(error))
     brokers = KafkaCluster(
-        tmp_path / "cluster", release, None if release.kraft else zk_root, java=java, jars=jars, partitions=PARTITIONS
+        tmp_path / "cluster",
+        release,
+        None if release.kraft else zk_root,
+        java=broker_java(release),
+        jars=jars,
+        partitions=PARTITIONS,
     )
     async with brokers, cluster_client(*brokers.brokers.values()) as client:
         group = Group(brokers.brokers, client, tmp_path, java)
