@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES, KafkaBroker
+from consumerd.embedded.kafka import RELEASES, SHORT_SESSION, KafkaBroker
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.net import connect
@@ -193,7 +193,7 @@ async def test_a_message_larger_than_a_fetch_is_fetched_larger(version: str, clu
 
 @pytest.mark.asyncio
 async def test_fetching_goes_on_when_the_broker_is_back(cluster: Any) -> None:
-    async with cluster("3.9.1") as made:
+    async with cluster("3.9.1", **SHORT_SESSION) as made:
         await made.produce([b"before"], Codec.NONE, 2)
         made.pool.add(PLACE, 0, made.lane)
         assert len(await made.take(1)) == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
+from consumerd.embedded.kafka import SHORT_SESSION
 from consumerd.embedded.processes import consumerd_command
 from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
@@ -191,7 +192,7 @@ def wire(payloads: list[bytes]) -> bytes:
 
 
 async def test_nothing_is_lost_or_swapped_while_the_target_is_away(kafka: Any, cluster_client: Any) -> None:
-    broker = await kafka("3.9.1", partitions=2)
+    broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     handler = handler_to(broker, partitions=2, chunk_bytes=1000)
     impatient = handler_to(broker, chunk_bytes=1000, resume="target", delivery_timeout=0.5)
     source, other = TopicPartition("events", 0, 0), TopicPartition("events", 0, 1)

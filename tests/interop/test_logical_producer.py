@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES
+from consumerd.embedded.kafka import RELEASES, SHORT_SESSION
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.partition import TopicPartition
@@ -94,7 +94,7 @@ async def test_everything_arrives_in_order_where_its_key_says(version: str, kafk
 
 @pytest.mark.asyncio
 async def test_nothing_is_lost_doubled_or_swapped_while_a_broker_is_away(kafka: Any, cluster_client: Any) -> None:
-    broker = await kafka("3.9.1", partitions=2)
+    broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     async with cluster_client(broker) as client:
         settings = LogicalProducerSettings(batch_bytes=2048, linger=0.002)
         async with LogicalProducer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:

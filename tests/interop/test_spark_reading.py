@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 
 from consumerd.admin import RefusedError
 from consumerd.client import error_of
-from consumerd.embedded.kafka import RELEASES
+from consumerd.embedded.kafka import RELEASES, SHORT_SESSION
 from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
@@ -181,7 +181,7 @@ async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, c
 
 
 async def test_a_task_goes_on_when_the_broker_is_back(kafka: Any, cluster_client: Any) -> None:
-    broker = await kafka("3.9.1")
+    broker = await kafka("3.9.1", config=SHORT_SESSION)
     async with cluster_client(broker) as client:
         await create(client)
         for number in range(4):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
+from consumerd.embedded.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars
 from consumerd.embedded.processes import BrokerProcess, consumerd_command
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
 
@@ -60,7 +60,7 @@ async def test_sigkill_of_the_mirror_and_of_the_target(
         jars = kafka_jars(release)
     except MissingRuntimeError as error:
         missing(str(error))
-    target = KafkaBroker(tmp_path / "new", release, None, java=java, jars=jars)
+    target = KafkaBroker(tmp_path / "new", release, None, java=java, jars=jars, config=SHORT_SESSION)
     async with AsyncExitStack() as stack:
         source = BrokerProcess(tmp_path / "old", place, partitions=PARTITIONS, settings=BROKER_SETTINGS)
         stack.callback(target.kill)
