@@ -15,7 +15,11 @@ class FetchSection(Section):
 
     size: WireBytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
     max_size: WireBytes = Field(
-        64 << 20, description="Bytes up to which a fetch grows for a message that is larger than `size`."
+        64 << 20,
+        description=(
+            "Bytes up to which a fetch grows for a message that is larger than `size`, and a compressed one (up to 64 "
+            "MiB in any case) when it is opened."
+        ),
     )
     idle_backoff: Seconds = Field(
         1.0, description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from consumerd.wire.v07 import Limits
@@ -56,7 +56,8 @@ class FetchSettings:
     on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
     on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
     on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
-    #: What decoding may cost: see `consumerd.wire.v07.Limits`.
+    #: What decoding may cost: see `consumerd.wire.v07.Limits`. No message that a fetch may grow for is too large, nor
+    #: is a compressed one that grows as far.
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -66,3 +67,10 @@ class FetchSettings:
             raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= poll_backoff_max")
         if not 0 < self.retry_backoff_min <= self.retry_backoff_max:
             raise ValueError("retry back-offs must satisfy 0 < retry_backoff_min <= retry_backoff_max")
+        most = self.max_fetch_bytes
+        wide = replace(
+            self.limits,
+            max_message_bytes=max(self.limits.max_message_bytes, most),
+            max_decompressed_bytes=max(self.limits.max_decompressed_bytes, most),
+        )
+        object.__setattr__(self, "limits", wide)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from consumerd.fetch import FetchSettings
-from consumerd.fetch.judge import Finding, Verdict, judge
-from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
+from consumerd.fetch.judge import Finding, Verdict, judge, judge_records
+from consumerd.wire.v07 import Codec, Limits, decode_batch, encode_message, encode_message_set
+from consumerd.wire.v08.records import decode_records
 
 MESSAGE = encode_message(b"p" * 90)  # 100 bytes
 
@@ -93,3 +96,14 @@ def test_corrupt() -> None:
 def test_settings_that_cannot_be_meant(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must satisfy"):
         FetchSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_a_fetch_may_grow_for_is_not_corrupt() -> None:
+    mib = 1 << 20
+    settings = FetchSettings(max_fetch_bytes=300 * mib)
+    size = 200 * mib
+    records = decode_records(struct.pack(">qi", 5, size) + bytes(100), 5, limits=settings.limits)
+    verdict = judge_records(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
+    assert verdict == Verdict(Finding.CUT, size=size + 12)
+    assert settings.limits.max_decompressed_bytes == 300 * mib
+    assert FetchSettings(max_fetch_bytes=mib).limits == Limits()
