@@ -31,8 +31,8 @@ demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of 
 test: setup  ## all tests
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
-test-long: setup  ## longer property, simulation and kill runs: make test-long SECONDS=600 SEEDS=100000
-	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m "long or not long" $(PYTEST_ARGS)
+test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
+	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)
 
 check: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
