@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 FIRST_VERSION: Final = 1
 LAST_COMMIT_VERSION: Final = 9
 LAST_FETCH_VERSION: Final = 7
+#: OFFSET_COMMIT that names static members.
+_INSTANCE_SINCE: Final = 7
 #: OFFSET_FETCH that finds what was committed with a version of OFFSET_COMMIT that was asked for.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Answers that mean that somebody else has the partitions by now.
@@ -153,8 +155,7 @@ class KafkaOffsetStore:
             "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
             "member_id": "" if membership is None else membership.member_id,
         }
-        if membership is not None and membership.instance_id is not None:
-            member["group_instance_id"] = membership.instance_id
+        instance_id = None if membership is None else membership.instance_id
         by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for partition, offset in positions.items():
             entry = {"partition": partition.partition, "offset": offset, "metadata": self._metadata}
@@ -162,6 +163,8 @@ class KafkaOffsetStore:
         channel = await self._channel()
         first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
+        if instance_id is not None and version >= _INSTANCE_SINCE:
+            member["group_instance_id"] = instance_id
         body = {
             "group_id": self._group,
             **member,

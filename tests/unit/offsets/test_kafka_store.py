@@ -12,6 +12,7 @@ from consumerd.net import ConnectionClosedError
 from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.apis import OFFSET_COMMIT
+from consumerd.wire.v08.messages import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,7 @@ class Cluster:
         self.forgotten += 1
 
     async def call(self, api: Api, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+        encode_request(api, version, body, correlation_id=0, client_id="a test")  # it can be made
         self.asked.append((api, version, body))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -97,6 +99,19 @@ async def test_a_commit_belongs_to_the_generation_in_which_it_was_begun() -> Non
     assert result == CommitResult(frozenset(), frozenset({PLACE}))
     for api, _, body in cluster.asked:
         assert (api, body["group_generation_id"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
+
+
+@pytest.mark.parametrize(("version", "named"), [(1, False), (2, False), (None, True)])
+async def test_a_static_member_is_named_where_the_version_that_was_asked_for_can(version: Any, named: bool) -> None:
+    """Its id and generation fence it in any case."""
+    member = Membership()
+    member.instance_id = "i"
+    cluster = Cluster(told(0))
+    result = await store(cluster, member, version=version).commit({PLACE: 9}, session_id=1)
+    assert result.committed == {PLACE}
+    ((_, _, body),) = cluster.asked
+    assert body["member_id"] == "me"
+    assert ("group_instance_id" in body) is named
 
 
 async def test_a_coordinator_that_is_forgotten_meanwhile_is_not_the_end_of_the_member() -> None:
