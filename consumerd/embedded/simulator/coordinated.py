@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 _TOPICS = ("apples", "beans", "cress")
 _MOST_MEMBERS = 6
+#: Seconds: the most of what members may be set to.
+_LONGEST_SESSION = 10.0
+_MORE_PATIENCE = 25.0
+_LONGEST_DRAIN = 4.0
+_LONGEST_LOOK = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +60,8 @@ class CoordinatedSchedule:
         choice, chance = self.random.choice, self.random.random
         rules = Rules(one_timeout=chance() < 0.2, id_first=chance() < 0.6, quiet_completing=chance() < 0.5)
         self.coordinator = Coordinator(self.world, rules)
-        session = choice((3.0, 6.0, 10.0))
-        self.settings = CoordinationSettings(
-            session_timeout=session,
-            heartbeat_interval=session * choice((0.1, 0.3, 0.5)),
-            rebalance_timeout=session + choice((0.0, 4.0, 25.0)),
-            drain_timeout=choice((1.0, 4.0)),
-            look_interval=choice((5.0, 15.0)),
-        )
+        # Of all members, or else each has its own: the coordinator goes by the longest patience.
+        self._settings = self._any_settings() if chance() < 0.3 else None
         self._latency = choice((0.002, 0.02, 0.3))
         self._loss = choice((0.0, 0.0, 0.02))
         self._work = choice((0.05, 1.0, 6.0))
@@ -74,6 +73,17 @@ class CoordinatedSchedule:
         self._handled: dict[TopicPartition, int] = {}
         self._batches = 0
         self._names = 0
+
+    def _any_settings(self) -> CoordinationSettings:
+        choice = self.random.choice
+        session = choice((3.0, 6.0, _LONGEST_SESSION))
+        return CoordinationSettings(
+            session_timeout=session,
+            heartbeat_interval=session * choice((0.1, 0.3, 0.5)),
+            rebalance_timeout=session + choice((0.0, 4.0, _MORE_PATIENCE)),
+            drain_timeout=choice((1.0, _LONGEST_DRAIN)),
+            look_interval=choice((5.0, _LONGEST_LOOK)),
+        )
 
     # -- what members ask of their world
 
@@ -156,8 +166,9 @@ class CoordinatedSchedule:
         else:
             topics = self.random.sample(_TOPICS, self.random.randint(1, 3))
             subscription = StaticSubscription(dict.fromkeys(topics, 1))
-        machine = self._machine(subscription, self.settings)
-        self.processes.append(CoordinatedProcess(self, f"p{self._names}", subscription, machine))
+        settings = self._settings or self._any_settings()
+        machine = self._machine(subscription, settings)
+        self.processes.append(CoordinatedProcess(self, f"p{self._names}", subscription, settings, machine))
 
     def _leave(self) -> None:
         if process := self._someone():
@@ -199,20 +210,14 @@ class CoordinatedSchedule:
         """No misfortune any more; those under way end."""
         self._loss = 0.0
         start = self.world.now
-        settings = self.settings
-        limit = (
-            start
-            + 40.0
-            + 3
-            * (settings.session_timeout + settings.rebalance_timeout + settings.look_interval + settings.drain_timeout)
-        )
+        limit = start + 40.0 + 3 * (2 * _LONGEST_SESSION + _MORE_PATIENCE + _LONGEST_LOOK + _LONGEST_DRAIN)
         while (wrong := self._wrong()) is not None:
             if self.world.now > limit:
                 self.world.fail(f"{limit - start:.0f} s after the last misfortune {wrong}")
             self.world.run_until(self.world.now + 0.5)
         settled = self.world.now - start
         before = self._batches
-        self.world.run_until(self.world.now + 2 * settings.look_interval + 10.0)
+        self.world.run_until(self.world.now + 2 * _LONGEST_LOOK + 10.0)
         if (wrong := self._wrong()) is not None:
             self.world.fail(f"having settled, {wrong}")
         partitions = sum(len(each.machine.assigned) for each in self.processes if each.alive)

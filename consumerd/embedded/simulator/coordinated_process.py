@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from consumerd.embedded.simulator.coordinated import CoordinatedSchedule
     from consumerd.group.coordinated import CoordinatedMember
+    from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
 
@@ -84,9 +85,15 @@ class CoordinatedProcess:
     """One member: performs what its machine asks for, slowly."""
 
     def __init__(
-        self, schedule: CoordinatedSchedule, name: str, subscription: Subscription, machine: CoordinatedMember
+        self,
+        schedule: CoordinatedSchedule,
+        name: str,
+        subscription: Subscription,
+        settings: CoordinationSettings,
+        machine: CoordinatedMember,
     ) -> None:
         self.schedule = schedule
+        self._settings = settings
         self.subscription = subscription
         self.world = schedule.world
         self.name = name
@@ -119,7 +126,7 @@ class CoordinatedProcess:
         self._watch_lease()
 
     def _perform(self, action: e.Action) -> None:
-        settings = self.schedule.settings
+        settings = self._settings
         coordinator = self.schedule.coordinator
         match action:
             case e.Join(ticket, member_id, protocols):
@@ -208,7 +215,7 @@ class CoordinatedProcess:
             self.world.after(self.schedule.latency(), call.arrive, send)
 
     def _joined(self, ticket: int, fields: dict[str, Any]) -> e.Event:
-        settings = self.schedule.settings
+        settings = self._settings
         one = self.schedule.coordinator.rules.one_timeout
         return e.Joined(
             ticket,
