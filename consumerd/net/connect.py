@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address
 from ssl import SSLCertVerificationError, SSLError
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -120,6 +122,9 @@ async def _first_that_answers(
 
 async def _addresses(host: str, port: int) -> list[str]:
     """The addresses of a name, as texts that need no resolver any more."""
+    with suppress(ValueError):
+        ip_address(host)
+        return [host]  # without the resolver's threads, which may be busy with something else
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     texts = []
     for family, *_, place in found:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -461,6 +462,23 @@ def test_a_host_that_does_not_answer_times_out(run: Run) -> None:
             finally:
                 for filler in fillers:
                     filler.close()
+
+    run(main())
+
+
+def test_an_address_needs_no_resolver(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(echo) as port:
+            busy = threading.Event()
+            loop = asyncio.get_running_loop()
+            threads = [loop.run_in_executor(None, busy.wait) for _ in range(100)]
+            try:
+                connection = await connect(HOST, port, settings=ConnectionSettings(connect_timeout=5))
+                await check_echo(connection, b"there")
+                connection.abort()
+            finally:
+                busy.set()
+                await asyncio.gather(*threads)
 
     run(main())
 
