@@ -30,12 +30,16 @@ class Owned:
         self.written_at = -math.inf
         #: Where the partition ended when it was claimed; only asked for when the member stops at the end.
         self.end: int | None = None
+        #: The position that it was to begin at, where the log had ended before that: nothing is handled by being there.
+        self.beyond: int | None = None
         self.paused = False
 
     @property
     def at_end(self) -> bool:
         """Whether all is handled that was there when it was claimed."""
-        return self.work is not None and self.end is not None and self.work.position >= self.end
+        if self.work is None or self.end is None:
+            return False
+        return self.work.position >= self.end and self.work.position != self.beyond
 
     def is_due(self, now: float, kept: float | None) -> bool:
         """Whether the position is to be written: it moved, or the store forgets after `kept` seconds (None: never)."""

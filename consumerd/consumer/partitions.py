@@ -116,6 +116,8 @@ class OwnedPartitions:
         partition = owned.partition
         try:
             start, owned.committed, owned.end = await self._starts.find(partition, owned.session_id)
+            if owned.end is not None and start > owned.end:
+                owned.beyond = start
             lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
             owned.work = PartitionWork(
                 partition,
@@ -250,7 +252,7 @@ class OwnedPartitions:
             return False
         except (NotConnected, ConnectionLost, SessionChanged) as error:
             log.warning("commit_postponed", partitions=len(owned), error=str(error))
-        except (ZooKeeperError, BrokerError) as error:
+        except ConsumerdError as error:
             self._failed(error)
         return True
 

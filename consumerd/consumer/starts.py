@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 _FINAL: Final = frozenset({30, ErrorCode.UNSUPPORTED_VERSION})
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
+#: How often the end is asked for again while the position lies beyond it: a new leader learns late how far it leads.
+_LOOKS: Final = 6
 
 
 def _is_final(error: Exception) -> bool:
@@ -92,7 +94,7 @@ class StartFinder:
         while True:
             try:
                 offset, committed = await self._position(partition, session_id)
-                end = await self._listed(partition, LATEST) if self._settings.stop_at_end else None
+                end = await self._end(partition, offset) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
@@ -116,6 +118,16 @@ class StartFinder:
             return committed, committed
         time = EARLIEST if self._settings.initial == "earliest" else LATEST
         return await self._listed(partition, time), None
+
+    async def _end(self, partition: TopicPartition, offset: int) -> int:
+        """Where the log ends; before `offset` only if it stays so, as that of a topic that was made anew."""
+        end = await self._listed(partition, LATEST)
+        for _ in range(_LOOKS):
+            if offset <= end:
+                break
+            await self._clock.sleep(RETRY_PAUSE)
+            end = await self._listed(partition, LATEST)
+        return end
 
     async def _listed(self, partition: TopicPartition, time: int) -> int:
         offsets = await self._pool.list_offsets(partition, time)

@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.consumer import GroupRefusedError
 from consumerd.errors import HandlerFailedError, IdTakenError, ZooKeeperError
-from consumerd.fetch import BadMessagePolicy, CorruptPartitionError
+from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, ResetPolicy
 from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.partition import TopicPartition
@@ -488,6 +488,20 @@ async def test_stop_at_end_handles_everything_commits_and_ends_by_itself(group: 
     assert sorted(member.handler.seen) == [b"a", b"b", b"c"]
     assert [group.offset(TopicPartition("t", 0, number)) for number in range(3)] == ends
     assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers/g/owners/t/")]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_stop_at_end_of_a_log_that_was_made_anew_handles_what_is_there(group: Any, policy: str) -> None:
+    """What counts as the position lies beyond its end, where nothing was ever handled."""
+    group.topic("t", 2)
+    end = group.broker.append("t", 0, b"a", b"b")
+    handler = group.recorder()
+    handler.positions = {TopicPartition("t", 0, number): end + 1000 for number in range(2)}  # the second one is empty
+    fetch = group.fetch_settings(on_out_of_range=ResetPolicy(policy))
+    member = await group.member(handler=handler, stop_at_end=True, fetch=fetch)
+    await member.ended()
+    assert member.handler.seen == ([b"a", b"b"] if policy == "earliest" else [])
+    assert [group.offset(TopicPartition("t", 0, number)) for number in range(2)] == [end, 0]
 
 
 async def test_stop_at_end_without_any_partition_ends_too(group: Any) -> None:

@@ -71,7 +71,13 @@ class Pool:
 
     partitions: frozenset[TopicPartition] = frozenset()
 
+    def __init__(self) -> None:
+        #: Ends that are told before that one.
+        self.ends: list[int] = []
+
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        if time == LATEST and self.ends:
+            return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
@@ -112,9 +118,10 @@ class Setup:
         self.lease = Lease(self.clock)
         self.store = Store()
         self.sink = Sink(self.clock)
+        self.pool = Pool()
         self.finder = StartFinder(
             ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), **settings),  # type: ignore[arg-type]
-            Pool(),
+            self.pool,
             self.store,
             PlainHandler(self.sink),
             Fence(self.lease, self.clock, 0.5),
@@ -133,6 +140,25 @@ async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_polic
     setup.sink.own = 130
     assert await setup.find() == Start(130, 120, 200)
     assert await Setup(initial="latest").find() == Start(200, None, None)
+
+
+async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() -> None:
+    """A leader that has just become one may tell less than its group has committed."""
+    setup = Setup(stop_at_end=True)
+    setup.store.offset = 210
+    ends = [190, 200, 230]
+    setup.pool.ends = ends
+    finding = asyncio.create_task(setup.find())
+    for _ in range(3):
+        await setup.clock.advance(RETRY_PAUSE)
+    assert finding.done()
+    assert await finding == Start(210, 210, 230)
+    assert not ends
+    finding = asyncio.create_task(setup.find())  # the log is really shorter
+    for _ in range(7):
+        await setup.clock.advance(RETRY_PAUSE)
+    assert finding.done()
+    assert await finding == Start(210, 210, 200)
 
 
 async def test_what_was_handled_counts_on_the_same_session_while_the_store_did_not_move() -> None:
