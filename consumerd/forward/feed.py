@@ -86,6 +86,8 @@ class Feed:
         self.sent = 0
         #: What the target has already: messages up to this one are left out.
         self.known: SourceIdentity | None = None
+        #: The position that was answered to who begins the partition: what is handed over does not begin before it.
+        self.began: int | None = None
         room = settings.chunk_bytes + settings.max_message_bytes
         self._producer = LogicalProducer(
             client,
@@ -127,9 +129,15 @@ class Feed:
     def _known_in(self, batch: Batch) -> int:
         """How many messages from the front of the batch the target has already.
 
-        Raises OtherLogError where the last of them is not the one that the target has.
+        Raises OtherLogError where the last of them is not the one that the target has, or the log ended before it.
         """
-        known, self.known = self.known, None
+        (known, began), self.known, self.began = (self.known, self.began), None, None
+        if began is not None and batch.start_offset < began:
+            raise OtherLogError(
+                f"{self.source} begins anew at {batch.start_offset}, and the target has its message at offset {began} "
+                "already: the source's log was made anew; forward it to another topic, or with another name of the "
+                "source."
+            )
         if known is None or not batch.start_offset <= known.offset < batch.next_offset:
             return 0
         count, same = 0, self.source.broker == NO_BROKER  # where compaction may have taken the message away

@@ -111,7 +111,8 @@ class ForwardHandler(Handler):
             raise
         known = feed.known
         log.info("forward_position", partition=str(partition), target=feed.topic, position=known and known.offset)
-        return None if known is None else known.offset
+        feed.began = None if known is None else known.offset
+        return feed.began
 
     async def handle(self, batch: Batch) -> None:
         """Return when the target has all of `batch`. Raises HandlerFailedError for what cannot be mended."""

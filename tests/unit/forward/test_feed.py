@@ -1,0 +1,60 @@
+"""What a feed takes for sent before, of what it is handed first; nothing is sent here."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from consumerd.client import ClientSettings
+from consumerd.forward import ForwardSettings, Resume, SourceIdentity
+from consumerd.forward.errors import OtherLogError
+from consumerd.forward.feed import Feed
+from consumerd.handlers import Batch
+from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
+from consumerd.wire.crc import crc32
+from consumerd.wire.v07 import decode_batch, encode_message_set
+
+pytestmark = pytest.mark.asyncio
+OLD, NEW = TopicPartition("t", 0, 1), TopicPartition.numbered("t", 1)
+MESSAGES = [b"one", b"two", b"three"]
+
+
+class Client:
+    settings = ClientSettings()
+
+
+def feed(source: TopicPartition) -> Feed:
+    settings = ForwardSettings(resume=Resume.TARGET)
+    client: Any = Client()
+    return Feed(source, "t", 0, settings, client, clock=FakeClock(), rng=random.Random(1))
+
+
+def batch(source: TopicPartition, start: int) -> Batch:
+    return Batch(source, decode_batch(encode_message_set(MESSAGES), start))
+
+
+@pytest.mark.parametrize("source", [OLD, NEW])
+async def test_a_log_that_ended_before_what_the_target_has_is_another_one(source: TopicPartition) -> None:
+    one = feed(source)
+    one.known, one.began = SourceIdentity(source, 5000, 0, crc32(b"x")), 5000
+    with pytest.raises(OtherLogError, match=r"begins anew at 0, and the target has its message at offset 5000 already"):
+        await one.forward(batch(source, 0))
+    again = feed(source)  # a batch that is handed over again, of which another process sent all
+    again.known = SourceIdentity(source, 5000, 0, crc32(b"x"))
+    whole = batch(source, 0)
+    whole.mark(len(MESSAGES))
+    await again.forward(whole)
+
+
+async def test_what_the_target_has_is_left_out() -> None:
+    one, whole = feed(OLD), batch(OLD, 700)
+    last = list(whole.messages())[-1]
+    one.known, one.began = SourceIdentity(OLD, last.offset, 0, crc32(b"three")), 700
+    await one.forward(whole)
+    assert whole.handled == len(MESSAGES)
+    one.known = SourceIdentity(OLD, last.offset, 0, crc32(b"else"))
+    with pytest.raises(OtherLogError, match=f"offset {last.offset} of t/0-1 is not the one"):
+        await one.forward(batch(OLD, 700))
