@@ -13,6 +13,7 @@ from consumerd.group import MembershipSettings
 from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
+from consumerd.wire.errors import EncodeError
 from consumerd.zk.errors import NoAuth
 
 if TYPE_CHECKING:
@@ -333,3 +334,16 @@ async def test_memory_of_what_was_abandoned_is_given_back(group: Any, cause: str
     await group.until(lambda: len(recorder.seen) == len(payloads))
     await member.stop()
     assert budget.used == 0
+
+
+async def test_a_commit_that_cannot_even_be_made_ends_the_member_in_order(group: Any) -> None:
+    class Broken(Moving):
+        async def commit(self, positions: Any, *, session_id: int) -> Any:
+            raise EncodeError("there is no such field")
+
+    member, _ = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    flow._store = Broken(flow._store)
+    with pytest.raises(EncodeError):
+        await member.stop()
+    assert group.owner(TP) is None
