@@ -97,10 +97,12 @@ class Site:
         group = {"id": name, "coordination": "kafka", "topics": {OLD: 1}}
         return DaemonProcess(self.directory / name, {"group": group, "kafka": kafka, "handler": handler}, name=name)
 
-    def config(self, name: str, kafka: dict[str, Any], group: str = "tools", topic: str = OLD) -> tuple[str, str]:
+    def config(
+        self, name: str, kafka: dict[str, Any], *, group: str = "tools", topic: str = OLD, **tables: dict[str, Any]
+    ) -> tuple[str, str]:
         """A file, as `-c FILE`."""
         path = self.directory / f"{name}.toml"
-        tables = {"group": {"id": group, "coordination": "kafka", "topics": {topic: 1}}, "kafka": kafka}
+        tables |= {"group": {"id": group, "coordination": "kafka", "topics": {topic: 1}}, "kafka": kafka}
         path.write_text(format_toml(tables))
         return "-c", str(path)
 
@@ -186,7 +188,9 @@ async def test_everything_works_behind_sasl_ssl(version: str, site: Any, zk_root
             here, old_at, headers=RELEASES[version].number >= (0, 11), deletes=RELEASES[version].number >= (1, 1)
         )
     if version == EVERYDAY:
-        await _what_is_wrong(here, old_at)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_targets_that_do_not_let_us_in(here))
+            await _what_is_wrong(here, old_at)
     here.broker.kill()
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.parent.name != "kafka" and path.name != "password":
@@ -325,6 +329,29 @@ async def _copied(site: Site, place: tuple[str, str]) -> bool:
     return sum(each["messages"] or 0 for each in partitions) == len(LINES)
 
 
+def said(done: Done, words: str, code: ExitCode = ExitCode.BROKER) -> None:
+    """A command ended with `code` and one sentence that has these words, behind events of the log."""
+    assert (done.code, done.out) == (code, ""), done
+    *logged, sentence = done.err.splitlines()
+    assert sentence.startswith("consumerd: "), done
+    assert words in sentence, done
+    assert all(line.startswith("{") for line in logged), done
+
+
+async def _targets_that_do_not_let_us_in(site: Site) -> None:
+    """They are tried for half a minute."""
+    section = site.kafka("PLAIN", password="wrong")
+    options = {name: section[name] for name in ("bootstrap", "sasl", "tls")}
+    handler = {"name": "forward", "options": options}
+    source = site.config("to-nobody", site.kafka(), group="to-nobody", handler=handler)
+    target = ("--to-bootstrap-server", site.broker.address, "--to-config", site.config("nobody", section)[1])
+    forwarding, mirroring = await asyncio.gather(
+        site.process("run", *source), site.process("mirror", *source, *target, "--rename", f"{OLD}=y")
+    )
+    said(forwarding, "refuses the authentication", ExitCode.HANDLER_FAILED)
+    said(mirroring, "refuses the authentication")
+
+
 async def _what_is_wrong(site: Site, old_at: str) -> None:
     """Each trouble is one sentence, with the exit code of a broker that cannot be had."""
     address = site.broker.address
@@ -338,13 +365,6 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         "unknown": (site.kafka() | {"sasl": None}, "or is this a listener with SASL?"),
         "nobody": (site.kafka(address=f"127.0.0.1:{free_port()}"), "is it running"),
     }
-
-    def said(done: Done, words: str) -> None:
-        assert (done.code, done.out) == (ExitCode.BROKER, ""), done
-        *logged, sentence = done.err.splitlines()
-        assert sentence.startswith("consumerd: "), done
-        assert words in sentence, done
-        assert all(line.startswith("{") for line in logged), done  # events of the log
 
     kinds = {}
     for name, (kafka, words) in wrong.items():
@@ -370,10 +390,8 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         assert WRONG_PASSWORD not in str(caught.value)
     processes = {
         ("produce", *bad, "--topic", "lines"): refused,
-        ("consume", *bad, "--topic", "lines"): refused,
         ("consume", *bad, "--bootstrap-server", address, "--topic", "lines", "--group", "g"): refused,
         ("run", *kinds["password"]): refused,
-        ("run", *kinds["authority"]): "certificate is not accepted",
         ("mirror", *kinds["host"], "--to-bootstrap-server", address): "not valid for 'localhost'",
     }
     done = await asyncio.gather(*(site.process(*command) for command in processes))
