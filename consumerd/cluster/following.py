@@ -69,7 +69,8 @@ class RegisteredBrokers(Generic[_B]):
         self._poll = poll
         self._retry = retry
         self._brokers: dict[int, _B] = {}
-        self._loaded = False
+        #: A broker of our dialect was there.
+        self._found = False
         self._stale = asyncio.Event()
         self._updated = asyncio.Event()
         self._listeners: dict[object, Callable[[Mapping[int, _B]], None]] = {}
@@ -98,8 +99,8 @@ class RegisteredBrokers(Generic[_B]):
     async def run(self) -> None:
         """Follow the registry until cancelled.
 
-        Raises DialectError if the brokers turn out to speak the other dialect at the first look. One that appears
-        later is left out with a warning: it is not worth ending a member for.
+        Raises DialectError if the first brokers, whenever they come, turn out to speak the other dialect. One that
+        appears beside some of ours, or after them, is left out with a warning: it is not worth ending a member for.
         """
         try:
             while True:
@@ -145,7 +146,7 @@ class RegisteredBrokers(Generic[_B]):
         try:
             return self._parse_node(broker_id, text)
         except RegistryError as error:
-            if isinstance(error, DialectError) and not self._loaded:
+            if isinstance(error, DialectError) and not self._found:
                 raise
             if self._unreadable.get(broker_id) != text:  # told once, not at every look
                 self._unreadable[broker_id] = text
@@ -153,7 +154,7 @@ class RegisteredBrokers(Generic[_B]):
             return None
 
     def _update(self, brokers: dict[int, _B]) -> None:
-        self._loaded = True
+        self._found = self._found or bool(brokers)
         before, self._brokers = self._brokers, brokers
         if before == brokers:
             return

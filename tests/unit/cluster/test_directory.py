@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -169,6 +169,23 @@ async def test_brokers_of_a_later_kafka_are_refused_at_the_first_look() -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(DialectError):
             await BrokerDirectory(zk, clock=SystemClock()).run()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (LogicalBrokerDirectory, b"host-1:host:9092")]
+)
+async def test_a_first_broker_of_the_other_kind_is_refused_however_late_it_comes(directory: Any, broker: bytes) -> None:
+    """A member that knew its dialect by its configuration, or by other members, stands where all peers trip over it."""
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids", b"")
+    async with zookeeper.session() as zk:
+        following = asyncio.create_task(directory(zk, clock=SystemClock(), settle=0.001, poll=0.001).run())
+        await asyncio.sleep(0.02)  # several looks at nobody
+        assert not following.done()
+        zookeeper.put("/brokers/ids/0", broker)
+        with pytest.raises(DialectError):
+            await asyncio.wait_for(following, 5)
 
 
 @pytest.mark.asyncio
