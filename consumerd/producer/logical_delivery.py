@@ -77,6 +77,8 @@ class Exchange:
     def __init__(self, client: ClusterClient, settings: LogicalProducerSettings) -> None:
         self._client = client
         self._settings = settings
+        #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
+        self._held_back = min(settings.request_timeout, settings.delivery_timeout)
         self._identities: dict[TopicPartition, Identity] = {}
         #: With acks 0: the channel over which a broker was sent something last.
         self._unconfirmed: dict[int, Channel] = {}
@@ -109,7 +111,7 @@ class Exchange:
             return outcomes
         body: dict[str, Any] = {
             "acks": self._settings.acks,
-            "timeout": int(self._settings.request_timeout * 1000),
+            "timeout": int(self._held_back * 1000),
             "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
         }
         if version >= _RECORD_BATCHES:
@@ -159,7 +161,7 @@ class Exchange:
 
     def _patience(self, channel: Channel) -> float:
         """Seconds for an answer: the broker's own waiting, and some more for it to say so."""
-        return self._settings.request_timeout + self._client.settings.connection.request_timeout
+        return self._held_back + self._client.settings.connection.request_timeout
 
     def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> Outcome:
         code = part["error_code"]

@@ -45,6 +45,8 @@ class CountingBroker:
         #: Producer id -> the next number.
         self.expected: dict[int, int] = {}
         self.ids = 0
+        #: How long we and the broker wait, in seconds and milliseconds, at the last request.
+        self.patience: dict[Api, tuple[float, int]] = {}
         #: What happens to requests before and after they are carried out.
         self.before: Callable[[Api], int | None] = lambda _: None
         self.after: Callable[[Api], None] = lambda _: None
@@ -55,7 +57,8 @@ class CountingBroker:
     async def node_channel(self, node_id: int) -> CountingBroker:
         return self
 
-    async def call(self, api: Api, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def call(self, api: Api, body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
+        self.patience[api] = (timeout, body.get("timeout", 0))
         error = self.before(api)
         answer = self._producer_id(error) if api is INIT_PRODUCER_ID else self._produce(error, body)
         self.after(api)
@@ -145,3 +148,11 @@ async def test_who_may_have_no_producer_id_sends_without_unless_it_is_insisted_o
         with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
             await (await ours.send("t", b"x"))  # at once, and not after `delivery_timeout`
     assert len(broker.log) == 3
+
+
+async def test_no_attempt_may_take_much_longer_than_all_together() -> None:
+    broker = CountingBroker()
+    for given, expected in (({"delivery_timeout": 2.0}, (2.0 + 5.0, 2000)), ({}, (30.0 + 5.0, 30_000))):
+        async with producer(broker, **given) as ours:
+            await (await ours.send("t", b"x"))
+        assert broker.patience[PRODUCE] == expected
