@@ -74,6 +74,7 @@ def forward(
     )
     _check_seconds(delivery_timeout=delivery_timeout, request_timeout=request_timeout)
     _check_flags(headers=headers, idempotent=idempotent)
+    _check_shapes(bootstrap, topic, topics)
     if source is not None and (not isinstance(source, str) or not source):
         raise ValueError(f"source = {source!r} is no name")
     if codec not in _CODECS:
@@ -160,6 +161,15 @@ def _check_seconds(**seconds: float) -> None:
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise ValueError(f"{name} = {value!r} is no positive number of seconds")
+
+
+def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:
+    if not isinstance(bootstrap, list | tuple | str):
+        raise ValueError(f"bootstrap = {bootstrap!r} is no list of host:port")
+    if not isinstance(topic, str):
+        raise ValueError(f"topic = {topic!r} is no text")
+    if topics is not None and not isinstance(topics, dict):
+        raise ValueError(f'topics = {topics!r} is no table such as {{ "old events" = "events" }}')
 
 
 def _check_flags(**flags: bool | None) -> None:

@@ -47,7 +47,8 @@ class SourceIdentity(NamedTuple):
         return self.offset, self.index
 
     def __str__(self) -> str:
-        return f"{self.partition} offset {self.offset} index {self.index}"
+        named = "" if self.cluster is None else f" of source {self.cluster!r}"
+        return f"{self.partition} offset {self.offset} index {self.index}{named}"
 
 
 class SourceMark:

@@ -61,6 +61,13 @@ def test_of_a_message_that_came_a_second_way_nothing_of_the_first_is_taken(
     assert read_identity((*earlier, *first.headers(9, 0, b"y"), *second.headers(6, 0, payload))) == alone
 
 
+def test_it_is_named_with_its_source() -> None:
+    """Else what is of a source that was not asked for looks like what was."""
+    source = TopicPartition("a", 1, 2)
+    assert str(read_identity(SourceMark(source).headers(3, 4, b"x"))) == "a/1-2 offset 3 index 4"
+    assert str(read_identity(SourceMark(source, "dc").headers(3, 4, b"x"))) == "a/1-2 offset 3 index 4 of source 'dc'"
+
+
 GOOD = dict(SourceMark(TopicPartition("a", 1, 2)).headers(3, 4, b"x"))
 
 
