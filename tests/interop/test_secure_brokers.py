@@ -250,6 +250,19 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
     for mechanism in MECHANISMS:
         assert sorted(await asyncio.to_thread(_read_by_spark, site, mechanism)) == sorted(LINES)
 
+    # Where ZooKeeper is asked, it names the listener.
+    if site.broker.zookeeper is not None:
+        by = (
+            "--zookeeper",
+            site.broker.zookeeper,
+            *site.config("found", site.kafka("SCRAM-SHA-256") | {"bootstrap": None}),
+        )
+        described = (await site.well("topics", "describe", *by, "--topic", "lines", "--json")).json
+        assert sum(each["messages"] for each in described["topics"]["lines"]["partitions"].values()) == len(LINES)
+        await site.well("produce", *by, "--topic", OLD, stdin=b"")
+        there = await site.well("consume", *by, "--group", "old", "--topic", "lines", "--exit-at-end", stdin=b"")
+        assert sorted(there.out.encode().splitlines()) == sorted(LINES)
+
     # What was in the old cluster comes, and the old group goes on behind what it was handed.
     target = ("--to-bootstrap-server", site.broker.address, "--to-config", plain[1])
     to = (*target, "--from-zookeeper", old_at)
