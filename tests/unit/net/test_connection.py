@@ -288,28 +288,33 @@ def test_bytes_that_nobody_asked_for_close_the_connection(run: Run, peer: Peer) 
     run(main())
 
 
+class Reluctant:
+    """A peer that reads nothing before `read` is set; `total`: bytes that it got since."""
+
+    def __init__(self) -> None:
+        self.read = asyncio.Event()
+        self.total = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.read.wait()
+        while data := await reader.read(1 << 16):
+            self.total += len(data)
+
+
 def test_what_is_flushed_at_the_end_ends_the_connection_once(run: Run, peer: Peer) -> None:
     async def main() -> None:
-        read = asyncio.Event()
-        total = 0
-
-        async def reluctant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal total
-            await read.wait()
-            while data := await reader.read(1 << 16):
-                total += len(data)
-
+        reluctant = Reluctant()
         sent = frame(b"p" * (16 << 20))  # more than sockets buffer
         async with peer(reluctant) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1 << 26, close_timeout=5))
             await connection.send(sent)
             closing = asyncio.create_task(connection.close())
             await asyncio.sleep(0)
-            read.set()
+            reluctant.read.set()
             await closing
             connection.abort()
             await connection.close()
-            while total < len(sent):
+            while reluctant.total < len(sent):
                 await asyncio.sleep(0.01)
 
     run(main())
@@ -317,15 +322,7 @@ def test_what_is_flushed_at_the_end_ends_the_connection_once(run: Run, peer: Pee
 
 def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
     async def main() -> None:
-        read = asyncio.Event()
-        total = 0
-
-        async def reluctant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal total
-            await read.wait()
-            while data := await reader.read(1 << 16):
-                total += len(data)
-
+        reluctant = Reluctant()
         async with peer(reluctant) as port:
             connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1 << 16, close_timeout=5))
             sent = 0
@@ -342,10 +339,10 @@ def test_send_waits_for_a_peer_that_does_not_read(run: Run, peer: Peer) -> None:
                 before = sent
                 await asyncio.sleep(0.05)
             assert sent < 64
-            read.set()
+            reluctant.read.set()
             await task
             await connection.close()  # flushes
-            while total < 64 * ((1 << 20) + 4):
+            while reluctant.total < 64 * ((1 << 20) + 4):
                 await asyncio.sleep(0.01)
 
     run(main())
