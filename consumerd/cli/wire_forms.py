@@ -36,6 +36,8 @@ def decode_form(data: bytes, form: str, decoder: Decoder, *, only_frames: bool =
     if not sized and (form == "frame" or (form == "auto" and only_frames)):
         raise FrameError(f"{len(data)} bytes are no frame: their first four do not say how many follow")
     forms: tuple[Form, ...] = ("frame", "message") if sized else ("message", "body")
+    if only_frames:
+        forms = ("frame",)
     if form != "auto":
         forms = (cast("Form", form),)
     errors = []

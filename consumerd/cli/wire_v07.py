@@ -16,6 +16,9 @@ import click
 from consumerd.cli.wire_forms import Decoded, number_of
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import (
+    FetchResponse,
+    MultiFetchResponse,
+    OffsetsResponse,
     RequestType,
     decode_fetch_response,
     decode_multifetch_response,
@@ -60,11 +63,18 @@ def _request(number: RequestType, data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _response(number: RequestType, data: bytes) -> tuple[dict[str, Any], bytes]:
+    answer: FetchResponse | MultiFetchResponse | OffsetsResponse
     if number is RequestType.MULTIFETCH:
-        answers = decode_multifetch_response(data, _entries(data))
-        return {"body": asdict(answers)}, answers.encode()
-    answer = decode_fetch_response(data) if number is RequestType.FETCH else decode_offsets_response(data)
-    return {"body": asdict(answer)}, answer.encode()
+        answer = decode_multifetch_response(data, _entries(data))
+    else:
+        answer = decode_fetch_response(data) if number is RequestType.FETCH else decode_offsets_response(data)
+    frame = answer.encode()
+    if frame[_SIZE.size :] != data:  # clients take it for what is next to it, but who looks at it wants to know
+        raise FrameError(
+            f"{len(data)} bytes are no answer to {number.name}: they have an error code that 0.7 does not know, or "
+            "bytes that belong to nothing after one"
+        )
+    return {"body": asdict(answer)}, frame
 
 
 def _entries(data: bytes) -> int:

@@ -169,6 +169,8 @@ def test_answers_of_0_7_can_begin_with_the_error(given: Any, capsys: pytest.Capt
         ),
         ("", "--v07 --type 1 --request", ExitCode.BROKER, "ends within a field"),
         ("00000002 0000 00000002 0000", "--v07 --type 1 --response", ExitCode.BROKER, "are no frame"),
+        ("00000003 0007 61", "--v07 --type 1 --response", ExitCode.BROKER, "an error code that 0.7 does not know"),
+        ("00000003 0001 61", "--v07 --type 2 --response", ExitCode.BROKER, "bytes that belong to nothing after one"),
         (
             "0001 0000 00000000 0000000000000005 00000100 ff",
             "--v07 --type 1 --request",
