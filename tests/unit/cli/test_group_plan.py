@@ -58,7 +58,7 @@ def test_nobody_and_nothing() -> None:
         ('{"topics": {"t": {"0": true}}, "ids": {}}', ExitCode.CONFIG, "number of partitions"),
         ('{"topics": {"t": {"0": 1000000000}}, "ids": {}}', ExitCode.CONFIG, "number of partitions"),
         ('{"topics": {"t": {"x": 4}}, "ids": {}}', ExitCode.ZOOKEEPER, "a broker id"),
-        ('{"topics": {"a/b": {}}, "ids": {}}', ExitCode.ZOOKEEPER, "the topic 'a/b'"),
+        ('{"topics": {"a/b": {}}, "ids": {}}', ExitCode.USAGE, "the topic 'a/b'"),
         ('{"topics": {}, "ids": {"g_a": 1}}', ExitCode.CONFIG, "member 'g_a' is no text"),
         ('{"topics": {}, "ids": {"g_a": "{ \\"t\\": 0 }"}}', ExitCode.ZOOKEEPER, "member 'g_a'"),
         ('{"topics": {}, "ids": {"g_a": "*1*(?x)a"}}', ExitCode.ZOOKEEPER, "flag x"),
