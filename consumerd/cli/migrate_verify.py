@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_kafka import renaming
+from consumerd.cli.mirror_kafka import each_server, renaming
 from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import ExitCode
@@ -49,8 +49,8 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     "--from-bootstrap-server",
     "from_servers",
     multiple=True,
-    metavar="HOST:PORT",
-    help="Or a broker of a cluster of 0.8 or later; with --topic.",
+    metavar="HOST:PORT,...",
+    help="Or brokers of a cluster of 0.8 or later; with --topic.",
 )
 @click.option(
     "--from-config",
@@ -67,8 +67,8 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     "to_servers",
     multiple=True,
     required=True,
-    metavar="HOST:PORT",
-    help="A broker of the new cluster; may be given several times.",
+    metavar="HOST:PORT,...",
+    help="Brokers of the new cluster; may be given several times.",
 )
 @click.option(
     "--to-config",
@@ -193,7 +193,8 @@ def _client(side: str, options: dict[str, Any]) -> ClusterClient:
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])
     timeout = options["broker_timeout"]
-    return make_client(build_bootstrap(kafka_section(options[f"{side}_servers"])), config, timeout, 4 * timeout)
+    addresses = build_bootstrap(kafka_section(each_server(options[f"{side}_servers"])))
+    return make_client(addresses, config, timeout, 4 * timeout)
 
 
 def _show(report: Report, *, all_ranges: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_kafka import kafka_target_options, key_option, renaming, target_section
+from consumerd.cli.mirror_kafka import each_server, kafka_target_options, key_option, renaming, target_section
 
 if TYPE_CHECKING:
     from consumerd.daemon.config import Config
@@ -57,8 +57,8 @@ _SAID_BY_CONFIG = {
     "--from-bootstrap-server",
     "from_servers",
     multiple=True,
-    metavar="HOST:PORT",
-    help="Or a broker of 0.9 or later that coordinates the group.",
+    metavar="HOST:PORT,...",
+    help="Or brokers of 0.9 or later that coordinate the group.",
 )
 @click.option("--group", help="The group to be a member of, on the source.")
 @click.option("--topic", "topics", multiple=True, help="A topic to mirror; may be given several times.")
@@ -149,7 +149,7 @@ def _config(options: dict[str, Any]) -> Config:
     document: dict[str, Any] = {"group": group, "fetch": {"initial": options["initial"] or "earliest"}}
     if options["from_servers"]:
         group["coordination"] = "kafka"
-        document["kafka"] = {"bootstrap": list(options["from_servers"]), "connection_timeout": 10.0}
+        document["kafka"] = {"bootstrap": each_server(options["from_servers"]), "connection_timeout": 10.0}
     else:
         document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": 10.0}
     return parse(document, "the command line", environment=False)

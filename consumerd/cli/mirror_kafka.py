@@ -21,8 +21,8 @@ _OPTIONS = (
         "--to-bootstrap-server",
         "to_servers",
         multiple=True,
-        metavar="HOST:PORT",
-        help="Or a broker of 0.8 or later, which tells of the others; may be given several times.",
+        metavar="HOST:PORT,...",
+        help="Or brokers of 0.8 or later, which tell of the others; may be given several times.",
     ),
     click.option(
         "--to-config",
@@ -91,11 +91,16 @@ def key_option(text: str | None) -> dict[str, Any] | None:
     return {"column": [int(bound) for bound in bounds]}
 
 
+def each_server(servers: Sequence[str]) -> list[str]:
+    """`HOST:PORT,...`, given once or several times, one by one."""
+    return [server.strip() for text in servers for server in text.split(",")]
+
+
 def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
     """The [kafka] table of the target: that of the configuration, at these servers. Raises ConfigError."""
     from consumerd.daemon.config import load  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
     if config is None:
-        return kafka_section(servers)
-    return load(config).kafka.model_copy(update={"bootstrap": tuple(servers)})
+        return kafka_section(each_server(servers))
+    return load(config).kafka.model_copy(update={"bootstrap": tuple(each_server(servers))})

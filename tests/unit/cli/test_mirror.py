@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
+from consumerd.cli.mirror_kafka import target_section
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -69,3 +70,12 @@ def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: 
 def test_a_cluster_is_not_mirrored_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["mirror", *SOURCE, "--topic", "t", "--to-zookeeper", "127.0.0.1:1/a"]) == ExitCode.REFUSED
     assert "source and target are both the cluster in ZooKeeper" in capsys.readouterr().err
+
+
+def test_servers_may_be_listed_in_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """As with the other tools; else the whole list is looked up as one name."""
+    servers = ["--to-bootstrap-server", "127.0.0.1:1, 127.0.0.1:2", "--to-bootstrap-server", "127.0.0.1:3"]
+    source = ["--from-bootstrap-server", "127.0.0.1:4,127.0.0.1:5", "--topic", "t"]
+    assert run(["migrate", "verify", *source, *servers, "--broker-timeout", "0.1"]) == ExitCode.BROKER
+    assert "no broker of the cluster can be reached (2 tried)" in capsys.readouterr().err
+    assert target_section(["a:1, b:2", "c:3"], None).bootstrap == ("a:1", "b:2", "c:3")
