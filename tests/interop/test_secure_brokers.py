@@ -309,9 +309,9 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
     again = ("mirror", *source, *target, "--rename", "lines=again", "--partitions", "3", "--replication-factor", "1")
     await site.well(*again, "--exit-at-end", *without, stdin=b"")
     if headers:
-        by = ("--from-bootstrap-server", site.broker.address, "--from-config", scram[1], *target)
+        sides = ("--from-bootstrap-server", site.broker.address, "--from-config", scram[1], *target)
         same = ("--topic", "lines", "--rename", "lines=again", "--json")
-        verified = (await site.well("migrate", "verify", *by, *same)).json
+        verified = (await site.well("migrate", "verify", *sides, *same)).json
         assert (verified["clean"], verified["totals"]["there"]) == (True, len(LINES))
     await site.well("topics", "delete", *scram, "--topic", "again", "--execute", "--timeout", "60")
 
