@@ -79,10 +79,11 @@ def merge_records(paths: Iterable[Path]) -> Iterator[Record]:
 
 
 class Awakening(NamedTuple):
-    """A stopped process (SIGSTOP) was let go on: the member, and the time just before, as in its records."""
+    """A process was stopped (SIGSTOP) at some time, and let go on just after another; times are as in its records."""
 
     member: str
     at: float
+    stopped_at: float
 
 
 class Caught:
@@ -95,8 +96,8 @@ class Caught:
 
     def __init__(self, awakenings: Iterable[Awakening]) -> None:
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
-        for member, at in sorted(awakenings):
-            self._times[member].append(at)
+        for awakening in sorted(awakenings):
+            self._times[awakening.member].append(awakening.at)
 
     def excuses(self, record: Record) -> bool:
         """Whether `record` may be such a one. To be asked of each record, claims included, in the order of time."""

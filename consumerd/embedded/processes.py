@@ -199,6 +199,7 @@ class DaemonProcess(Process):
         super().__init__(name, directory)
         #: Each time that it was let go on, for `audit`.
         self.awakenings: list[Awakening] = []
+        self._stopped_at = 0.0
         self.config = {table: dict(keys) for table, keys in config.items()}
 
     @property
@@ -219,9 +220,14 @@ class DaemonProcess(Process):
             raise ChildError(f"{self.name} has not said who it is: its log has no event 'starting'")
         return ids[-1]
 
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP), and note when."""
+        super().pause()
+        self._stopped_at = time.monotonic()
+
     def resume(self) -> None:
         """Let it go on, and note when: `audit` has to know."""
-        self.awakenings.append(Awakening(self.consumer_id, time.monotonic()))
+        self.awakenings.append(Awakening(self.consumer_id, time.monotonic(), self._stopped_at))
         super().resume()
 
     async def start(self, timeout: float = 30.0) -> None:

@@ -296,9 +296,19 @@ class ZooKeeperGroup(ABC):
         await self.until(self._all_handed, "end of the backlog")
         for name in [name for name, member in self.daemons.items() if member.running]:
             await self.leave(name)
+        handed = {name: self._dated(name) for name in (*self.daemons, *self.jvms)}
         for place in self.sent:
             by_member = {
-                name: [(at, position) for at, of, position in self._handed(name) if of == place]
-                for name in (*self.daemons, *self.jvms)
+                name: [(at, position) for at, of, position in entries if of == place]
+                for name, entries in handed.items()
             }
             self._check(place, by_member)
+
+    def _dated(self, name: str) -> list[Handed]:
+        """As `_handed`; the batch that a stop caught on its way (`audit.Caught`) is dated to the stop."""
+        handed = self._handed(name)
+        for _, woken_at, stopped_at in self.daemons[name].awakenings if name in self.daemons else ():
+            first = next((entry for entry in handed if entry[0] >= woken_at), None)
+            if first is not None and first[2] is not None:
+                handed = [(stopped_at if at == first[0] else at, place, what) for at, place, what in handed]
+        return handed

@@ -126,18 +126,18 @@ def test_a_handover_after_somebody_elses_claim_is_overlapping() -> None:
 def test_one_batch_is_excused_each_time_that_a_member_wakes_up() -> None:
     # The records stand at 0, 1, 2 ...; a wakes before 3, and what it hands over there had been on its way.
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("b", 1, 2, 3, 4)
-    assert audit(ledger(), story.records, [Awakening("a", 2.5)]).sound
-    assert audit(ledger(), story.records, [Awakening("b", 2.5)]).overlapping == 1
-    assert audit(ledger(), story.records, [Awakening("a", 3.5)]).overlapping == 1
-    assert audit(ledger(), story.records, [Awakening("a", 0.5)]).overlapping == 1  # that one was handed over at 1
+    assert audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)]).sound
+    assert audit(ledger(), story.records, [Awakening("b", 2.5, 0.0)]).overlapping == 1
+    assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0)]).overlapping == 1
+    assert audit(ledger(), story.records, [Awakening("a", 0.5, 0.0)]).overlapping == 1  # that one was handed over at 1
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("a", 2).hand("b", 1, 2, 3, 4)
-    result = audit(ledger(), story.records, [Awakening("a", 2.5)])
+    result = audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)])
     assert (result.overlapping, result.distinct, result.handled) == (1, 5, 7)  # the second is not, and all count
-    assert audit(ledger(), story.records, [Awakening("a", 3.5), Awakening("a", 2.5)]).sound
+    assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0), Awakening("a", 2.5, 0.0)]).sound
 
 
 def test_whoever_claims_when_it_wakes_had_nothing_on_its_way() -> None:
-    caught = Caught([Awakening("a", 0.5)])
+    caught = Caught([Awakening("a", 0.5, 0.0)])
     story = Story().claim("a").claim("a").hand("a", 0)
     assert [caught.excuses(record) for record in story.records] == [False, False, False]
 
