@@ -22,7 +22,7 @@ from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from consumerd.client import ClusterClient
     from consumerd.client.channel import Channel
@@ -45,12 +45,12 @@ _OTHERS_TAKE: Final = 300.0
 #: Topics of the brokers themselves; those before 0.10 do not say which they are.
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
-#: The broker failed without knowing why: its log tells, and a daemon tries again.
-_UNKNOWN: Final = -1
-_REMEDIES: Final = {
-    26: "set group.session_timeout within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
-    23: "its members share no assignor with group.assignors, or are no consumers",
-    81: "the group has as many members as group.max.size allows",
+_REMEDIES: Final[Mapping[int, str]] = {
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "set group.session_timeout within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
+    ),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with group.assignors, or are no consumers",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
     ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
 }
 
@@ -246,7 +246,7 @@ class GroupRequests:
 
     def _refused(self, ticket: int, code: int, api: Api | None, member_id: str = "") -> e.Event:
         info = error_info(code)
-        if info.retriable or code == _UNKNOWN:
+        if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log tells why, and a daemon tries again
             if code in _MOVED:
                 self.forget()
                 self._client.forget_coordinator(self._group)

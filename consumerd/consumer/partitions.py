@@ -5,9 +5,8 @@ machine asks of the flow is a method here and is answered when it is really so: 
 anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
 lock, so that an older position can never be written over a newer one; the last one of a drain is repeated while the
 coordinator moves, since nobody repeats it later. A store that forgets what is not written is told again of positions
-that stand still. Hooks are told between flow and owner node: of a
-new partition before its first fetch, of a drained one before it may be released, of a lost one before it can come back.
-Where a flow begins is found by `starts`.
+that stand still. Hooks are told between flow and owner node: of a new partition before its first fetch, of a drained
+one before it may be released, of a lost one before it can come back. Where a flow begins is found by `starts`.
 """
 
 from __future__ import annotations

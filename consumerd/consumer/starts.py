@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Refusals that no time mends: of the group (30), and of the version of a request (`commit.version`).
-_FINAL: Final = frozenset({30, ErrorCode.UNSUPPORTED_VERSION})
+#: Refusals that no time mends; the version of a request may come from `commit.version`.
+_FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
 #: How often the end is asked for again while the position lies beyond it: a new leader learns late how far it leads.

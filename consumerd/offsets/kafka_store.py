@@ -44,11 +44,12 @@ _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
-#: They pass when the rebalance does, or the transaction that holds an offset back; -1: the broker failed without
-#: knowing why, as it does while it goes down, and `consumerd.consumer.group_requests` asks again, too.
-_PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, 88, -1})
+#: They pass when the rebalance does, or the transaction that holds an offset back. A broker that goes down may fail
+#: without knowing why; `consumerd.consumer.group_requests` asks again, too.
+_PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 _NO_OFFSET: Final = -1
-#: Seconds for which any broker keeps an offset that nobody writes again (offsets.retention.minutes: at least some).
+#: Seconds for which we trust a broker to keep an offset that nobody writes again: far less than the day or week that
+#: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
 
 
