@@ -3,9 +3,12 @@
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
 a list of actions; whoever runs it (the consumer, or a simulator) performs them. Three conventions make that safe:
 
-- *Tickets.* Every action that takes time carries a `ticket`, a number never used before. It is answered exactly once,
-  with an event that carries the same ticket, or with `Failed(ticket)` when the outcome is unknown. Answers may come in
-  any order, and late or never when the session ended: the machine ignores what it no longer waits for.
+- *Tickets.* Every action that takes time carries a `ticket`, a number never used before, and is answered with events
+  that carry the same ticket. Answers may come in any order, and late or never when the session ended: the machine
+  ignores what it no longer waits for.
+- *Sets.* Actions on partitions carry all partitions for which the same is to be done at that moment, so that what costs
+  one round trip for one partition costs a few for a thousand. `Claim` and `Release` are answered once, for all of them;
+  what an answer leaves out has an unknown outcome. `Drain` and `Abandon` are answered in parts, as handlers end.
 - *Sessions.* Every action that touches ZooKeeper carries the `session_id` on which it is valid. The runner performs it
   on that very session or answers `Failed`; it never moves an action over to a newer session.
 - *Order.* The actions of one list are begun in list order; none waits for another to end, since what must come later
@@ -94,9 +97,9 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipLost:
-    """The owner node of a partition is no longer ours, seen outside a snapshot: a commit was refused, a watch fired."""
+    """The owner nodes of these are no longer ours, seen outside a snapshot: a commit was refused."""
 
-    partition: TopicPartition
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class StopRequested:
 class Failed:
     """The action was not performed, or whether it was is unknown: not connected, connection lost, session changed.
 
-    Answers `TakeSnapshot`, `Register`, `Unregister`, `Claim` and `Release`. `Drain` and `Abandon` always succeed.
+    Answers `TakeSnapshot`, `Register` and `Unregister`. `Drain` and `Abandon` always succeed.
     """
 
     ticket: int
@@ -153,42 +156,37 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Answers `Claim`: the owner node stands with the stream asked for, and this session owns it."""
+    """Answers `Claim`, once. What is in neither set may be ours or not: the reply was lost, the session changed."""
 
-    partition: TopicPartition
     ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimBlocked:
-    """Answers `Claim`: somebody else's owner node (or one of our former session) is in the way."""
-
-    partition: TopicPartition
-    ticket: int
+    #: The owner node stands with the stream asked for, and this session owns it.
+    claimed: frozenset[TopicPartition]
+    #: Somebody else's owner node (or one of our former session) is in the way.
+    blocked: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Answers `Drain`: no handler holds anything of the partition, and what was handled is committed if possible."""
+    """Answers `Drain`, in parts: no handler holds anything of these, and what was handled is committed if possible."""
 
-    partition: TopicPartition
     ticket: int
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Answers `Release`: no owner node of this session stands."""
+    """Answers `Release`, once: no owner node of this session stands for these. Of the others that is unknown."""
 
-    partition: TopicPartition
     ticket: int
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Answers `Abandon`: the handler has ended, nothing of the partition is held any more."""
+    """Answers `Abandon`, in parts: the handler has ended, nothing of these partitions is held any more."""
 
-    partition: TopicPartition
     ticket: int
+    partitions: frozenset[TopicPartition]
 
 
 Event = (
@@ -207,7 +205,6 @@ Event = (
     | RegistrationBlocked
     | Unregistered
     | Claimed
-    | ClaimBlocked
     | Drained
     | Released
     | Abandoned
@@ -255,25 +252,24 @@ class Unregister:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Create the owner node as an ephemeral with the value `consumer_id-stream`. Never wait, never adopt.
+    """Create the owner nodes as ephemerals with the value `consumer_id-stream`. Never wait, never adopt.
 
-    A node that this very session owns already (an earlier reply was lost) counts as created. Answer: `Claimed`,
-    `ClaimBlocked` or `Failed`.
+    A node that this very session owns already (an earlier reply was lost) counts as created. Answer: `Claimed`.
     """
 
-    partition: TopicPartition
     ticket: int
     session_id: int
-    stream: int
+    #: Partition -> number of our stream.
+    streams: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete the owner node if this session owns it; nothing to delete is success. Answer: `Released` or `Failed`."""
+    """Delete the owner nodes that this session owns; nothing to delete is success. Answer: `Released`."""
 
-    partition: TopicPartition
     ticket: int
     session_id: int
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,47 +288,34 @@ class Nudge:
 
 @dataclass(frozen=True, slots=True)
 class StartConsuming:
-    """The partition is ours: find its position, fetch, hand over, commit on this session (no answer).
+    """The partitions are ours: find their positions, fetch, hand over, commit on this session (no answer)."""
 
-    While handover is paused, the partition starts paused.
-    """
-
-    partition: TopicPartition
     session_id: int
-    stream: int
+    #: Partition -> number of our stream.
+    streams: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Stop fetching, let the handler finish what it holds, commit, then answer `Drained`.
+    """Stop fetching, let the handlers finish what they hold, commit, then answer `Drained`, as they end.
 
-    At `deadline` (absolute) the handler is cancelled and its end awaited; what was handled until then is committed.
+    At `deadline` (absolute) handlers are cancelled and their end awaited; what was handled until then is committed.
     """
 
-    partition: TopicPartition
     ticket: int
+    partitions: frozenset[TopicPartition]
     deadline: float
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Stop at once: no more fetching or handing over, cancel the handler, do not commit, do not release.
+    """Stop at once: no more fetching or handing over, cancel the handlers, do not commit, do not release.
 
-    Also ends a `Drain` of the partition, which then needs no answer. Answer: `Abandoned`, when the handler has ended.
+    Also ends a `Drain` of these partitions, which is not answered for them. Answer: `Abandoned`, as handlers end.
     """
 
-    partition: TopicPartition
     ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class PauseHandover:
-    """Hand over nothing more, of no partition, and commit nothing (no answer)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeHandover:
-    """Handing over and committing may go on, while the lease lasts (no answer)."""
+    partitions: frozenset[TopicPartition]
 
 
 # ---- Actions: the rest --------------------------------------------------------------------------------------------
@@ -374,8 +357,6 @@ Action = (
     | StartConsuming
     | Drain
     | Abandon
-    | PauseHandover
-    | ResumeHandover
     | SetTimer
     | Warn
     | RefuseGroup

@@ -2,8 +2,9 @@
 
 Strategy: pure. `Member.handle(event, now)` returns actions; whoever runs it performs them and sends their answers back
 as events (`consumerd.group.events`). The states, their tables and the theory of operation are in
-`consumerd.group.membership_tables`. Each event has a handler here, which only notes what changed; then everything that
-the states allow is begun (`consumerd.group.membership_steering`).
+`consumerd.group.membership_tables`. Each event has a handler here, which only notes what changed; then, in one pass
+(`_proceed`), everything that the states allow is begun: each kind of action in exactly one place, all partitions for
+which it is due in one action.
 
 Sources: spec 001 (registration and rebalancing algorithms); golden notes, 4 and 5; the five rules measured beside JVM
 members (notes on mixed groups).
@@ -11,29 +12,77 @@ members (notes on mixed groups).
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
-from consumerd.group.membership_looks import Look
-from consumerd.group.membership_steering import Steering
+from consumerd.group.membership_holdings import Holding, Holdings
+from consumerd.group.membership_looks import Look, Looks
+from consumerd.group.membership_nudges import Nudges
+from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
-from consumerd.registry import DialectError
+from consumerd.group.membership_target import Formula, Target
+from consumerd.group.rules import V07Rules
+from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
-
-_ANSWERS: dict[type[e.Claimed | e.Drained | e.Released | e.Abandoned], HoldCause] = {
-    e.Claimed: HoldCause.CLAIMED,
-    e.Drained: HoldCause.DRAINED,
-    e.Released: HoldCause.RELEASED,
-    e.Abandoned: HoldCause.ABANDONED,
-}
+    from consumerd.registry import Subscription
 
 
-class Member(Steering):
-    """One member of one group. Not reentrant: `handle` is called with one event after the other."""
+class Member:
+    """One member of one group. Not reentrant: `handle` is called with one event after the other.
+
+    `rules`: the group's dialect, by default that of 0.7. What is random (how long to let a burst settle) follows from
+    the consumer id alone, so equal events lead to equal actions.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        consumer_id: str,
+        subscription: Subscription,
+        settings: MembershipSettings | None = None,
+        rules: GroupRules | None = None,
+    ) -> None:
+        self.group = group
+        self.consumer_id = consumer_id
+        self.subscription = subscription
+        self.settings = settings or MembershipSettings()
+        self._formula = Formula(consumer_id, subscription, rules or V07Rules())
+        self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
+        self._looks = Looks(self.settings, Random(consumer_id))
+        self._nudges = Nudges(self.settings)
+        self._holdings = Holdings()
+        self._link = Link.NONE
+        self._phase = Phase.OUTSIDE
+        self._session_id = 0
+        # What is decided, why, and what of it is still to be claimed; nothing before the first snapshot of a session.
+        self._decided = False
+        self._target = Target()
+        self._reason = Look(0.0)
+        self._unclaimed: dict[TopicPartition, None] = {}
+        #: Whether anything was ever decided: from then on a group is not refused any more.
+        self._was_member = False
+        self._complaint = ""
+        # Tickets of what is under way, 0 for nothing.
+        self._last_ticket = 0
+        self._registering = 0
+        self._unregistering = 0
+        #: Whether an id node of this session may stand.
+        self._listed = False
+        #: After a failed write, nothing is written until then.
+        self._hold_until: float | None = None
+        self._timer_at: float | None = None
+        # Of the event being handled.
+        self._now = 0.0
+        self._actions: list[e.Action] = []
+        self._lost: dict[HoldCause, list[Holding]] = {}
+        self._touched: list[Holding] = []
+        self._fresh = False
 
     # ---- What others may see ----------------------------------------------------------------------------------------
 
@@ -89,17 +138,13 @@ class Member(Steering):
     def _on_session_suspended(self, _: e.SessionSuspended) -> None:
         self._link = follow(LINK, self._link, LinkCause.SUSPENDED)
         self._looks.cancel()
-        if self._link is Link.SUSPENDED and not self._paused:
-            self._paused = True
-            self._actions.append(e.PauseHandover())
 
     def _on_session_resumed(self, _: e.SessionResumed) -> None:
         self._link = follow(LINK, self._link, LinkCause.RESUMED)
         self._hold_until = None
         self._looks.want(Look(self._now, trigger_known=False))
+        self._looks.hurry()
         self._touched += self._holdings
-        if self._phase is Phase.LEAVING:
-            self._resume_handover()
 
     def _on_lease_expired(self, _: e.LeaseExpired) -> None:
         for holding in self._holdings:
@@ -113,9 +158,10 @@ class Member(Steering):
         self._looks.want(Look(self._now))
 
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:
-        holding = self._holdings.get(event.partition)
-        if holding is not None:
-            self._lose(holding)
+        for partition in sorted(event.partitions):
+            holding = self._holdings.get(partition)
+            if holding is not None:
+                self._lose(holding)
         self._looks.want(Look(self._now))
 
     def _on_timer_fired(self, _: e.TimerFired) -> None:
@@ -130,11 +176,13 @@ class Member(Steering):
             return
         snapshot = event.snapshot
         listed = snapshot.own_id_session == self._session_id
-        try:
-            target = self._formula.apply(snapshot)
-        except DialectError as error:
-            self._actions.append(e.RefuseGroup(str(error)))
+        target = self._apply(snapshot)
+        if target is None and not self._was_member:
+            self._actions.append(e.RefuseGroup(self._complaint))
             self._leave()
+            return
+        if target is None and not listed:  # whoever has changed sides meanwhile must not be broken by our node
+            self._looks.retry(self._now)
             return
         self._actions += map(e.Warn, self._formula.take_warnings())
         for partition, claim in ended.verified.items():
@@ -142,22 +190,38 @@ class Member(Steering):
             ours = snapshot.owner_sessions.get(partition) == self._session_id
             if holding is not None and holding.claim == claim and not ours:
                 self._lose(holding)
-        self._resume_handover()
         self._phase = follow(PHASE, self._phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
         self._listed = True
-        if listed:
+        if not listed:
+            self._registering = self._ticket()
+            self._actions.append(e.Register(self._registering, self._session_id))
+        elif target is not None:
             self._decide(target, ended.look)
             if snapshot.claimed is not None:
                 self._survey(snapshot.claimed)
-        else:
-            self._registering = self._ticket()
-            self._actions.append(e.Register(self._registering, self._session_id))
+
+    def _apply(self, snapshot: e.GroupSnapshot) -> Target | None:
+        """The target of a snapshot; None where members of another dialect stand beside ours.
+
+        A member that holds something goes on with it then: JVM peers cannot rebalance either, and whoever registered
+        by mistake is told to go.
+        """
+        try:
+            target = self._formula.apply(snapshot)
+        except DialectError as error:
+            if self._was_member and str(error) != self._complaint:
+                self._actions.append(e.Warn(f"{error}; what is held is kept until that member has gone"))
+            self._complaint = str(error)
+            return None
+        self._complaint = ""
+        return target
 
     def _on_registered(self, event: e.Registered) -> None:
         if event.ticket == self._registering:
             self._registering = 0
             self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
             self._looks.want(Look(self._now))
+            self._looks.hurry()
 
     def _on_registration_blocked(self, event: e.RegistrationBlocked) -> None:
         if event.ticket == self._registering:
@@ -171,32 +235,54 @@ class Member(Steering):
             self._listed = False
 
     def _on_failed(self, event: e.Failed) -> None:
-        holding = self._holdings.waiting_for(event.ticket)
-        if holding is not None:
-            self._holdings.move(holding, HoldCause.FAILED)
-            self._looks.want(Look(self._now))
-        elif event.ticket == self._registering:
+        if event.ticket == self._registering:
             self._on_registration_blocked(e.RegistrationBlocked(event.ticket))
         elif event.ticket == self._unregistering:
             self._unregistering = 0
-        elif not self._looks.fail(event.ticket):
+        else:
+            self._looks.fail(event.ticket, self._now)
             return
         self._hold_until = self._now + self.settings.retry_interval
 
-    def _on_claim_blocked(self, event: e.ClaimBlocked) -> None:
-        holding = self._holdings.waiting_for(event.ticket)
-        if holding is not None:
+    def _on_claimed(self, event: e.Claimed) -> None:
+        for holding in self._holdings.waiting_among(event.ticket, event.claimed):
+            self._holdings.move(holding, HoldCause.CLAIMED)
+            self._touched.append(holding)
+        blocked = self._holdings.waiting_among(event.ticket, event.blocked)
+        for holding in blocked:
             self._holdings.move(holding, HoldCause.BLOCKED)
+        if blocked:
             self._looks.retry(self._now)
+        else:
+            self._looks.retried_well()
+        self._fail_rest(event.ticket)
 
-    def _on_answer(self, event: e.Claimed | e.Drained | e.Released | e.Abandoned) -> None:
-        holding = self._holdings.waiting_for(event.ticket)
-        if holding is None:
-            return
-        self._holdings.move(holding, _ANSWERS[type(event)])
-        self._touched.append(holding)
-        if isinstance(event, e.Released) and holding.reason is not None:
-            self._nudges.released(holding.reason.trigger, holding.reason.trigger_known, self._now)
+    def _on_released(self, event: e.Released) -> None:
+        for holding in self._holdings.waiting_among(event.ticket, event.partitions):
+            self._holdings.move(holding, HoldCause.RELEASED)
+            self._touched.append(holding)
+            if holding.reason is not None:
+                self._nudges.released(holding.reason.trigger, holding.reason.trigger_known, self._now)
+        self._fail_rest(event.ticket)
+
+    def _fail_rest(self, ticket: int) -> None:
+        """What an answer left out: whether it was carried out is unknown."""
+        failed = self._holdings.waiting_for(ticket)
+        for holding in failed:
+            self._holdings.move(holding, HoldCause.FAILED)
+        if failed:
+            self._looks.want(Look(self._now))
+            self._hold_until = self._now + self.settings.retry_interval
+
+    def _on_drained(self, event: e.Drained) -> None:
+        for holding in self._holdings.waiting_among(event.ticket, event.partitions):
+            self._holdings.move(holding, HoldCause.DRAINED)
+            self._touched.append(holding)
+
+    def _on_abandoned(self, event: e.Abandoned) -> None:
+        for holding in self._holdings.waiting_among(event.ticket, event.partitions):
+            self._holdings.move(holding, HoldCause.ABANDONED)
+            self._touched.append(holding)
 
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
         e.SessionStarted: _on_session_started,
@@ -213,9 +299,198 @@ class Member(Steering):
         e.Registered: _on_registered,
         e.RegistrationBlocked: _on_registration_blocked,
         e.Unregistered: _on_unregistered,
-        e.Claimed: _on_answer,
-        e.ClaimBlocked: _on_claim_blocked,
-        e.Drained: _on_answer,
-        e.Released: _on_answer,
-        e.Abandoned: _on_answer,
+        e.Claimed: _on_claimed,
+        e.Drained: _on_drained,
+        e.Released: _on_released,
+        e.Abandoned: _on_abandoned,
     }
+
+    # ---- Changes of more than one fact ------------------------------------------------------------------------------
+
+    def _decide(self, target: Target, reason: Look) -> None:
+        """From now on this is the aim."""
+        self._decided = True
+        self._was_member = self._was_member or self._phase is Phase.MEMBER
+        self._target = target
+        self._reason = reason
+        self._fresh = True
+        self._touched += self._holdings
+        self._unclaimed = {p: None for p in target.own if self._holdings.get(p) is None}
+
+    def _leave(self) -> None:
+        self._phase = follow(PHASE, self._phase, PhaseCause.STOP)
+        self._looks.forget()
+        self._decide(Target(), Look(self._now))
+
+    def _lose(self, holding: Holding) -> None:
+        """Whatever is done with the partition ends at once: its owner node is not ours any more, or may not be."""
+        if holding.state in (Hold.CONSUMING, Hold.DRAINING):
+            self._lost.setdefault(HoldCause.LOST, []).append(holding)
+        elif holding.state is Hold.OWNED:
+            self._holdings.move(holding, HoldCause.LOST)
+
+    def _lose_session(self) -> None:
+        """All nodes of the session are gone with it."""
+        self._link = follow(LINK, self._link, LinkCause.EXPIRED)
+        self._phase = follow(PHASE, self._phase, PhaseCause.SESSION_LOST)
+        for holding in self._holdings:
+            if holding.state in (Hold.CONSUMING, Hold.DRAINING):
+                self._lost.setdefault(HoldCause.SESSION_LOST, []).append(holding)
+            elif holding.state is not Hold.ORPHANED:
+                self._holdings.move(holding, HoldCause.SESSION_LOST, holding.ticket)
+        self._abandon_lost()
+        self._registering = self._unregistering = 0
+        self._listed = False
+        self._decided = self._phase is Phase.LEAVING
+        self._target = Target()
+        self._unclaimed = {}
+        self._hold_until = None
+        self._looks.forget()
+        self._nudges.forget()
+
+    def _survey(self, claimed: frozenset[TopicPartition]) -> None:
+        """Look for partitions that are not where they should be, and look again soon if there are any."""
+        astray = (self._target.others - claimed) | self._unclaimed.keys()
+        self._nudges.surveyed(astray, self._now)
+        if astray:
+            self._looks.reconcile_within(self._now, self.settings.patience)
+
+    # ---- Actions: begin all that is allowed now ---------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        self._abandon_lost()
+        if self._hold_until is not None and self._now >= self._hold_until:
+            self._hold_until = None
+            self._touched += self._holdings
+        self._looks.tick(self._now)
+        touched, self._touched = self._touched, []
+        if self._decided:
+            self._steer(touched)
+        if self._may_write and self._phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
+            if self._decided and (self._fresh or self._looks.idle):
+                self._claim()
+            if self._nudges.taken():
+                self._actions.append(e.Nudge(self._session_id))
+        self._fresh = False
+        if self._link is Link.UP and self._phase in (Phase.OUTSIDE, Phase.MEMBER) and self._looks.may_begin(self._now):
+            self._look()
+        if self._phase is Phase.LEAVING:
+            self._finish()
+        self._set_timer()
+
+    @property
+    def _may_write(self) -> bool:
+        return self._link is Link.UP and self._hold_until is None
+
+    def _ticket(self) -> int:
+        self._last_ticket += 1
+        return self._last_ticket
+
+    def _steer(self, touched: Iterable[Holding]) -> None:
+        """Take partitions one step towards the target, where something is to be done and nothing under way."""
+        start: list[Holding] = []
+        drain: list[Holding] = []
+        release: list[Holding] = []
+        for holding in dict.fromkeys(touched):
+            stream = self._target.own.get(holding.partition)
+            wanted = stream == holding.stream
+            match holding.state:
+                case Hold.FREE | Hold.DOUBTFUL if stream is not None and (wanted or holding.state is Hold.FREE):
+                    self._unclaimed[holding.partition] = None
+                case Hold.CONSUMING if not wanted:
+                    drain.append(holding)
+                case Hold.OWNED if wanted and self._link is Link.UP and self._phase is Phase.MEMBER:
+                    start.append(holding)
+                case Hold.OWNED | Hold.DOUBTFUL if not wanted and self._may_write:
+                    release.append(holding)
+                case _:
+                    pass
+        if start:
+            self._start(start)
+        if drain:
+            self._drain(drain)
+        if release:
+            self._release(release)
+
+    def _start(self, holdings: list[Holding]) -> None:
+        for holding in holdings:
+            holding.reason = None
+            self._holdings.move(holding, HoldCause.START)
+        self._actions.append(e.StartConsuming(self._session_id, {each.partition: each.stream for each in holdings}))
+
+    def _drain(self, holdings: list[Holding]) -> None:
+        ticket = self._ticket()
+        for holding in holdings:
+            holding.reason = self._reason
+            self._holdings.move(holding, HoldCause.DRAIN, ticket)
+        deadline = self._reason.trigger + self.settings.drain_timeout
+        self._actions.append(e.Drain(ticket, _partitions(holdings), deadline))
+
+    def _release(self, holdings: list[Holding]) -> None:
+        ticket = self._ticket()
+        for holding in holdings:
+            holding.reason = holding.reason or self._reason
+            self._holdings.move(holding, HoldCause.RELEASE, ticket)
+        self._actions.append(e.Release(ticket, self._session_id, _partitions(holdings)))
+
+    def _abandon_lost(self) -> None:
+        lost, self._lost = self._lost, {}
+        for cause, holdings in lost.items():
+            ticket = self._ticket()
+            for holding in holdings:
+                self._holdings.move(holding, cause, ticket)
+            self._actions.append(e.Abandon(ticket, _partitions(holdings)))
+
+    def _claim(self) -> None:
+        """Claim whatever is to be ours and is not, from what was just seen."""
+        unclaimed, self._unclaimed = self._unclaimed, {}
+        if not unclaimed:
+            return
+        ticket = self._ticket()
+        streams: dict[TopicPartition, int] = {}
+        for partition in unclaimed:
+            stream = self._target.own.get(partition)
+            if stream is None:
+                continue
+            holding = self._holdings.get(partition) or self._holdings.new(partition, stream)
+            if holding.state is Hold.FREE or (holding.state is Hold.DOUBTFUL and holding.stream == stream):
+                holding.claim = ticket
+                self._holdings.move(holding, HoldCause.CLAIM, ticket)
+                streams[partition] = stream
+        if streams:
+            self._actions.append(e.Claim(ticket, self._session_id, streams))
+
+    def _look(self) -> None:
+        wanted = self._looks.wanted
+        assert wanted is not None
+        owned = (Hold.CONSUMING, Hold.DRAINING, Hold.OWNED) if wanted.verify else ()
+        verified = {holding.partition: holding.claim for holding in self._holdings if holding.state in owned}
+        ticket = self._ticket()
+        self._looks.begin(ticket, verified)
+        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, frozenset(verified), wanted.survey))
+
+    def _finish(self) -> None:
+        """Unregister when nothing is held any more, then be gone."""
+        if len(self._holdings) or self._registering or self._unregistering:
+            return
+        if self._listed and self._link is not Link.NONE:
+            if self._may_write:
+                self._unregistering = self._ticket()
+                self._actions.append(e.Unregister(self._unregistering, self._session_id))
+            return
+        self._phase = follow(PHASE, self._phase, PhaseCause.GONE)
+        self._actions.append(e.Finished())
+
+    def _set_timer(self) -> None:
+        """One timer, for whatever comes first. One that is set too early is left alone."""
+        if self._link is not Link.UP or self._phase is Phase.LEFT:
+            return
+        # What is due by now waits for something else than time.
+        times = [at for at in (self._hold_until, self._looks.next_time) if at is not None and at > self._now]
+        if times and (self._timer_at is None or min(times) < self._timer_at):
+            self._timer_at = min(times)
+            self._actions.append(e.SetTimer(self._timer_at))
+
+
+def _partitions(holdings: Iterable[Holding]) -> frozenset[TopicPartition]:
+    return frozenset(holding.partition for holding in holdings)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from consumerd.group.membership_looks import Look
     from consumerd.partition import TopicPartition
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Holding:
     """One partition, from the claim until it is free again."""
 
@@ -39,7 +39,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, Holding] = {}
-        self._by_ticket: dict[int, Holding] = {}
+        self._by_ticket: dict[int, dict[TopicPartition, Holding]] = {}
         self._count: dict[Hold, int] = dict.fromkeys(Hold, 0)
 
     def __len__(self) -> int:
@@ -53,9 +53,14 @@ class Holdings:
         """The holding of a partition; None when it is free."""
         return self._by_partition.get(partition)
 
-    def waiting_for(self, ticket: int) -> Holding | None:
-        """The holding whose action under way has this ticket; None for an answer that nobody waits for any more."""
-        return self._by_ticket.get(ticket)
+    def waiting_for(self, ticket: int) -> list[Holding]:
+        """The holdings whose action under way has this ticket; none for an answer that nobody waits for any more."""
+        return list(self._by_ticket.get(ticket, {}).values())
+
+    def waiting_among(self, ticket: int, partitions: Iterable[TopicPartition]) -> list[Holding]:
+        """As `waiting_for`, of `partitions` only."""
+        waiting = self._by_ticket.get(ticket, {})
+        return [waiting[partition] for partition in sorted(partitions) if partition in waiting]
 
     def count(self, *states: Hold) -> int:
         """How many partitions are in one of the states."""
@@ -70,7 +75,7 @@ class Holdings:
     def move(self, holding: Holding, cause: HoldCause, ticket: int = 0) -> None:
         """Follow the table. `ticket` is that of the action that begins now. Free partitions are forgotten."""
         self._count[holding.state] -= 1
-        self._by_ticket.pop(holding.ticket, None)
+        self._stop_waiting(holding)
         holding.state = follow(HOLD, holding.state, cause)
         holding.ticket = ticket
         self._count[holding.state] += 1
@@ -78,4 +83,11 @@ class Holdings:
             del self._by_partition[holding.partition]
             self._count[Hold.FREE] -= 1
         elif ticket:
-            self._by_ticket[ticket] = holding
+            self._by_ticket.setdefault(ticket, {})[holding.partition] = holding
+
+    def _stop_waiting(self, holding: Holding) -> None:
+        waiting = self._by_ticket.get(holding.ticket)
+        if waiting is not None:
+            waiting.pop(holding.partition, None)
+            if not waiting:
+                del self._by_ticket[holding.ticket]

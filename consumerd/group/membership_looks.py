@@ -1,7 +1,9 @@
 """When to take the next snapshot, and what it has to include.
 
-Strategy: reasons to look are merged until a snapshot can be taken, so that a burst of triggers costs one or two; one is
-under way at a time. What happens while it is under way asks for another one, since the reads may have come too early.
+Strategy: reasons to look are merged until a snapshot can be taken; one is under way at a time. What happens while it is
+under way asks for another one, since the reads may have come too early. The first reason after a quiet time is served
+at once, those that follow wait for the settling time, so a burst of triggers costs a few snapshots. Failed snapshots
+and blocked claims are repeated less and less often.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from random import Random
 
     from consumerd.group.membership_settings import MembershipSettings
     from consumerd.partition import TopicPartition
+
+#: A snapshot that fails is repeated after up to this many retry intervals (5 s by default).
+_LONGEST_FAILURE_PAUSE = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +59,14 @@ class LookUnderWay:
 class Looks:
     """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
 
-    def __init__(self, settings: MembershipSettings) -> None:
+    def __init__(self, settings: MembershipSettings, rng: Random) -> None:
         self._settings = settings
+        self._rng = rng
         self.wanted: Look | None = None
         self.under_way: LookUnderWay | None = None
+        self._not_before = 0.0
+        self._failures = 0
+        self._retries = 0
         self._retry_at: float | None = None
         self._reconcile_at: float | None = None
 
@@ -67,18 +77,34 @@ class Looks:
 
     @property
     def next_time(self) -> float | None:
-        """When `tick` has something to do."""
+        """When `tick` has something to do, or a look that is wanted may begin."""
         times = [at for at in (self._retry_at, self._reconcile_at) if at is not None]
+        if self.wanted is not None and self.under_way is None:
+            times.append(self._not_before)
         return min(times, default=None)
 
+    def may_begin(self, now: float) -> bool:
+        """Whether a look is wanted, none is under way, and the last one was long enough ago."""
+        return self.wanted is not None and self.under_way is None and now >= self._not_before
+
     def want(self, look: Look) -> None:
-        """Look as soon as possible."""
+        """Look as soon as the settling time allows."""
         self.wanted = look.merged(self.wanted)
 
+    def hurry(self) -> None:
+        """Do not wait for the settling time: nobody else waits with us."""
+        self._not_before = 0.0
+
     def retry(self, now: float) -> None:
-        """Look again after the retry interval. The look before was recent, so nothing is verified again."""
+        """Look again after a while. The look before was recent, so nothing is verified again."""
         if self._retry_at is None:
-            self._retry_at = now + self._settings.retry_interval
+            pause = self._settings.retry_interval * 2.0 ** min(self._retries, 20)
+            self._retry_at = now + min(pause, self._settings.retry_interval_max)
+            self._retries += 1
+
+    def retried_well(self) -> None:
+        """What was tried again worked: the next trouble is a new one."""
+        self._retries = 0
 
     def reconcile_within(self, now: float, seconds: float) -> None:
         """Reconcile after `seconds`, if not due before."""
@@ -106,17 +132,21 @@ class Looks:
         if ended is None or ended.ticket != ticket:
             return None
         self.under_way = None
+        self._failures = 0
         self._retry_at = None
-        self.reconcile_within(now, self._settings.reconcile_interval)
+        self._not_before = now + self._settings.settle * self._rng.uniform(0.5, 1.5)
+        self.reconcile_within(now, self._settings.reconcile_interval * self._rng.uniform(0.9, 1.1))
         return ended
 
-    def fail(self, ticket: int) -> bool:
-        """The snapshot could not be taken and is wanted still. False for one that nobody waits for."""
+    def fail(self, ticket: int, now: float) -> None:
+        """The snapshot could not be taken and is wanted still. Nothing for one that nobody waits for."""
         failed = self.under_way
         if failed is None or failed.ticket != ticket:
-            return False
+            return
         self.cancel()
-        return True
+        pause = self._settings.retry_interval * min(2.0 ** min(self._failures, 20), _LONGEST_FAILURE_PAUSE)
+        self._not_before = now + pause
+        self._failures += 1
 
     def cancel(self) -> None:
         """Do not wait for the look under way (the connection is gone); its reasons stay."""
@@ -128,3 +158,5 @@ class Looks:
         """No reason to look is left: the session is over, or the member leaves."""
         self.wanted = self.under_way = None
         self._retry_at = self._reconcile_at = None
+        self._not_before = 0.0
+        self._failures = self._retries = 0

@@ -26,9 +26,11 @@ when events are late, doubled or lost: the next snapshot leads to the same actio
    started again. A change of stream counts as giving up and claiming, since the owner node names the stream.
 3. Nothing is claimed while anything is being drained or released. So each member lets go of what the others wait for
    before it waits itself, and no cycle of members can wait for each other.
-4. A claim that is blocked is made again after the retry interval, from a fresh snapshot, without end. Whatever was
-   claimed stays claimed.
+4. A claim that is blocked is made again when the node in the way has gone, and now and then besides, from a fresh
+   snapshot, without end. Whatever was claimed stays claimed.
 5. At most one action is under way for a partition. Its answer, recognised by the ticket, decides what comes next.
+6. What is due for several partitions at one moment is one action with all of them.
+7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what we hold.
 
 Why two members never hand over the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
 create the owner node. Release only follows Drained (or Abandoned), when no handler holds anything. And when the session
