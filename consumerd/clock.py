@@ -1,17 +1,29 @@
-"""The system's clock behind the `Clock` port."""
+"""The system's clock behind the `Clock` port.
+
+Strategy: durations are counted by CLOCK_BOOTTIME where there is one. CLOCK_MONOTONIC stands still while the machine is
+suspended; the server's clock does not, and expires our session meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def _elapsed() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC counts on while the machine sleeps
+    _elapsed = time.monotonic
+
 
 class SystemClock:
     """Real time. See `consumerd.ports.Clock`."""
 
     def monotonic(self) -> float:
-        """Seconds of CLOCK_MONOTONIC, the clock that asyncio's loops use too."""
-        return time.monotonic()
+        """Seconds since the machine was started; those in which it was suspended count."""
+        return _elapsed()
 
     def wall(self) -> float:
         """Seconds since the Unix epoch."""

@@ -114,6 +114,11 @@ class ZooKeeper(Protocol):
         """The negotiated session timeout in seconds."""
         ...
 
+    @property
+    def has_multi(self) -> bool:
+        """Whether the server carries out `multi` (3.4 and later); known as soon as there is a session."""
+        ...
+
     def lease_left(self) -> float:
         """Seconds for which the server cannot have expired this session; negative when it may have."""
         ...

@@ -14,7 +14,7 @@ from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.fetch import FetchPool
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.group import V07Rules, V08Rules
-from consumerd.offsets import OffsetSettings, ZooKeeperOffsetStore, make_store
+from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from consumerd.fetch import ByteBudget, FetchListener, FetchSettings
     from consumerd.group import GroupRules
     from consumerd.net import Connector
+    from consumerd.offsets.guards import Ownership
     from consumerd.ports import Clock, ZooKeeper
 
 
@@ -61,8 +62,8 @@ class GroupBackend(Protocol):
         """What fetches partitions."""
         ...
 
-    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
-        """Where offsets are kept."""
+    def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
+        """Where offsets are kept. `ownership` knows which partitions are claimed by us."""
         ...
 
 
@@ -89,9 +90,9 @@ class V07Backend:
         pool = FetchPool(self._connect, directory, budget, settings, clock, rng, listener)
         return Fetching(pool, [directory.run, pool.run])
 
-    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
+    def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """There is but ZooKeeper."""
-        return ZooKeeperOffsetStore(zk, group)
+        return make_store(OffsetSettings("zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
 
 
 class V08Backend:
@@ -133,6 +134,6 @@ class V08Backend:
         pool = LogicalFetchPool(self._client, settings, clock, rng, listener)
         return Fetching(pool, [directory.run, pool.run])
 
-    def store(self, zk: ZooKeeper, group: str) -> OffsetStore:
+    def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """As configured; in ZooKeeper the owner nodes fence."""
-        return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True)
+        return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)

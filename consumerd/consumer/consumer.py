@@ -12,7 +12,7 @@ the machine is never entered twice, and there is no lock around decisions. Three
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -29,6 +29,7 @@ from consumerd.group import Member, Phase, events
 from consumerd.ports import SessionEvent
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
     from random import Random
 
@@ -76,7 +77,6 @@ class GroupConsumer(RunningMember[events.Event]):
         self._ever_registered = False
         self._registering: tuple[asyncio.Task[None], int] | None = None
         self._nudging: set[asyncio.Task[None]] = set()
-        self._drains: dict[TopicPartition, asyncio.Task[None]] = {}
         self._target: dict[TopicPartition, int] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -96,9 +96,9 @@ class GroupConsumer(RunningMember[events.Event]):
             clock=clock,
             triggered=self._triggered,
         )
-        store = backend.store(zk, settings.group)
+        store = backend.store(zk, settings.group, self._coordination)
         self._partitions = self._make_partitions(
-            pool, budget, store, lambda partition: self._queue.put_nowait(events.OwnershipLost(partition))
+            pool, budget, store, lambda partitions: self._queue.put_nowait(events.OwnershipLost(partitions))
         )
         self.controls = PartitionControls(self._partitions, pool, store)
 
@@ -124,24 +124,25 @@ class GroupConsumer(RunningMember[events.Event]):
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         return [*self._fetching, self._watch_lease, *super()._background()]
 
-    async def _main_loop(self) -> None:
-        while True:
-            event = await self._queue.get()
-            if isinstance(event, events.Triggered):
+    def _before(self, event: events.Event) -> None:
+        match event:
+            case events.Triggered():
                 self._trigger_queued = False
-            elif isinstance(event, events.Registered):
+            case events.Registered():
                 self._ever_registered = True
                 log.info("member_registered", group=self._settings.group, consumer=self._settings.consumer_id)
-            elif isinstance(event, events.RegistrationBlocked):
+            case events.RegistrationBlocked():
                 self._give_up_on_taken_id()
-            elif isinstance(event, events.StopRequested):
+            case events.StopRequested():
                 self._hurry_registration()
-            for action in self._member.handle(event, self._clock.monotonic()):
-                if isinstance(action, events.Finished):
-                    return
-                self._perform(action)
-            self._note_assignment(event)
-            self._check_end()
+            case _:
+                pass
+
+    def _decide(self, event: events.Event) -> list[events.Action]:
+        return self._member.handle(event, self._clock.monotonic())
+
+    def _after(self, event: events.Event) -> None:
+        self._note_assignment(event)
 
     def _note_assignment(self, event: events.Event) -> None:
         if not isinstance(event, events.SnapshotTaken) or self._member.phase is not Phase.MEMBER:
@@ -177,7 +178,7 @@ class GroupConsumer(RunningMember[events.Event]):
 
     # -- actions
 
-    def _perform(self, action: events.Action) -> None:
+    def _perform(self, action: events.Action) -> bool:
         match action:
             case events.TakeSnapshot():
                 self._answer(self._coordination.take_snapshot, action)
@@ -192,29 +193,27 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.Nudge():
                 self._nudging = {task for task in self._nudging if not task.done()}
                 self._nudging.add(self._tasks.create_task(self._coordination.nudge(action)))
+            case _:
+                return self._perform_flow(action)
+        return True
+
+    def _perform_flow(self, action: events.Action) -> bool:
+        match action:
+            case events.StartConsuming(session_id, streams):
+                self._partitions.start(streams, session_id, self._tasks)
+            case events.Drain(ticket, partitions, deadline):
+                self._drain(partitions, deadline, part=partial(events.Drained, ticket))
+            case events.Abandon(ticket, partitions):
+                self._abandon(partitions, part=partial(events.Abandoned, ticket))
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):
                 log.warning("group_warning", group=self._settings.group, reason=reason)
             case events.RefuseGroup(reason):
                 self.request_stop(GroupRefusedError(self._settings.group, reason))
-            case _:
-                self._perform_flow(action)
-
-    def _perform_flow(self, action: events.Action) -> None:
-        match action:
-            case events.StartConsuming(partition, session_id, stream):
-                self._partitions.start(partition, stream, session_id, self._tasks)
-            case events.Drain(partition, ticket, deadline):
-                self._drains[partition] = self._tasks.create_task(self._drain(partition, ticket, deadline))
-            case events.Abandon(partition, ticket):
-                self._tasks.create_task(self._abandon(partition, ticket))
-            case events.PauseHandover():
-                self._fence.close()
-            case events.ResumeHandover():
-                self._fence.open()
-            case _:
-                raise AssertionError(f"no way to perform {action}")
+            case events.Finished():
+                return False
+        return True
 
     def _answer(
         self, work: Callable[[_Action], Coroutine[None, None, events.Event]], action: _Action
@@ -224,20 +223,6 @@ class GroupConsumer(RunningMember[events.Event]):
             self._queue.put_nowait(await work(action))
 
         return self._tasks.create_task(perform())
-
-    async def _drain(self, partition: TopicPartition, ticket: int, deadline: float) -> None:
-        try:
-            await self._partitions.drain(partition, deadline)
-        finally:
-            self._drains.pop(partition, None)
-        self._queue.put_nowait(events.Drained(partition, ticket))
-
-    async def _abandon(self, partition: TopicPartition, ticket: int) -> None:
-        if drain := self._drains.get(partition):
-            drain.cancel()
-            await asyncio.wait([drain])
-        await self._partitions.abandon(partition)
-        self._queue.put_nowait(events.Abandoned(partition, ticket))
 
     # -- news from outside
 

@@ -12,7 +12,6 @@ handler takes, the member stays one.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -32,6 +31,7 @@ from consumerd.offsets import OffsetSettings, make_store
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
     from random import Random
 
@@ -91,14 +91,13 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             events.LookAtTopics: requests.look,
         }
         self._asking: dict[int, asyncio.Task[None]] = {}
-        self._draining: asyncio.Task[None] | None = None
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk, membership=self._member)
         self._partitions = self._make_partitions(
             self._pool,
             ByteBudget(settings.budget),
             store,
-            lambda partition: self._queue.put_nowait(events.OwnershipLost(partition)),
+            lambda partitions: self._queue.put_nowait(events.OwnershipLost(min(partitions))),
         )
         self.controls = PartitionControls(self._partitions, self._pool, store)
 
@@ -129,16 +128,12 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     def _finish(self) -> None:
         self._requests.forget()
 
-    async def _main_loop(self) -> None:
-        while True:
-            event = await self._queue.get()
-            for action in self._member.handle(event, self._clock.monotonic()):
-                if isinstance(action, events.Finished):
-                    return
-                self._perform(action)
-            if isinstance(event, events.TopicsSeen):
-                self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
-            self._check_end()
+    def _decide(self, event: events.Event) -> list[events.Action]:
+        return self._member.handle(event, self._clock.monotonic())
+
+    def _after(self, event: events.Event) -> None:
+        if isinstance(event, events.TopicsSeen):
+            self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
 
     def _check_end(self) -> None:
         if self._settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
@@ -146,11 +141,13 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     # -- actions
 
-    def _perform(self, action: events.Action) -> None:
+    def _perform(self, action: events.Action) -> bool:
         if (request := self._request.get(type(action))) is not None:
             self._answer(request, action)
-            return
+            return True
         match action:
+            case events.Finished():
+                return False
             case events.Forget(ticket):
                 if ticket in self._asking:
                     self._asking[ticket].cancel()
@@ -158,9 +155,11 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             case events.StartConsuming(partitions, session_id):
                 self._start(partitions, session_id)
             case events.Drain(ticket, deadline):
-                self._draining = self._tasks.create_task(self._drain(ticket, deadline))
+                self._drain(self._partitions.partitions, deadline, whole=events.Drained(ticket))
             case events.Abandon(ticket):
-                self._tasks.create_task(self._abandon(ticket))
+                held = self._partitions.partitions
+                log.warning("partitions_abandoned", group=self._settings.group, partitions=len(held))
+                self._abandon(held, whole=events.Abandoned(ticket))
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):
@@ -169,6 +168,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                 self.request_stop(self._refusal(code))
             case _:
                 raise AssertionError(f"no way to perform {action}")
+        return True
 
     def _answer(self, request: Callable[[Any], Coroutine[None, None, events.Event]], action: Any) -> None:
         async def perform() -> None:
@@ -188,21 +188,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             leader=member.leads,
             partitions=[str(partition) for partition in partitions],
         )
-        for partition in partitions:
-            self._partitions.start(partition, 0, session_id, self._tasks)
+        self._partitions.start(dict.fromkeys(partitions, 0), session_id, self._tasks)
         self.ready.set()
-
-    async def _drain(self, ticket: int, deadline: float) -> None:
-        await self._partitions.drain_all(deadline)
-        self._queue.put_nowait(events.Drained(ticket))
-
-    async def _abandon(self, ticket: int) -> None:
-        if self._draining is not None and not self._draining.done():
-            self._draining.cancel()
-            await asyncio.wait([self._draining])
-        log.warning("partitions_abandoned", group=self._settings.group, partitions=len(self._partitions.partitions))
-        await asyncio.gather(*(self._partitions.abandon(partition) for partition in self._partitions.partitions))
-        self._queue.put_nowait(events.Abandoned(ticket))
 
     def _refusal(self, code: int) -> ConsumerdError:
         if code == ErrorCode.FENCED_INSTANCE_ID:

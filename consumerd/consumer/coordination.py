@@ -1,20 +1,29 @@
 """The membership machine's actions in ZooKeeper: each is performed once, on the session it names, and answered.
 
 Strategy: one method per action of `consumerd.group.events`, which returns the answering event. Whatever went wrong on
-the way is `Failed`: the machine asks again from a fresh snapshot. Creations are multis of one operation, because a
-multi can be bound to a session. Watches call `triggered`, and belong to the paths that the latest snapshot read.
+the way is left out of the answer, or is `Failed`: the machine asks again from a fresh snapshot. What is read is kept
+with the watch on it (`consumerd.cluster.watched`): a fired watch calls `triggered`, and only what changed is read
+again.
+
+Many partitions cost few round trips. Owner nodes are created by multis of some dozens, and read right behind them down
+the same connection, which arms the watches and tells whose each node is; where a multi was refused because some of
+its nodes stand already, only those that are free are tried again. They are deleted by multis, too: our watch on each
+says that it is still the node that we made. On a server without multi (before 3.4) the same is done by single requests,
+sent together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from consumerd.cluster.reading import read_all
+from consumerd.cluster.watched import WatchedNodes
 from consumerd.errors import ZooKeeperError
 from consumerd.group.events import (
     Claim,
-    ClaimBlocked,
     Claimed,
     Failed,
     Nudge,
@@ -28,18 +37,29 @@ from consumerd.group.events import (
     Unregister,
     Unregistered,
 )
-from consumerd.ports import Create
+from consumerd.offsets.together import all_of
+from consumerd.ports import Create, Delete
 from consumerd.registry import format_owner, id_path, nudge_operations, owner_path
-from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
+from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from consumerd.consumer.snapshot import SnapshotReader
     from consumerd.group import GroupRules
+    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
+
+#: Nodes that one multi creates or deletes.
+NODES_PER_MULTI: Final = 50
+#: A node in the way is looked at again after so many seconds, though its watch said nothing.
+LOOK_AGAIN: Final = 1.0
+#: How often a claim or a release goes round for nodes that came and went meanwhile.
+_ROUNDS: Final = 3
+
+_Operation = TypeVar("_Operation", Create, Delete)
 
 
 class GroupCoordination:
@@ -65,12 +85,12 @@ class GroupCoordination:
         self._consumer_id = consumer_id
         self._id_text = id_text
         self._rules = rules
-        self._reader = reader
         self._clock = clock
-        self._triggered = triggered
-        self._watched: dict[str, Callable[[], None]] = {}
-        #: Owner nodes that were claimed since a snapshot last looked at them: their watches are kept for it.
-        self._fresh: set[str] = set()
+        self._nodes = WatchedNodes(zk, clock, lambda _: triggered())
+        self._owners = WatchedNodes(zk, clock, lambda _: triggered())
+        self._reader = reader(zk, self._nodes, self._owners, group, rules)
+        #: The owner nodes that were claimed and not released.
+        self._ours: set[str] = set()
 
     # -- registration
 
@@ -96,49 +116,180 @@ class GroupCoordination:
         """Delete the id node if this session owns it."""
         try:
             self._require(action.session_id)
+            self._nodes.close()
             await self._zk.delete_owned(id_path(self._group, self._consumer_id))
         except ZooKeeperError as error:
             return self._failed("unregister", action.ticket, error)
         return Unregistered(action.ticket)
 
-    # -- owner nodes
+    # -- owner nodes: claiming
 
-    async def claim(self, action: Claim) -> Claimed | ClaimBlocked | Failed:
-        """Create the owner node, or find that somebody's stands already.
-
-        It is read back with a watch: peers delete nodes by path, and the next snapshot may be half a minute away.
-        """
-        path = owner_path(self._group, action.partition)
-        value = format_owner(self._consumer_id, action.stream).encode()
+    async def claim(self, action: Claim) -> Claimed:
+        """Create the owner nodes, or find that somebody's stand already; watched in either case."""
+        claimed: set[TopicPartition] = set()
+        blocked: set[TopicPartition] = set()
+        open_ = dict(action.streams)
+        self._watch_only(open_)
         try:
-            await self._create(path, value, action.session_id)
-            self._fresh.add(path)  # before the read: a snapshot that ends meanwhile must not forget the watch
-            self._watch(path)
-            data, stat = await self._zk.get(path, watch=True)
-            if stat.ephemeral_owner == action.session_id:
-                if data == value:  # created just now, or earlier by a call whose reply was lost
-                    return Claimed(action.partition, action.ticket)
-                await self._zk.delete_owned(path)  # the latter, for another stream
+            for _ in range(_ROUNDS):
+                blocked |= self._known_to_be_blocked(open_, action.session_id)
+                open_ = {each: stream for each, stream in open_.items() if each not in claimed | blocked}
+                if not open_:
+                    break
+                await self._create_nodes(open_, action.session_id)
+                for partition, stream in open_.items():
+                    ours = await self._is_ours(partition, stream, action.session_id)
+                    if ours is not None:
+                        (claimed if ours else blocked).add(partition)
+        except ZooKeeperError as error:
+            self._log_failure("claim", error)
+        else:
+            # What came and went in each round: the machine takes it up again, after a while.
+            blocked |= open_.keys() - claimed
+        self._ours |= {owner_path(self._group, partition) for partition in claimed}
+        return Claimed(action.ticket, frozenset(claimed), frozenset(blocked))
+
+    def _known_to_be_blocked(self, partitions: Iterable[TopicPartition], session_id: int) -> set[TopicPartition]:
+        """Those in whose way a node is, as far as its watch tells; one read long ago is looked at again."""
+        blocked = set()
+        for partition in partitions:
+            path = owner_path(self._group, partition)
+            node = self._owners.known_node(path)
+            if node is not None and node.stat.ephemeral_owner != session_id:
+                if self._owners.age(path) < LOOK_AGAIN:
+                    blocked.add(partition)
+                else:
+                    self._owners.refresh(path)
+        return blocked
+
+    async def _create_nodes(self, streams: Mapping[TopicPartition, int], session_id: int) -> None:
+        """Create what is missing, and read all of them."""
+        create = []
+        for partition, stream in sorted(streams.items()):
+            path = owner_path(self._group, partition)
+            if not self._owners.is_fresh(path):
+                value = format_owner(self._consumer_id, stream).encode()
+                create.append(Create(path, value, ephemeral=True))
+        without_parent: set[str] = set()
+        writes = [partial(self._create, chunk, session_id, without_parent) for chunk in self._chunks(create)]
+        # Reads are sent behind the writes, down the same connection, and see what came of them.
+
+        async def read() -> None:
+            await read_all([operation.path for operation in create], self._owners.node_if_there)
+
+        calls: list[Callable[[], Coroutine[None, None, None]]] = [*writes, read]
+        await all_of(calls)
+        for path in sorted(without_parent):
+            await self._zk.ensure(path)
+
+    async def _create(self, operations: Sequence[Create], session_id: int, without_parent: set[str]) -> None:
+        """Create all or none; which of them stood already is found by reading them."""
+        try:
+            await self._write(operations, session_id)
+        except NodeExists:
+            return
         except NoNode:
-            pass  # it went between the two looks: the next attempt finds out
-        except ZooKeeperError as error:
-            return self._failed("claim", action.ticket, error, partition=str(action.partition))
-        self._fresh.discard(path)
-        return ClaimBlocked(action.partition, action.ticket)
+            without_parent |= {operation.path.rpartition("/")[0] for operation in operations}
 
-    async def release(self, action: Release) -> Released | Failed:
-        """Delete the owner node if this session owns it."""
-        path = owner_path(self._group, action.partition)
-        self._fresh.discard(path)
-        try:
-            self._require(action.session_id)
+    async def _is_ours(self, partition: TopicPartition, stream: int, session_id: int) -> bool | None:
+        """Whether the owner node is ours; None where there is none, or it has to be read again."""
+        path = owner_path(self._group, partition)
+        node = self._owners.known_node(path)
+        if node is None:
+            return None
+        if node.stat.ephemeral_owner != session_id:
+            return False
+        if node.data != format_owner(self._consumer_id, stream).encode():
+            # Made for another stream, by a call whose reply was lost: the next attempt makes the right one.
+            self._owners.forget(path)
             await self._zk.delete_owned(path)
+            return False
+        return True
+
+    def _watch_only(self, wanted: Iterable[TopicPartition]) -> None:
+        """Forget nodes that were in the way of what is not wanted any more."""
+        keep = self._ours | {owner_path(self._group, partition) for partition in wanted}
+        for path in self._owners.paths() - keep:
+            self._owners.forget(path)
+
+    def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
+        """The version of our owner node; None unless its watch says that it still stands."""
+        node = self._owners.known_node(owner_path(self._group, partition))
+        return node.stat.version if node is not None and node.stat.ephemeral_owner == session_id else None
+
+    # -- owner nodes: releasing
+
+    async def release(self, action: Release) -> Released:
+        """Delete the owner nodes that this session owns."""
+        released: set[TopicPartition] = set()
+        try:
+            for _ in range(_ROUNDS):
+                open_ = sorted(action.partitions - released)
+                if not open_:
+                    break
+                self._require(action.session_id)
+                found = await read_all(open_, lambda each: self._owners.node_if_there(owner_path(self._group, each)))
+                delete = []
+                for partition, node in found.items():
+                    if node is None or node.stat.ephemeral_owner != action.session_id:
+                        released.add(partition)
+                        self._forget_owner(partition)
+                    else:
+                        delete.append(Delete(owner_path(self._group, partition), node.stat.version))
+                        self._forget_owner(partition)  # that it goes is no news
+                chunks = self._chunks(delete)
+                gone = await all_of([partial(self._delete, chunk, action.session_id) for chunk in chunks])
+                paths = {
+                    operation.path for chunk, well in zip(chunks, gone, strict=True) if well for operation in chunk
+                }
+                released |= {each for each in open_ if owner_path(self._group, each) in paths}
         except ZooKeeperError as error:
-            return self._failed("release", action.ticket, error, partition=str(action.partition))
-        return Released(action.partition, action.ticket)
+            self._log_failure("release", error)
+        return Released(action.ticket, frozenset(released))
+
+    async def _delete(self, operations: Sequence[Delete], session_id: int) -> bool:
+        """Delete all or none. False: some are gone, or a peer wrote into them; reading them again tells which."""
+        try:
+            await self._write(operations, session_id)
+        except (NoNode, BadVersion):
+            return False
+        return True
+
+    def _forget_owner(self, partition: TopicPartition) -> None:
+        path = owner_path(self._group, partition)
+        self._ours.discard(path)
+        self._owners.forget(path)
+
+    # -- writing
+
+    def _chunks(self, operations: Sequence[_Operation]) -> list[Sequence[_Operation]]:
+        """What goes into one multi each; one operation each where there is none."""
+        size = NODES_PER_MULTI if self._zk.has_multi else 1
+        return [operations[start : start + size] for start in range(0, len(operations), size)]
+
+    async def _write(self, operations: Sequence[Create | Delete], session_id: int) -> None:
+        """All or nothing, on that very session where the server has multi. Raises the error of one operation."""
+        if self._zk.has_multi:
+            try:
+                await self._zk.multi(operations, session_id=session_id)
+            except MultiFailed as failure:
+                raise failure.cause from failure
+            return
+        self._require(session_id)
+        for operation in operations:
+            if isinstance(operation, Create):
+                await self._zk.create(operation.path, operation.data, ephemeral=operation.ephemeral)
+            else:
+                await self._zk.delete(operation.path, version=operation.version)
 
     async def nudge(self, action: Nudge) -> None:
-        """Wake members that gave up, by an id that comes and goes in one transaction; repeated until it worked."""
+        """Wake members that gave up, by an id that comes and goes in one transaction; repeated until it worked.
+
+        Without multi nobody is woken: an id that stands for a moment may be read by a peer, which would reckon with it.
+        """
+        if not self._zk.has_multi:
+            log.info("group_not_nudged", group=self._group, reason="this ZooKeeper has no multi")
+            return
         operations = nudge_operations(self._group, self._consumer_id, self._rules.nudge_value)
         while True:
             try:
@@ -152,53 +303,31 @@ class GroupCoordination:
                 log.info("group_nudged", group=self._group)
                 return
 
-    async def _create(self, path: str, value: bytes, session_id: int) -> None:
-        """Create the ephemeral, unless some node stands there already. Parents are made where missing."""
-        for _ in range(2):
-            try:
-                await self._zk.multi([Create(path, value, ephemeral=True)], session_id=session_id)
-            except MultiFailed as failure:
-                if isinstance(failure.cause, NodeExists):
-                    return
-                if not isinstance(failure.cause, NoNode):
-                    raise failure.cause from failure
-                await self._zk.ensure(path.rpartition("/")[0])
-            else:
-                return
-        raise NoNode(path)
-
     def _require(self, session_id: int) -> None:
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
 
-    def _failed(self, action: str, ticket: int, error: ZooKeeperError, **context: object) -> Failed:
-        if not isinstance(error, NotConnected | SessionChanged):
-            log.warning("group_action_failed", action=action, group=self._group, error=str(error), **context)
+    def _failed(self, action: str, ticket: int, error: ZooKeeperError) -> Failed:
+        self._log_failure(action, error)
         return Failed(ticket)
+
+    def _log_failure(self, action: str, error: ZooKeeperError) -> None:
+        if not isinstance(error, NotConnected | SessionChanged):
+            log.warning("group_action_failed", action=action, group=self._group, error=str(error))
 
     # -- snapshots
 
     async def take_snapshot(self, action: TakeSnapshot) -> SnapshotTaken | Failed:
-        """Read the group, arming a watch with each read."""
-        reader = self._reader(self._zk, self._group, self._watch, self._rules)
+        """Read the group: what has changed since the last time, or all of it."""
         try:
             self._require(action.session_id)
-            snapshot = await reader.read(self._consumer_id, action)
+            snapshot = await self._reader.read(self._consumer_id, action)
             self._require(action.session_id)
         except ZooKeeperError as error:
             return self._failed("snapshot", action.ticket, error)
-        self._fresh -= reader.paths
-        self._forget_watches(reader.paths | self._fresh)
         return SnapshotTaken(action.ticket, snapshot)
-
-    def _watch(self, path: str) -> None:
-        if path not in self._watched:
-            self._watched[path] = self._zk.watch(path, self._triggered)
-
-    def _forget_watches(self, keep: set[str]) -> None:
-        for path in self._watched.keys() - keep:
-            self._watched.pop(path)()
 
     def close(self) -> None:
         """Watch nothing any more."""
-        self._forget_watches(set())
+        self._nodes.close()
+        self._owners.close()

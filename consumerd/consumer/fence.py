@@ -2,20 +2,26 @@
 
 Strategy: a lease, not a state. The server cannot expire the session before `lease_left()` seconds have passed, counted
 by a clock that runs on while the process is stopped; so a check right before each hand-over, without an await between,
-holds even when the process was paused between two events. A gate on top closes at once when the session is suspended.
-`Fence.watch` tells when the lease runs out, for what handlers already hold.
+holds even when the process was paused between two events. A lost connection alone changes nothing: handing over goes on
+until the lease ends, and a server that is back before costs nothing.
+`Fence.watch` tells when the lease runs out, for what handlers already hold, and wakes whoever waits when it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.consumer.seams import Lease
     from consumerd.ports import Clock
+
+#: Seconds between looks at a lease that has run out: nothing tells when it grows again.
+_LOOK: Final = 0.05
+#: No look at a lease that goes on comes sooner.
+_SOONEST: Final = 0.02
 
 
 class Fence:
@@ -25,8 +31,13 @@ class Fence:
         self._lease = lease
         self._clock = clock
         self._margin = margin
-        self._gate = asyncio.Event()
-        self._gate.set()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def session_id(self) -> int:
+        """What ownership rests on now; 0 for nothing."""
+        return self._lease.session_id
 
     @property
     def margin(self) -> float:
@@ -35,37 +46,27 @@ class Fence:
 
     def allows(self, session_id: int) -> bool:
         """Whether partitions claimed on `session_id` may be handed over now."""
-        return self._gate.is_set() and self._lease.session_id == session_id and self._lease.lease_left() > self.margin
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the gate is open; the lease is another matter."""
-        return self._gate.is_set()
-
-    def open(self) -> None:
-        """Let hand-overs pass, as far as the lease goes."""
-        self._gate.set()
-
-    def close(self) -> None:
-        """Hold all hand-overs back until `open`."""
-        self._gate.clear()
+        return self._lease.session_id == session_id and self._lease.lease_left() > self.margin
 
     async def wait(self, session_id: int) -> None:
         """Return when `allows(session_id)`; never, for a session that is over: its owner is cancelled instead."""
         while not self.allows(session_id):
-            if self._gate.is_set():
-                # The lease is short, or a reconnect's news has not reached us: nothing tells when it grows.
-                await self._clock.sleep(0.05)
+            if self._open.is_set():
+                await self._clock.sleep(_LOOK)  # the watch has not seen it yet, or the news of a session is on its way
             else:
-                await self._gate.wait()
+                await self._open.wait()
 
     async def watch(self, expired: Callable[[], None]) -> None:
         """Call `expired()` each time the lease runs out while something may be in a handler's hands. Runs for ever."""
         ran_out = False
         while True:
             left = self._lease.lease_left() - self.margin
-            if left <= 0 and not ran_out:
+            if left > 0:
+                ran_out = False
+                self._open.set()
+            elif not ran_out:
+                ran_out = True
+                self._open.clear()
                 expired()
-            ran_out = left <= 0
-            # Pings renew the lease meanwhile: sleep for what is left now, then look again.
-            await self._clock.sleep(0.05 if ran_out else max(left, 0.02))
+            # Heartbeats renew the lease meanwhile: sleep for what is left now, then look again.
+            await self._clock.sleep(_LOOK if ran_out else max(left, _SOONEST))

@@ -74,8 +74,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         return [self._pool.run, *super()._background()]
 
     async def _main_loop(self) -> None:
-        for partition in self._assigned:
-            self._partitions.start(partition, 0, FIXED_SESSION, self._tasks)
+        self._partitions.start(dict.fromkeys(self._assigned, 0), FIXED_SESSION, self._tasks)
         log.info("assigned", group=self._settings.group, partitions=[str(each) for each in self._assigned])
         self.stats.rebalances += 1
         self.ready.set()
@@ -87,8 +86,8 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         if self._settings.stop_at_end and self._partitions.all_at_end:
             self.request_stop()
 
-    def _refused(self, partition: TopicPartition) -> None:
-        self.request_stop(FixedGroupError(self._settings.group, partition))
+    def _refused(self, partitions: frozenset[TopicPartition]) -> None:
+        self.request_stop(FixedGroupError(self._settings.group, min(partitions)))
 
 
 async def require_partitions(client: ClusterClient, partitions: Iterable[TopicPartition]) -> None:

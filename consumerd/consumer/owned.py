@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from consumerd.consumer.work import PartitionWork
+    from consumerd.fetch import Lane
     from consumerd.partition import TopicPartition
 
 
@@ -24,6 +25,7 @@ class Owned:
         self.stream = stream
         self.session_id = session_id
         self.work: PartitionWork | None = None
+        self.lane: Lane | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: int | None = None
         #: When we last wrote that, on the clock: what was there before us may be old.
@@ -33,6 +35,15 @@ class Owned:
         #: The position that it was to begin at, where the log had ended before that: nothing is handled by being there.
         self.beyond: int | None = None
         self.paused = False
+        #: Nothing more is handed over; and, if abandoned, nothing more is committed and nobody waits for a drain.
+        self.closed = False
+        self.abandoned = False
+
+    def close(self) -> None:
+        """Hand over nothing new from now on, whatever a handler does with its cancellation."""
+        self.closed = True
+        if self.work is not None:
+            self.work.end()
 
     @property
     def at_end(self) -> bool:

@@ -1,23 +1,26 @@
 """The partitions that this member owns: starting, draining and abandoning their flow of messages.
 
 Strategy: per partition one task that finds its position, then hands over (`PartitionWork`). Everything the membership
-machine asks of the flow is a method here and is answered when it is really so: `drain` returns when no handler holds
-anything and what was handled is committed, `abandon` when no handler holds anything. Commits are serialised by one
-lock, so that an older position can never be written over a newer one; the last one of a drain is repeated while the
-coordinator moves, since nobody repeats it later. A store that forgets what is not written is told again of positions
-that stand still. Hooks are told between flow and owner node: of a new partition before its first fetch, of a drained
-one before it may be released, of a lost one before it can come back. Where a flow begins is found by `starts`.
+machine asks of the flow is a method here, for a set of partitions, and is answered when it is really so, in parts as
+handlers end: `drain` when no handler holds anything and what was handled is committed, `abandon` when no handler holds
+anything and no commit of the partition is under way. Commits are made together (`consumerd.consumer.commits`); the last
+one of a drain is repeated while the coordinator moves, since nobody repeats it later. A store that forgets what is not
+written is told again of positions that stand still, and so is one that somebody else wrote to. Hooks are told between
+flow and owner node: of a new partition before its first fetch, of a drained one before it may be released, of a lost
+one before it can come back. Where a flow begins is found by `starts`; a place that nobody would find again (the end of
+a log, a reset) is committed before it is fetched from.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned import Owned
-from consumerd.consumer.starts import StartFinder
+from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
 from consumerd.fetch import Lane
@@ -26,7 +29,7 @@ from consumerd.offsets import OffsetsUnavailableError
 from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
@@ -38,12 +41,21 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
+    #: Told of partitions that have ended.
+    Ended = Callable[[frozenset[TopicPartition]], None]
+
 log = structlog.get_logger(__name__)
 
 #: What a drain may spend on its last commit after the handler ended, at least.
-COMMIT_GRACE = 1.0
+COMMIT_GRACE: Final = 1.0
 #: Between attempts of a drain's last commit, in seconds.
-_COMMIT_PAUSE = 0.1
+_COMMIT_PAUSE: Final = 0.1
+#: Seconds for which those that end at the same moment are waited for, so that they are committed and answered together.
+_GATHER: Final = 0.01
+#: A task that does not end when it is cancelled is cancelled again after so many seconds: a handler may swallow it.
+_CANCEL_AGAIN: Final = 1.0
+#: Partitions that one line of the log names.
+_SHOWN: Final = 20
 
 
 class OwnedPartitions:
@@ -66,13 +78,12 @@ class OwnedPartitions:
         hooks: OwnershipHooks,
         *,
         failed: Callable[[ConsumerdError], None],
-        lost: Callable[[TopicPartition], None],
+        lost: Callable[[frozenset[TopicPartition]], None],
         progressed: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._budget = budget
-        self._store = store
         self._handler = handler
         self._fence = fence
         self._clock = clock
@@ -83,7 +94,7 @@ class OwnedPartitions:
         self._progressed = progressed
         self._owned: dict[TopicPartition, Owned] = {}
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
-        self._committing = asyncio.Lock()
+        self._commits = Commits(store, fence, clock, stats, self._tell_lost)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -106,18 +117,23 @@ class OwnedPartitions:
 
     # -- the flow
 
-    def start(self, partition: TopicPartition, stream: int, session_id: int, group: asyncio.TaskGroup) -> None:
-        """Begin the flow of a partition that was claimed on `session_id`; its task belongs to `group`."""
-        owned = self._owned[partition] = Owned(partition, stream, session_id)
-        owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
+    def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
+        """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
+        for partition, stream in streams.items():
+            owned = self._owned[partition] = Owned(partition, stream, session_id)
+            owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
 
     async def _flow(self, owned: Owned) -> None:
         partition = owned.partition
         try:
-            start, owned.committed, owned.end = await self._starts.find(partition, owned.session_id)
+            found = await self._starts.find(partition, owned.session_id)
+            if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
+                return
+            start, owned.committed, owned.end = found.offset, found.committed, found.end
             if owned.end is not None and start > owned.end:
                 owned.beyond = start
             lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
+            owned.lane = lane
             owned.work = PartitionWork(
                 partition,
                 owned.session_id,
@@ -129,6 +145,8 @@ class OwnedPartitions:
                 self._stats,
                 self._progressed,
             )
+            if found.passing:
+                await self._write_down(owned)
             await self._hooks.assigned(partition)
             if lane.closed:  # drained meanwhile
                 return
@@ -142,10 +160,28 @@ class OwnedPartitions:
         except PartitionTakenError as error:
             # The sink knows before ZooKeeper told us. Look again who owns it; if it is us, it is claimed anew.
             log.warning("partition_taken", partition=str(partition), error=str(error))
-            self._stats.lost_partitions += 1
-            self._lost(partition)
+            self._lost(frozenset([partition]))
         except ConsumerdError as error:
             self._failed(error)
+
+    async def _write_down(self, owned: Owned) -> None:
+        """Commit where the partition is to go on, for that place is found only now. Sooner or later, or it is lost."""
+        if not self._settings.auto_commit:
+            return
+        while not owned.closed and self._owned.get(owned.partition) is owned:
+            await self._commit([owned])
+            assert owned.work is not None
+            if owned.committed == owned.work.position:
+                return
+            await self._clock.sleep(RETRY_PAUSE)
+
+    async def reset(self, partition: TopicPartition) -> None:
+        """Fetching goes on elsewhere, and a batch in the lane says where: return when that is committed."""
+        owned = self._owned.get(partition)
+        if owned is None or owned.lane is None:
+            return
+        await owned.lane.wait_drained()  # what was fetched before is handled first
+        await self._write_down(owned)
 
     def pause(self, partition: TopicPartition, paused: bool) -> bool:
         """Fetch and hand out nothing of a partition (or do so again); False if it does not flow."""
@@ -168,40 +204,66 @@ class OwnedPartitions:
             self._pool.seek(partition, offset)
         return True
 
-    async def drain(self, partition: TopicPartition, deadline: float) -> None:
-        """Stop fetching, let the handler end until `deadline`, commit what was handled."""
-        owned = self._owned.get(partition)
-        if owned is not None:
-            await self._drain([owned], deadline)
+    # -- the end of flows
+
+    async def drain(self, partitions: Iterable[TopicPartition], deadline: float, drained: Ended) -> None:
+        """Stop fetching, let handlers end until `deadline`, commit what was handled; `drained` is told in parts.
+
+        Of partitions that are abandoned meanwhile nothing is told.
+        """
+
+        async def finish(part: list[Owned]) -> None:
+            leaving = [owned for owned in part if not owned.abandoned]
+            if self._settings.auto_commit:
+                await self._commit_last(leaving, deadline)
+            await asyncio.gather(*(self._hooks.revoked(owned.partition) for owned in leaving))
+            drained(self._forget(owned for owned in leaving if not owned.abandoned))
+
+        await self._end_in_parts(self._find(partitions), deadline, finish)
+
+    async def abandon(self, partitions: Iterable[TopicPartition], abandoned: Ended) -> None:
+        """Stop at once and commit nothing. What was handled is remembered, in case the partitions are ours still."""
+        leaving = self._find(partitions)
+        for owned in leaving:
+            owned.abandoned = True
+            owned.close()
+
+        async def finish(part: list[Owned]) -> None:
+            await self._commits.wait_for(part)  # or it could be released, and the next owner read before it is there
+            self._say_what_is_not_committed(part)
+            self._stats.lost_partitions += len(part)
+            gone = self._forget(part)
+            await asyncio.gather(*(self._hooks.lost(owned.partition) for owned in part))
+            abandoned(gone)
+
+        await self._end_in_parts(leaving, None, finish)
 
     async def drain_all(self, deadline: float) -> None:
         """As `drain`, for all partitions together."""
-        await self._drain(list(self._owned.values()), deadline)
+        await self.drain(self.partitions, deadline, lambda _: None)
 
-    async def _drain(self, leaving: list[Owned], deadline: float) -> None:
-        await asyncio.gather(*(self._end(owned, deadline) for owned in leaving))
-        if self._settings.auto_commit:
-            limit = max(deadline - self._clock.monotonic(), COMMIT_GRACE)
-            try:
-                async with asyncio.timeout(limit):
-                    while not await self._commit(leaving):
-                        await self._clock.sleep(_COMMIT_PAUSE)
-            except TimeoutError:
-                for owned in leaving:
-                    position = owned.work and owned.work.position
-                    log.warning("last_commit_timed_out", partition=str(owned.partition), position=position)
-        await asyncio.gather(*(self._hooks.revoked(owned.partition) for owned in leaving))
+    async def end_all(self) -> None:
+        """Whoever runs the flows is cancelled: hand over nothing more, and return when the handlers have ended."""
+        leaving = list(self._owned.values())
         for owned in leaving:
-            self._forget(owned)
+            owned.abandoned = True
+            owned.close()
+        self._say_what_is_not_committed(leaving)
+        await asyncio.gather(*(_cancel(owned.task) for owned in leaving if owned.task is not None))
 
-    async def abandon(self, partition: TopicPartition) -> None:
-        """Stop at once and commit nothing. What was handled is remembered, in case the partition is ours still."""
-        owned = self._owned.get(partition)
-        if owned is None:
-            return
-        await self._end(owned, None)
-        self._forget(owned)
-        await self._hooks.lost(partition)
+    def _find(self, partitions: Iterable[TopicPartition]) -> list[Owned]:
+        return [self._owned[partition] for partition in sorted(partitions) if partition in self._owned]
+
+    async def _end_in_parts(
+        self, leaving: list[Owned], deadline: float | None, finish: Callable[[list[Owned]], Awaitable[None]]
+    ) -> None:
+        """End flows; `finish` is called with those that ended at about the same time together."""
+        async with asyncio.TaskGroup() as group:
+            pending = {group.create_task(self._end(owned, deadline)): owned for owned in leaving}
+            while pending:
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pending, timeout=_GATHER)
+                await finish([pending.pop(task) for task in list(pending) if task.done()])
 
     async def _end(self, owned: Owned, deadline: float | None) -> None:
         """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
@@ -211,21 +273,22 @@ class OwnedPartitions:
         assert task is not None
         if owned.work is not None and deadline is not None:
             await owned.work.drain(task, deadline)
-            return
-        if owned.work is not None:
-            owned.work.end()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-            if owned.partition in self._pool.partitions:
-                # The task had just got as far as `add` when it was cancelled.
-                await self._pool.remove(owned.partition)
+        else:
+            owned.close()
+        await _cancel(task)
+        if owned.partition in self._pool.partitions:
+            # The task had just got as far as `add` when it was cancelled.
+            await self._pool.remove(owned.partition)
 
-    def _forget(self, owned: Owned) -> None:
-        if self._owned.get(owned.partition) is owned:
-            del self._owned[owned.partition]
-        if owned.work is not None:
-            self._starts.remember(owned.partition, owned.session_id, owned.committed, owned.work.position)
+    def _forget(self, ended: Iterable[Owned]) -> frozenset[TopicPartition]:
+        forgotten = []
+        for owned in ended:
+            forgotten.append(owned.partition)
+            if self._owned.get(owned.partition) is owned:
+                del self._owned[owned.partition]
+            if owned.work is not None:
+                self._starts.remember(owned.partition, owned.session_id, owned.committed, owned.work.position)
+        return frozenset(forgotten)
 
     # -- commits
 
@@ -239,13 +302,23 @@ class OwnedPartitions:
     async def commit_now(self) -> dict[TopicPartition, int]:
         """As `commit_all`, but raises ZooKeeperError. What ZooKeeper holds now of each owned partition, if anything."""
         owned = list(self._owned.values())
-        await self._write(owned)
+        await self._commits.commit(owned)
         return {each.partition: each.committed for each in owned if each.committed is not None}
+
+    async def check_committed(self) -> None:
+        """Look whether somebody else wrote what we commit to, and write ours again; idle partitions', too."""
+        try:
+            overwritten = await self._commits.check(self._owned.values())
+        except (ZooKeeperError, BrokerError) as error:
+            log.info("committed_offsets_not_checked", error=str(error))
+            return
+        if overwritten:
+            await self.commit_all()
 
     async def _commit(self, owned: list[Owned]) -> bool:
         """Whether there is nothing to repeat at once: only Kafka's first refusal tells who coordinates by now."""
         try:
-            await self._write(owned)
+            await self._commits.commit(owned)
         except OffsetsUnavailableError as error:
             log.warning("commit_postponed", partitions=len(owned), error=str(error))
             return False
@@ -255,28 +328,36 @@ class OwnedPartitions:
             self._failed(error)
         return True
 
-    async def _write(self, owned: list[Owned]) -> None:
-        async with self._committing:
-            now = self._clock.monotonic()
-            due = [each for each in owned if each.is_due(now, self._store.keeps_for)]
-            if not due:
-                return
-            # Of a session that is over nothing can be written: what a handler holds of it keeps no others back.
-            session_id = due[-1].session_id
-            moved = {each.partition: each for each in due if each.session_id == session_id}
-            positions = {tp: each.work.position for tp, each in moved.items() if each.work is not None}
-            try:
-                result = await self._store.commit(positions, session_id=session_id)
-            except (ZooKeeperError, BrokerError):
-                self._stats.failed_commits += len(positions)
-                raise
-            for partition in result.committed:
-                moved[partition].committed = positions[partition]
-                moved[partition].written_at = now
-            self._stats.commits += len(result.committed)
-        for partition in result.lost:
-            if self._owned.get(partition) is not moved[partition]:
-                continue  # it was lost before we heard of it here, and may be ours anew
-            log.warning("ownership_lost", partition=str(partition))
-            self._stats.lost_partitions += 1
-            self._lost(partition)
+    async def _commit_last(self, leaving: list[Owned], deadline: float) -> None:
+        try:
+            async with asyncio.timeout(max(deadline - self._clock.monotonic(), COMMIT_GRACE)):
+                while not await self._commit(leaving):
+                    await self._clock.sleep(_COMMIT_PAUSE)
+        except TimeoutError:
+            log.warning("last_commit_timed_out", partitions=len(leaving))
+        self._say_what_is_not_committed(leaving)
+
+    def _say_what_is_not_committed(self, leaving: Iterable[Owned]) -> None:
+        """Nobody repeats it later: what was handled since will be handed over again."""
+        behind = {
+            str(owned.partition): owned.work.position
+            for owned in leaving
+            if owned.work is not None and owned.work.position != owned.committed
+        }
+        if behind and self._settings.auto_commit:
+            shown = dict(list(behind.items())[:_SHOWN])
+            log.warning("positions_not_committed", partitions=len(behind), positions=shown)
+
+    def _tell_lost(self, lost: list[Owned]) -> None:
+        # Some may have been lost before we heard of it here, and be ours anew.
+        partitions = frozenset(owned.partition for owned in lost if self._owned.get(owned.partition) is owned)
+        if partitions:
+            log.warning("ownership_lost", partitions=sorted(map(str, partitions)))
+            self._lost(partitions)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Return when the task has ended, however often it has to be told."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
@@ -22,7 +22,7 @@ from consumerd.errors import ConsumerdError, ExitCode
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import RebalanceListener
@@ -74,7 +74,11 @@ class RunningMember(Generic[_Event]):
         )
 
     def _make_partitions(
-        self, pool: PartitionPool, budget: ByteBudget, store: OffsetStore, lost: Callable[[TopicPartition], None]
+        self,
+        pool: PartitionPool,
+        budget: ByteBudget,
+        store: OffsetStore,
+        lost: Callable[[frozenset[TopicPartition]], None],
     ) -> OwnedPartitions:
         handler = self._handler
         return OwnedPartitions(
@@ -121,7 +125,11 @@ class RunningMember(Generic[_Event]):
         try:
             async with self._tasks:
                 background = [self._tasks.create_task(self._stop_if_it_fails(work)) for work in self._background()]
-                await self._main_loop()
+                try:
+                    await self._main_loop()
+                except BaseException:
+                    await self._partitions.end_all()
+                    raise
                 for task in [*background, *self._stragglers(), *([self._timer] if self._timer else [])]:
                     task.cancel()
         finally:
@@ -137,7 +145,65 @@ class RunningMember(Generic[_Event]):
 
     async def _main_loop(self) -> None:
         """Take events until the member has left."""
+        while True:
+            event = await self._queue.get()
+            self._before(event)
+            for action in self._decide(event):
+                if not self._perform(action):
+                    return
+            self._after(event)
+            self._check_end()
+
+    def _before(self, event: _Event) -> None:
+        """Of an event, what the machine has no part in."""
+
+    def _decide(self, event: _Event) -> Iterable[Any]:
+        """What the machine says to an event."""
         raise NotImplementedError
+
+    def _perform(self, action: Any) -> bool:
+        """Begin an action; False for the last one, when the member has left."""
+        raise NotImplementedError
+
+    def _after(self, event: _Event) -> None:
+        """What an event has led to."""
+
+    def _drain(
+        self,
+        partitions: Iterable[TopicPartition],
+        deadline: float,
+        *,
+        part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
+        whole: _Event | None = None,
+    ) -> None:
+        """Begin to drain. `part` makes the event that tells of some that have ended, `whole` tells of all."""
+        self._tasks.create_task(
+            self._end(lambda ended: self._partitions.drain(partitions, deadline, ended), part, whole)
+        )
+
+    def _abandon(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
+        whole: _Event | None = None,
+    ) -> None:
+        """As `_drain`, at once; takes over from a drain that is under way."""
+        self._tasks.create_task(self._end(lambda ended: self._partitions.abandon(partitions, ended), part, whole))
+
+    async def _end(
+        self,
+        work: Callable[[Callable[[frozenset[TopicPartition]], None]], Coroutine[None, None, None]],
+        part: Callable[[frozenset[TopicPartition]], _Event] | None,
+        whole: _Event | None,
+    ) -> None:
+        def ended(partitions: frozenset[TopicPartition]) -> None:
+            if part is not None:
+                self._queue.put_nowait(part(partitions))
+
+        await work(ended)
+        if whole is not None:
+            self._queue.put_nowait(whole)
 
     def _stragglers(self) -> list[asyncio.Task[None]]:
         """Tasks that nobody waits for once the main loop has ended."""
@@ -150,7 +216,7 @@ class RunningMember(Generic[_Event]):
         """What runs beside the main loop."""
         works: list[Callable[[], Coroutine[None, None, None]]] = []
         if self._settings.auto_commit:
-            works.append(self._commit_loop)
+            works += [self._commit_loop, self._check_loop]
         if self._announcer is not None:
             works.append(self._announcer.run)
         return works
@@ -195,8 +261,13 @@ class RunningMember(Generic[_Event]):
     async def _commit_loop(self) -> None:
         while True:
             await self._clock.sleep(self._settings.commit_interval)
-            if self._fence.is_open:
-                await self._partitions.commit_all()
+            await self._partitions.commit_all()
+
+    async def _check_loop(self) -> None:
+        """What another process wrote over our offsets would stay there as long as a partition stands still."""
+        while True:
+            await self._clock.sleep(self._settings.membership.reconcile_interval)
+            await self._partitions.check_committed()
 
     # -- news from fetching (consumerd.fetch.FetchListener)
 
@@ -204,9 +275,10 @@ class RunningMember(Generic[_Event]):
         """A `fail` policy: the daemon stops."""
         self.request_stop(error)
 
-    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
-        """The log no longer has our offset. The tracker follows with the first batch from there."""
+    async def reset(self, partition: TopicPartition, old: int, new: int) -> None:
+        """The log no longer has our offset. The tracker follows by an empty batch, and that is committed."""
         log.warning("offset_out_of_range", partition=str(partition), offset=old, going_on_at=new)
+        await self._partitions.reset(partition)
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
         """A `skip` policy."""

@@ -1,8 +1,10 @@
-"""One look at a group, for the membership machine: members, topics, owner nodes, each read arming a watch.
+"""One look at a group, for the membership machine: members, topics, owner nodes.
 
-Strategy: every path is announced to `watch` before it is read, so that no change falls between; `paths` then holds what
-was read, and watches of other paths are no longer needed. Nodes that no peer writes are left out with a warning. Where
-the dialects differ is how a topic looks: brokers with counts, or one node that names its partitions.
+Strategy: everything is asked of `WatchedNodes`, so only what has changed since the last look costs a request. A
+reconciliation (`TakeSnapshot.survey`) trusts no watch and reads anew what ownership rests on: the lists of members,
+topics and owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be
+read for a while is taken to be as it was. Where the dialects differ is how a topic looks: brokers with counts, or one
+node that names its partitions.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster.reading import children, data, read_all, watched_children, watched_data
+from consumerd.cluster.reading import children, read_all
+from consumerd.errors import ZooKeeperError
 from consumerd.group.events import GroupSnapshot
 from consumerd.group.rules import topics_to_read
 from consumerd.partition import NO_BROKER, TopicPartition
@@ -28,10 +31,12 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
+from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from consumerd.cluster.watched import Node, WatchedNodes
     from consumerd.group import GroupRules, Topics
     from consumerd.group.events import TakeSnapshot
     from consumerd.ports import ZooKeeper
@@ -40,35 +45,62 @@ log = structlog.get_logger(__name__)
 
 
 class SnapshotReader:
-    """Reads one snapshot. All methods raise what the session raises."""
+    """Reads the snapshots of one member. All methods raise what the session raises.
+
+    `nodes` is for this reader alone, and keeps what the last snapshot read; `owners` keeps the owner nodes, and is the
+    caller's.
+    """
 
     #: Reads the name of an owner node. Raises ValueError.
     _parse_partition: Callable[[str, str], TopicPartition]
 
-    def __init__(self, zk: ZooKeeper, group: str, watch: Callable[[str], None], rules: GroupRules) -> None:
+    def __init__(self, zk: ZooKeeper, nodes: WatchedNodes, owners: WatchedNodes, group: str, rules: GroupRules) -> None:
         self._zk = zk
+        self._nodes = nodes
+        self._owners = owners
         self._group = group
-        self._watch = watch
         self._rules = rules
-        self.paths: set[str] = set()
+        self._topics_before: dict[str, Mapping[int, Collection[int]]] = {}
+        self._troubles: dict[str, str] = {}
+        #: What the snapshot under way has read.
+        self._read: set[str] = set()
+        self._anew = False
 
     async def read(self, consumer_id: str, action: TakeSnapshot) -> GroupSnapshot:
         """What `action` asks for, as the member `consumer_id` sees it."""
+        self._read = set()
+        self._anew = action.survey
         members = await self._members()
-        own = await self._owner_session(id_path(self._group, consumer_id))
+        own = await self._node(id_path(self._group, consumer_id), anew=self._anew)
         topics = await self._topics(topics_to_read(self._rules, action.topics, members.values()))
-        owners = await read_all(action.verify, lambda tp: self._owner_session(owner_path(self._group, tp)))
+        owners = await read_all(sorted(action.verify), self._owner_session)
         claimed = await self._claimed(topics) if action.survey else None
-        return GroupSnapshot(members, own, topics, owners, claimed)
+        for path in self._nodes.paths() - self._read:
+            self._nodes.forget(path)
+        return GroupSnapshot(members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed)
 
     async def _members(self) -> dict[str, str]:
         names = await self._children(ids_path(self._group))
-        texts = await read_all(names, lambda name: data(self._zk, id_path(self._group, name)))
-        return {name: text.decode("utf-8", "replace") for name, text in texts.items() if text is not None}
+        # The data of a member's node never changes, so not even a reconciliation reads it again.
+        nodes = await read_all(names, lambda name: self._node(id_path(self._group, name)))
+        return {name: node.data.decode("utf-8", "replace") for name, node in nodes.items() if node is not None}
 
     async def _topics(self, names: frozenset[str] | None) -> Topics:
         wanted = sorted(names) if names is not None else await self._children(topics_path())
-        return await read_all(wanted, self._topic)
+        found = await read_all(wanted, self._topic_or_before)
+        self._topics_before = {topic: layout for topic, layout in found.items() if layout is not None}
+        return self._topics_before
+
+    async def _topic_or_before(self, topic: str) -> Mapping[int, Collection[int]] | None:
+        try:
+            layout = await self._topic(topic)
+        except (NotConnected, ConnectionLost, SessionChanged):
+            raise
+        except ZooKeeperError as error:
+            self._complain("topic_not_readable", topic, topic, str(error))
+            return self._topics_before.get(topic)
+        self._troubles.pop(topic, None)
+        return layout
 
     async def _topic(self, topic: str) -> Mapping[int, Collection[int]]:
         """The numbers of its partitions by broker."""
@@ -82,20 +114,33 @@ class SnapshotReader:
                 try:
                     found.add(self._parse_partition(topic, name))
                 except ValueError as error:
-                    log.warning("owner_node_unreadable", group=self._group, topic=topic, node=name, error=str(error))
+                    self._complain("owner_node_unreadable", f"{topic}/{name}", topic, str(error))
         return frozenset(found)
 
-    async def _owner_session(self, path: str) -> int | None:
-        stat = await self._zk.exists(self._announce(path), watch=True)
-        return None if stat is None else stat.ephemeral_owner
+    async def _owner_session(self, partition: TopicPartition) -> int | None:
+        path = owner_path(self._group, partition)
+        if self._anew:
+            self._owners.refresh(path)
+        node = await self._owners.node_if_there(path)
+        return None if node is None else node.stat.ephemeral_owner
 
     async def _children(self, path: str) -> list[str]:
-        return await watched_children(self._zk, self._announce(path))
+        self._read.add(path)
+        if self._anew:
+            self._nodes.refresh(path)
+        return await self._nodes.children(path)
 
-    def _announce(self, path: str) -> str:
-        self.paths.add(path)
-        self._watch(path)
-        return path
+    async def _node(self, path: str, *, anew: bool = False) -> Node | None:
+        self._read.add(path)
+        if anew:
+            self._nodes.refresh(path)
+        return await self._nodes.node(path)
+
+    def _complain(self, event: str, about: str, topic: str, trouble: str) -> None:
+        """Log what is new, not the same again at every look."""
+        if self._troubles.get(about) != trouble:
+            self._troubles[about] = trouble
+            log.warning(event, group=self._group, topic=topic, node=about, error=trouble)
 
 
 class V07SnapshotReader(SnapshotReader):
@@ -108,11 +153,11 @@ class V07SnapshotReader(SnapshotReader):
         for name in await self._children(topic_path(topic)):
             try:
                 broker = parse_broker_id(name)
-                text = await data(self._zk, self._announce(topic_broker_path(topic, broker)), watch=True)
-                if text is not None:
-                    counts[broker] = range(parse_partition_count(text))
+                node = await self._node(topic_broker_path(topic, broker), anew=self._anew)
+                if node is not None:
+                    counts[broker] = range(parse_partition_count(node.data))
             except RegistryError as error:
-                log.warning("topic_node_unreadable", topic=topic, node=name, error=str(error))
+                self._complain("topic_node_unreadable", f"{topic}/{name}", topic, str(error))
         return counts
 
 
@@ -122,11 +167,11 @@ class V08SnapshotReader(SnapshotReader):
     _parse_partition = TopicPartition.parse_numbered
 
     async def _topic(self, topic: str) -> Mapping[int, Collection[int]]:
-        text = await watched_data(self._zk, self._announce(topic_path(topic)))
-        if text is None:
+        node = await self._node(topic_path(topic), anew=self._anew)
+        if node is None:
             return {}
         try:
-            return {NO_BROKER: tuple(parse_topic_assignment(text))}
+            return {NO_BROKER: tuple(parse_topic_assignment(node.data))}
         except RegistryError as error:
-            log.warning("topic_node_unreadable", topic=topic, error=str(error))
+            self._complain("topic_node_unreadable", topic, topic, str(error))
             return {}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from consumerd.client import BrokerRefusedError, UnsupportedApiError
+from consumerd.consumer.rounds import Rounds
 from consumerd.errors import BrokerError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -46,11 +47,15 @@ def _is_final(error: Exception) -> bool:
 
 
 class Start(NamedTuple):
-    """`offset`: where to begin. `committed`: what the store holds. `end`: where the log ends, if that was asked for."""
+    """Where a flow begins."""
 
     offset: int
+    #: What the store holds.
     committed: int | None
+    #: Where the log ends, if that was asked for.
     end: int | None
+    #: Nobody will find this place again by looking: it has to be written down before the first fetch.
+    passing: bool = False
 
 
 class _Former(NamedTuple):
@@ -75,11 +80,12 @@ class StartFinder:
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._store = store
         self._handler = handler
         self._fence = fence
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
+        #: Committed offsets are asked for together, for all partitions that begin together.
+        self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(store.load)
 
     def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
         """A flow on `session_id` ended at `position`, and the store held `committed`."""
@@ -90,34 +96,36 @@ class StartFinder:
 
         Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
         """
-        troubled = False
+        trouble = ""
         while True:
             try:
-                offset, committed = await self._position(partition, session_id)
+                offset, committed, passing = await self._position(partition, session_id)
                 end = await self._end(partition, offset) if self._settings.stop_at_end else None
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
-                if not troubled:  # told once: a broker may be away for hours
-                    log.warning("position_not_found_yet", partition=str(partition), error=str(error))
-                troubled = True
+                if str(error) != trouble:  # each told once: a broker may be away for hours
+                    trouble = str(error)
+                    log.warning("position_not_found_yet", partition=str(partition), error=trouble)
                 await self._clock.sleep(RETRY_PAUSE)
             else:
-                return Start(offset, committed, end)
+                return Start(offset, committed, end, passing)
 
-    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None]:
+    async def _position(self, partition: TopicPartition, session_id: int) -> tuple[int, int | None, bool]:
+        """Where to begin, what the store holds, and whether that place is one of the moment."""
         await self._fence.wait(session_id)
         own = await self._handler.position(partition)
-        committed = (await self._store.load([partition])).get(partition)
+        committed = (await self._loads.take_part([partition])).get(partition)
         if own is not None:
-            return own, committed
+            return own, committed, False
         former = self._former.get(partition)
         if former is not None and (former.session_id, former.committed) == (session_id, committed):
-            return former.position, committed
+            return former.position, committed, False
         if committed is not None:
-            return committed, committed
-        time = EARLIEST if self._settings.initial == "earliest" else LATEST
-        return await self._listed(partition, time), None
+            return committed, committed, False
+        if self._settings.initial == "earliest":
+            return await self._listed(partition, EARLIEST), None, False
+        return await self._listed(partition, LATEST), None, True
 
     async def _end(self, partition: TopicPartition, offset: int) -> int:
         """Where the log ends; before `offset` only if it stays so, as that of a topic that was made anew."""

@@ -1,9 +1,9 @@
 """The work on one owned partition: from its lane to its sink, and what came of it into the tracker.
 
 Strategy: one task per partition, so batches are handed over in order, one at a time. Right before each hand-over the
-fence is asked, with no await in between. A drain closes the lane, lets the batch in hand end until the deadline,
-cancels it then, and awaits its end: only after that may the partition be released. What the handler marks in the batch
-in hand counts at once, so a slow batch does not hold its partition's position back.
+fence is asked, with no await in between. A drain closes the lane and lets the batch in hand end until the deadline;
+whoever drains cancels the task then, and awaits its end: only after that may the partition be released. What the
+handler marks in the batch in hand counts at once, so a slow batch does not hold its partition's position back.
 """
 
 from __future__ import annotations
@@ -131,14 +131,9 @@ class PartitionWork:
         self._lane.close()
 
     async def drain(self, task: asyncio.Task[None], deadline: float) -> None:
-        """Hand over nothing new; let `task` (which runs `run`) end until `deadline` (monotonic), then cancel it.
-
-        Returns when the task ended, however long a handler takes to obey its cancellation.
-        """
+        """Hand over nothing new; return when `task` (which runs `run`) has ended, at `deadline` (monotonic) at last."""
         self._lane.close()
         self._sink.wind_down()
         await asyncio.wait([task], timeout=max(0.0, deadline - self._clock.monotonic()))
         if not task.done():
             log.warning("drain_deadline_passed", partition=str(self.partition), position=self.position)
-            task.cancel()
-            await asyncio.wait([task])

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from consumerd.errors import ConsumerdError
     from consumerd.partition import TopicPartition
 
@@ -18,8 +20,12 @@ class FetchListener(Protocol):
         """Fetching ended by a `fail` policy. What is in the lane already is sound. Seek or remove goes on."""
         ...
 
-    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
-        """The broker has no offset `old`; fetching goes on at `new`, which may lie before or behind."""
+    def reset(self, partition: TopicPartition, old: int, new: int) -> Awaitable[None] | None:
+        """The broker has no offset `old`; fetching goes on at `new`, which may lie before or behind.
+
+        A batch that leads there is in the lane. Nobody may find `new` again by looking, so what is returned is awaited
+        before the next fetch: until it is written down.
+        """
         ...
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:

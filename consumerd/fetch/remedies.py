@@ -129,7 +129,9 @@ class Remedies:
         self._log.warning("offset_reset", old=offset, new=new, policy=policy.value)
         self._services.counters.resets += 1
         self._pass_over(min(offset, new), new)
-        self._services.listener.reset(self._partition, offset, new)
+        written_down = self._services.listener.reset(self._partition, offset, new)
+        if written_down is not None:
+            await written_down
         return new
 
     async def _latest(self) -> int:

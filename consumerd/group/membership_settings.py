@@ -15,8 +15,8 @@ class MembershipSettings:
     #: after each attempt in vain, up to `retry_interval_max`: a watch on what is in the way tells sooner.
     retry_interval: float = 0.2
     retry_interval_max: float = 2.0
-    #: Between two snapshots, half of it more or less, so that a burst of changes costs a few and not one each. The first
-    #: change after a quiet time is looked at without delay.
+    #: Between two snapshots, half of it more or less, so that a burst of changes costs a few and not one each. The
+    #: first change after a quiet time is looked at without delay.
     settle: float = 0.1
     #: Between checks of decided / owned / ZooKeeper, since watches get lost; up to a tenth more or less.
     reconcile_interval: float = 30.0

@@ -30,7 +30,8 @@ when events are late, doubled or lost: the next snapshot leads to the same actio
    snapshot, without end. Whatever was claimed stays claimed.
 5. At most one action is under way for a partition. Its answer, recognised by the ticket, decides what comes next.
 6. What is due for several partitions at one moment is one action with all of them.
-7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what we hold.
+7. A member of another dialect keeps us out of a group. One that comes when we are in it changes nothing of what is
+   held.
 
 Why two members never hand over the same partition: StartConsuming only follows Claimed, and ZooKeeper lets one session
 create the owner node. Release only follows Drained (or Abandoned), when no handler holds anything. And when the session

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
+from consumerd.offsets.guards import Owned
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.offsets.no_store import NoOffsets
 from consumerd.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
@@ -19,6 +20,7 @@ from consumerd.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffs
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.offsets.dual_store import Store
+    from consumerd.offsets.guards import Ownership
     from consumerd.offsets.kafka_store import Membership
     from consumerd.ports import ZooKeeper
 
@@ -53,10 +55,11 @@ def make_store(
     zk: ZooKeeper | None = None,
     membership: Membership | None = None,
     claimed: bool = False,
+    ownership: Ownership | None = None,
 ) -> Store:
     """The store of `group`. `client` and `zk` are needed as `settings` say; `membership`: where a broker coordinates.
 
-    `claimed`: the group's members claim their partitions in ZooKeeper.
+    `claimed`: the group's members claim their partitions in ZooKeeper; `ownership` knows which are ours.
     """
     if settings.storage == "none":
         return NoOffsets()
@@ -65,7 +68,10 @@ def make_store(
     if settings.in_zookeeper:
         if zk is None:
             raise ValueError("offsets in ZooKeeper need a session")
-        in_zookeeper = ZooKeeperOffsetStore(zk, group) if claimed else UnclaimedZooKeeperOffsetStore(zk, group)
+        if claimed:
+            in_zookeeper = ZooKeeperOffsetStore(zk, group, Owned(zk, group, ownership))
+        else:
+            in_zookeeper = UnclaimedZooKeeperOffsetStore(zk, group)
     if settings.in_kafka:
         if client is None:
             raise ValueError("offsets in Kafka need a client")
@@ -84,7 +90,7 @@ def make_store(
     if in_kafka is not None and claimed:
         if zk is None:
             raise ValueError("partitions that are claimed in ZooKeeper need a session")
-        return ClaimedStore(zk, group, in_kafka)
+        return ClaimedStore(zk, group, in_kafka, ownership)
     store = in_zookeeper or in_kafka
     assert store is not None  # one of the two, by the names that there are
     return store

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from consumerd.offsets.errors import OffsetsHeldError
 from consumerd.offsets.guards import Owned
 from consumerd.offsets.store import CommitResult
-from consumerd.offsets.together import each_of
 from consumerd.zk.errors import SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.offsets.dual_store import Store
+    from consumerd.offsets.guards import Ownership
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ClaimedStore:
     """Keeps offsets in `store` (Kafka's), of partitions that are claimed in `zk`."""
 
-    def __init__(self, zk: ZooKeeper, group: str, store: Store) -> None:
+    def __init__(self, zk: ZooKeeper, group: str, store: Store, ownership: Ownership | None = None) -> None:
         self._zk = zk
         self._group = group
-        self._owned = Owned(zk, group)
+        self._owned = Owned(zk, group, ownership)
         self._store = store
 
     @property
@@ -43,14 +43,17 @@ class ClaimedStore:
         """Those of the store."""
         return await self._store.load(partitions)
 
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """As the store."""
+        return await self._store.changed(partitions)
+
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """Raises SessionChanged when the session of the claims is over, OffsetsHeldError, and what either raises."""
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
         wanted = list(positions)
-        brackets = await each_of(wanted, lambda partition: self._owned.bracket(partition, session_id))
-        ours = {each: positions[each] for each, bracket in zip(wanted, brackets, strict=True) if bracket is not None}
-        lost = frozenset(positions.keys() - ours.keys())
+        lost = frozenset(await self._owned.look(wanted, session_id))
+        ours = {each: positions[each] for each in wanted if each not in lost}
         if not ours:
             return CommitResult(frozenset(), lost)
         result = await self._store.commit(ours, session_id=session_id)

@@ -39,6 +39,8 @@ class Store(Protocol):
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
+
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
 
 
@@ -73,6 +75,11 @@ class DualOffsetStore:
             partition: max(store[partition] for store in (guarding, following) if partition in store)
             for partition in guarding.keys() | following.keys()
         }
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """What somebody else wrote in either."""
+        wanted = list(partitions)
+        return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """Store the positions in both. Raises OffsetsHeldError, and what either raises; committing again is safe."""

@@ -1,14 +1,18 @@
-"""What a commit to ZooKeeper is bound to: operations that stand around the write, in the same multi.
+"""What a commit to ZooKeeper is bound to, beside the version of the offset node: whose the partition is.
 
-Strategy: a guard looks at the owner nodes once and gives each partition its operations; ZooKeeper then carries them out
-with the write or refuses all. Two of them:
+Strategy: a guard gives each partition operations that stand around the write in the same multi; ZooKeeper then carries
+them out with the write or refuses all. Two of them:
 
-    Owned    check(owner node), whose version was read: only who claimed the partition writes
+    Owned    check(owner node): only while the node stands that the claim made
     Vacant   create(owner node) ... delete(owner node): only while nobody has claimed it
 
 The second is for members that do not claim in ZooKeeper (fixed partitions, groups of a broker). ZooKeeper cannot check
 that a node is missing, but a creation fails where there is one; nobody ever sees the node, since it goes in the same
 transaction, and nobody watches for it but who owns it.
+
+Every owner node is born with version 0, so a check proves that somebody owns the partition, not who: what tells a
+former owner from the present one is the version of the offset node; and a look before the write, which costs nothing
+while the watch on the owner node says that it is the one that we made.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from consumerd.offsets.together import each_of
 from consumerd.ports import Check, Create, Delete
 from consumerd.registry.paths import owner_path, owners_path
 from consumerd.zk.errors import NodeExists, NoNode
@@ -44,34 +49,71 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
+class Ownership(Protocol):
+    """Whoever claims partitions, and watches their owner nodes."""
+
+    def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
+        """The version of the owner node that this session made; None unless its watch says that it still stands."""
+        ...
+
+
 class Guard(Protocol):
     """Of one group in one ZooKeeper."""
 
-    async def bracket(self, partition: TopicPartition, session_id: int) -> Bracket | None:
-        """The operations for a commit on `session_id`; None if the partition is not ours to write."""
+    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+        """Before a commit: those of `partitions` that are not ours to write."""
         ...
 
-    async def mend(self, partition: TopicPartition, cause: ZooKeeperError) -> Verdict:
+    def bracket(self, partition: TopicPartition) -> Bracket:
+        """The operations around a commit."""
+        ...
+
+    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
         """What it means that one of them failed with `cause`; what can be mended is."""
+        ...
+
+    async def holds(self, partition: TopicPartition, session_id: int) -> bool:
+        """Whether the partition is ours to write, at this moment."""
         ...
 
 
 class Owned:
-    """The owner node is an ephemeral of the very session that commits, and stays so until the write is done."""
+    """The owner node is an ephemeral of the very session that commits.
 
-    def __init__(self, zk: ZooKeeper, group: str) -> None:
+    `ownership`: who knows that without asking; by default every look is a request.
+    """
+
+    def __init__(self, zk: ZooKeeper, group: str, ownership: Ownership | None = None) -> None:
         self._zk = zk
         self._group = group
+        self._ownership = ownership
+        #: Of owner nodes of ours, as they were last looked at. They are born with version 0; a peer may write to them.
+        self._versions: dict[TopicPartition, int] = {}
 
-    async def bracket(self, partition: TopicPartition, session_id: int) -> Bracket | None:
-        path = owner_path(self._group, partition)
-        stat = await self._zk.exists(path)
+    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+        unknown = []
+        for partition in partitions:
+            version = None if self._ownership is None else self._ownership.known_version(partition, session_id)
+            if version is None:
+                unknown.append(partition)
+            else:
+                self._versions[partition] = version
+        held = await each_of(unknown, lambda each: self.holds(each, session_id))
+        return {partition for partition, holds in zip(unknown, held, strict=True) if not holds}
+
+    def bracket(self, partition: TopicPartition) -> Bracket:
+        return Bracket((Check(owner_path(self._group, partition), self._versions.get(partition, 0)),))
+
+    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
+        return Verdict.AGAIN if await self.holds(partition, session_id) else Verdict.LOST
+
+    async def holds(self, partition: TopicPartition, session_id: int) -> bool:
+        stat = await self._zk.exists(owner_path(self._group, partition))
         if stat is None or stat.ephemeral_owner != session_id:
-            return None
-        return Bracket((Check(path, stat.version),))
-
-    async def mend(self, partition: TopicPartition, cause: ZooKeeperError) -> Verdict:
-        return Verdict.LOST
+            self._versions.pop(partition, None)
+            return False
+        self._versions[partition] = stat.version
+        return True
 
 
 class Vacant:
@@ -81,14 +123,23 @@ class Vacant:
         self._zk = zk
         self._group = group
 
-    async def bracket(self, partition: TopicPartition, session_id: int) -> Bracket | None:
+    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+        if self._zk.has_multi:
+            return set()  # the multi finds out by itself
+        held = await each_of(partitions, lambda each: self.holds(each, session_id))
+        return {partition for partition, holds in zip(partitions, held, strict=True) if not holds}
+
+    def bracket(self, partition: TopicPartition) -> Bracket:
         path = owner_path(self._group, partition)
         return Bracket((Create(path, b""),), (Delete(path),))
 
-    async def mend(self, partition: TopicPartition, cause: ZooKeeperError) -> Verdict:
+    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
         if isinstance(cause, NodeExists):
             return Verdict.LOST
         if not isinstance(cause, NoNode):
             return Verdict.REFUSED
         await self._zk.ensure(owners_path(self._group, partition.topic))
         return Verdict.AGAIN
+
+    async def holds(self, partition: TopicPartition, session_id: int) -> bool:
+        return await self._zk.exists(owner_path(self._group, partition)) is None

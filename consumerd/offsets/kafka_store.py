@@ -142,6 +142,10 @@ class KafkaOffsetStore:
                     found[partition] = CommittedOffset(part["offset"], part["metadata"])
         return found
 
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Nobody can tell: the coordinator keeps strangers out, and offsets have no versions."""
+        return frozenset()
+
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 

@@ -21,6 +21,10 @@ class NoOffsets:
         """None has an offset."""
         return {}
 
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Nothing is kept, so nothing is written by others."""
+        return frozenset()
+
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """All is well."""
         return CommitResult(frozenset(positions), frozenset())

@@ -1,24 +1,36 @@
-"""Offsets in ZooKeeper, as Kafka 0.7 keeps them, written so that only the owner of a partition can write.
+"""Offsets in ZooKeeper, as Kafka 0.7 keeps them, written so that a former owner of a partition can write nothing.
 
-Strategy. Before a commit every owner node is looked at: it counts only if it is an ephemeral of the session that the
-caller claimed with. Then the offsets go out as multis of check(owner node) + set(offset node), about a hundred
-operations each, all in flight at once and bound to that session: when the session or an owner node is gone, ZooKeeper
-itself refuses. A refusal names one operation, and the multi is sent again after mending that one:
+Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a look before it:
 
-    the guard's operation failed  the partition is lost: leave it out (or mend it: `consumerd.offsets.guards`)
-    set(offset): no node          first commit of this partition: create instead, parents made before
-    create(offset): node exists   somebody was faster: set instead
-    anything else                 leave it out, send the rest, raise in the end
+- Nobody has written since we know the offset node: the write names the node's version, as it was read after the claim
+  and as each of our writes has raised it since. A commit that comes late, when the next owner has written its own, is
+  refused, whatever became of the owner nodes meanwhile (they all look alike: version 0).
+- The partition is owned: a check of the owner node in the same multi (`consumerd.offsets.guards`), on the very session
+  that claimed it.
 
-So one bad partition never keeps the others from being committed, and every try settles something.
+The offsets go out as multis of about a hundred operations each, all in flight at once. A refusal names one operation,
+and the multi is sent again after mending:
+
+    the guard's operation failed   the owner node is looked at: not ours means lost, and it is left out
+    set(offset): version differs   somebody wrote: the node is read. If we still own the partition, what was written by
+    create(offset): node exists    a peer that is none any more (a thawed one) is overwritten, but never by less
+    set(offset): no node           create instead, parents made before
+    anything else                  leave it out, send the rest, raise in the end
+
+So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
+(before 3.4) get single writes with the version, all in flight at once.
 
 Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent with null data (golden notes, 4).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
 
 from consumerd.offsets.guards import Owned, Vacant, Verdict
 from consumerd.offsets.together import all_of, each_of
@@ -26,19 +38,21 @@ from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path
 from consumerd.registry.values import format_offset, parse_offset
-from consumerd.zk.errors import MultiFailed, NodeExists, NoNode, SessionChanged
+from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.errors import ZooKeeperError
-    from consumerd.offsets.guards import Bracket, Guard
+    from consumerd.offsets.guards import Guard
     from consumerd.partition import TopicPartition
-    from consumerd.ports import NodeStat, Operation, ZooKeeper
+    from consumerd.ports import Operation, ZooKeeper
+
+log = structlog.get_logger(__name__)
 
 #: Two operations each: a hundred per request took 12 ms where single writes took 30.
 PARTITIONS_PER_MULTI = 50
-#: How often one partition may change between set and create before its error is believed.
+#: How often the write of one partition may be mended before its error is believed.
 PATIENCE = 4
 
 
@@ -59,25 +73,84 @@ class _Step(NamedTuple):
     guards: bool
 
 
+@dataclass(slots=True)
+class _Known:
+    """The offset node of a partition, as far as we know."""
+
+    #: None: there is no node.
+    version: int | None
+    #: What we last wanted to write.
+    last: int | None = None
+    #: What we sent since a write was last confirmed: a write whose reply was lost is known by it.
+    sent: set[int] = field(default_factory=set)
+    #: What somebody else wrote, further on than we are: nothing less is written over it.
+    floor: int | None = None
+
+
+class _OffsetNodes:
+    """The offset nodes of a group, what is known of each, and what says whose they are."""
+
+    def __init__(self, zk: ZooKeeper, group: str, guard: Guard) -> None:
+        self.zk = zk
+        self.guard = guard
+        self.known: dict[TopicPartition, _Known] = {}
+        self._group = group
+
+    def path(self, partition: TopicPartition) -> str:
+        return offset_path(self._group, partition)
+
+    async def ensure_parent(self, topic: str) -> None:
+        await self.zk.ensure(offsets_path(self._group, topic))
+
+    async def read(self, partition: TopicPartition) -> tuple[bytes | None, int | None]:
+        """Data and version; the version of a missing node is None."""
+        try:
+            data, stat = await self.zk.get(self.path(partition))
+        except NoNode:
+            return None, None
+        return data, stat.version
+
+    async def versions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        stats = await each_of(partitions, lambda each: self.zk.exists(self.path(each)))
+        return {each: None if stat is None else stat.version for each, stat in zip(partitions, stats, strict=True)}
+
+    def require(self, session_id: int) -> None:
+        if self.zk.session_id != session_id:
+            raise SessionChanged(session_id, self.zk.session_id)
+
+
 class ZooKeeperOffsetStore:
-    """Reads and writes the committed offsets of one group. `guard`: by default that the partition was claimed."""
+    """Reads and writes the committed offsets of one group. `guard`: by default that the partition is claimed.
+
+    Commits are not made at the same time as other commits or `load` of the same partitions.
+    """
 
     #: Nodes stay.
     keeps_for: float | None = None
 
     def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
         self._zk = zk
-        self._group = group
-        self._guard = guard or Owned(zk, group)
+        self._nodes = _OffsetNodes(zk, group, guard or Owned(zk, group))
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The stored offsets; partitions without one are absent from the answer.
+        """The stored offsets; partitions without one are absent from the answer. From now on commits build on these.
 
         Raises RegistryError for a node that holds no number, and the errors of the session.
         """
         wanted = list(partitions)
-        nodes = await each_of(wanted, self._read_offset)
-        return {partition: offset for partition, offset in zip(wanted, nodes, strict=True) if offset is not None}
+        nodes = await each_of(wanted, self._nodes.read)
+        found: dict[TopicPartition, int] = {}
+        for partition, (data, version) in zip(wanted, nodes, strict=True):
+            self._nodes.known[partition] = _Known(version)
+            if version is not None:
+                found[partition] = self._parse(partition, data)
+        return found
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those whose node somebody else has written since we last knew it. Raises the errors of the session."""
+        known = self._nodes.known
+        found = await self._nodes.versions([partition for partition in partitions if partition in known])
+        return frozenset(each for each, version in found.items() if each in known and version != known[each].version)
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """Store the positions of partitions claimed on session `session_id`.
@@ -86,34 +159,30 @@ class ZooKeeperOffsetStore:
         reached (after ConnectionLost some may be stored; committing again is safe), and what ZooKeeper says where an
         offset node cannot be written; all others are stored in that case.
         """
-        self._require(session_id)
+        nodes = self._nodes
+        nodes.require(session_id)
+        unknown = await nodes.versions([partition for partition in positions if partition not in nodes.known])
+        nodes.known.update({partition: _Known(version) for partition, version in unknown.items()})
         rest = iter(sorted(positions.items()))
-        chunks = []
-        while some := dict(islice(rest, PARTITIONS_PER_MULTI)):
-            chunks.append(_Chunk(self._zk, self._group, self._guard, some, session_id))
-        await all_of([chunk.commit for chunk in chunks])
-        self._require(session_id, if_lost=any(chunk.lost for chunk in chunks))
-        for chunk in chunks:
-            for cause in chunk.refused.values():
+        commits = []
+        while some := dict(islice(rest, PARTITIONS_PER_MULTI if self._zk.has_multi else 1)):
+            commits.append(_Commit(nodes, some, session_id))
+        await all_of([commit.run for commit in commits])
+        if any(commit.lost for commit in commits):
+            nodes.require(session_id)
+        for commit in commits:
+            for cause in commit.refused.values():
                 raise cause
         return CommitResult(
-            frozenset().union(*(chunk.committed for chunk in chunks)),
-            frozenset().union(*(chunk.lost for chunk in chunks)),
+            frozenset().union(*(commit.committed for commit in commits)),
+            frozenset().union(*(commit.lost for commit in commits)),
         )
 
-    def _require(self, session_id: int, *, if_lost: bool = True) -> None:
-        if if_lost and self._zk.session_id != session_id:
-            raise SessionChanged(session_id, self._zk.session_id)
-
-    async def _read_offset(self, partition: TopicPartition) -> int | None:
-        path = offset_path(self._group, partition)
-        try:
-            data, _ = await self._zk.get(path)
-        except NoNode:
-            return None
+    def _parse(self, partition: TopicPartition, data: bytes | None) -> int:
         try:
             return parse_offset(data)
         except RegistryError as error:
+            path = self._nodes.path(partition)
             raise RegistryError(f"{error}; write the right one to {path}, or delete that node") from error
 
 
@@ -128,95 +197,157 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
         return await super().commit(positions, session_id=self._zk.session_id)
 
 
-class _Chunk:
+class _Commit:
     """The partitions of one multi, on their way to being committed, lost or refused."""
 
-    def __init__(
-        self, zk: ZooKeeper, group: str, guard: Guard, positions: dict[TopicPartition, int], session_id: int
-    ) -> None:
-        self._zk = zk
-        self._group = group
-        self._guard = guard
+    def __init__(self, nodes: _OffsetNodes, positions: dict[TopicPartition, int], session_id: int) -> None:
+        self._nodes = nodes
+        self._zk = nodes.zk
+        self._guard = nodes.guard
+        self._known = nodes.known
         self._positions = positions
         self._session_id = session_id
-        self._brackets: dict[TopicPartition, Bracket] = {}
-        self._create: set[TopicPartition] = set()
         self._tries: dict[TopicPartition, int] = dict.fromkeys(positions, 0)
-        self.committed: frozenset[TopicPartition] = frozenset()
+        self._open = dict(positions)
+        self.committed: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()
         self.refused: dict[TopicPartition, ZooKeeperError] = {}
 
-    async def commit(self) -> None:
-        await self._ask_guard()
-        while self._brackets:
-            placed = [step for partition in self._brackets for step in self._steps(partition)]
-            try:
-                await self._zk.multi([step.operation for step in placed], session_id=self._session_id)
-            except MultiFailed as failure:
-                await self._mend(placed[failure.index], failure.cause)
-                continue
-            self.committed = frozenset(self._brackets)
-            return
+    async def run(self) -> None:
+        for partition in await self._guard.look(list(self._open), self._session_id):
+            self._lose(partition)
+        for partition, position in list(self._open.items()):
+            self._respect_floor(partition, position)
+        send = self._send_together if self._zk.has_multi else self._send_one
+        while self._open and not await send():
+            pass
+
+    def _respect_floor(self, partition: TopicPartition, position: int) -> None:
+        """Write nothing below what somebody else has written, unless we go back ourselves (a seek)."""
+        known = self._known[partition]
+        if known.last is not None and position < known.last:
+            known.floor = None
+        known.last = position
+        if known.floor is not None and position < known.floor:
+            self._settle(partition)
+
+    def _settle(self, partition: TopicPartition) -> None:
+        del self._open[partition]
+        self.committed.add(partition)
+
+    # -- sending
+
+    async def _send_together(self) -> bool:
+        """One multi with all that is open. False: something was mended, send again."""
+        steps = [step for partition in self._open for step in self._steps(partition)]
+        self._note_sent()
+        try:
+            await self._zk.multi([step.operation for step in steps], session_id=self._session_id)
+        except MultiFailed as failure:
+            await self._mend(steps[failure.index], failure.cause)
+            return False
+        self._note_written()
+        return True
+
+    async def _send_one(self) -> bool:
+        """The same without multi, for one partition."""
+        (partition,) = self._open
+        self._nodes.require(self._session_id)
+        self._note_sent()
+        write = self._write(partition)
+        try:
+            if isinstance(write, Create):
+                await self._zk.create(write.path, write.data)
+            else:
+                await self._zk.set(write.path, write.data, version=write.version)
+        except (BadVersion, NodeExists, NoNode) as cause:
+            await self._mend(_Step(partition, write, guards=False), cause)
+            return False
+        self._note_written()
+        return True
 
     def _steps(self, partition: TopicPartition) -> list[_Step]:
-        bracket = self._brackets[partition]
-        path, data = offset_path(self._group, partition), format_offset(self._positions[partition]).encode()
-        write = Create(path, data) if partition in self._create else SetData(path, data)
+        bracket = self._guard.bracket(partition)
         return [
             *(_Step(partition, operation, guards=True) for operation in bracket.before),
-            _Step(partition, write, guards=False),
+            _Step(partition, self._write(partition), guards=False),
             *(_Step(partition, operation, guards=True) for operation in bracket.after),
         ]
 
-    async def _ask_guard(self) -> None:
-        partitions = list(self._positions)
-        brackets = await each_of(partitions, lambda each: self._guard.bracket(each, self._session_id))
-        for partition, bracket in zip(partitions, brackets, strict=True):
-            if bracket is None:
-                self.lost.add(partition)
-            else:
-                self._brackets[partition] = bracket
+    def _write(self, partition: TopicPartition) -> Create | SetData:
+        path, data = self._nodes.path(partition), format_offset(self._open[partition]).encode()
+        version = self._known[partition].version
+        return Create(path, data) if version is None else SetData(path, data, version)
 
-    async def _offset_stat(self, partition: TopicPartition) -> NodeStat | None:
-        return await self._zk.exists(offset_path(self._group, partition))
+    def _note_sent(self) -> None:
+        for partition, position in self._open.items():
+            self._known[partition].sent.add(position)
+
+    def _note_written(self) -> None:
+        for partition in list(self._open):
+            known = self._known[partition]
+            known.version = 0 if known.version is None else known.version + 1
+            known.floor = None
+            known.sent.clear()
+            self._settle(partition)
+
+    # -- mending
 
     async def _mend(self, failed: _Step, cause: ZooKeeperError) -> None:
         partition = failed.partition
         self._tries[partition] += 1
         if failed.guards:
-            await self._mend_guard(partition, cause)
-        elif self._tries[partition] > PATIENCE:
+            verdict = await self._guard.mend(partition, self._session_id, cause)
+            if verdict is Verdict.LOST:
+                self._lose(partition)
+            elif verdict is Verdict.REFUSED or self._tries[partition] > PATIENCE:
+                self._refuse(partition, cause)
+        elif self._tries[partition] > PATIENCE or not isinstance(cause, BadVersion | NodeExists | NoNode):
             self._refuse(partition, cause)
-        elif isinstance(cause, NodeExists):
-            self._create.discard(partition)
-        elif isinstance(cause, NoNode):
-            await self._prepare_creation(partition)
         else:
-            self._refuse(partition, cause)
+            await self._read_again()
 
-    async def _mend_guard(self, partition: TopicPartition, cause: ZooKeeperError) -> None:
-        verdict = await self._guard.mend(partition, cause)
-        if verdict is Verdict.LOST:
-            self._drop(partition)
-            self.lost.add(partition)
-        elif verdict is Verdict.REFUSED or self._tries[partition] > PATIENCE:
-            self._refuse(partition, cause)
+    async def _read_again(self) -> None:
+        """See what stands in all nodes of this multi: where one is not as we knew it, others may not be, either."""
+        order = list(self._open)
+        nodes = await each_of(order, self._nodes.read)
+        missing = {each.topic for each, (_, version) in zip(order, nodes, strict=True) if version is None}
+        await each_of(sorted(missing), self._nodes.ensure_parent)
+        written = [each for each, (_, version) in zip(order, nodes, strict=True) if self._is_news(each, version)]
+        held = await each_of(written, partial(self._guard.holds, session_id=self._session_id))
+        for partition in [each for each, ours in zip(written, held, strict=True) if not ours]:
+            self._lose(partition)
+        for partition, (data, version) in zip(order, nodes, strict=True):
+            if partition in self._open:
+                self._take_in(partition, data, version)
 
-    async def _prepare_creation(self, partition: TopicPartition) -> None:
-        """Find all missing offset nodes of the chunk at once: a new group's first commit has nothing else."""
-        order = list(self._brackets)
-        stats = await each_of(order, self._offset_stat)
-        missing = {each for each, stat in zip(order, stats, strict=True) if stat is None}
-        await each_of(
-            sorted({each.topic for each in missing | {partition}}),
-            lambda topic: self._zk.ensure(offsets_path(self._group, topic)),
-        )
-        self._create = missing
+    def _is_news(self, partition: TopicPartition, version: int | None) -> bool:
+        return version is not None and version != self._known[partition].version
+
+    def _take_in(self, partition: TopicPartition, data: bytes | None, version: int | None) -> None:
+        """Go on from what the node says now, of a partition that is ours."""
+        known, position = self._known[partition], self._open[partition]
+        if not self._is_news(partition, version):
+            known.version = version
+            return
+        known.version = version
+        try:
+            stored = parse_offset(data)
+        except RegistryError:
+            stored = None  # nobody's offset: overwritten
+        if stored == position:
+            self._settle(partition)  # our own write, whose reply was lost
+        elif stored not in known.sent:
+            log.warning("offset_written_by_another", partition=str(partition), offset=stored, position=position)
+            if stored is not None and stored > position:
+                known.floor = stored
+                self._settle(partition)
+
+    def _lose(self, partition: TopicPartition) -> None:
+        del self._open[partition]
+        self._known.pop(partition, None)
+        self.lost.add(partition)
 
     def _refuse(self, partition: TopicPartition, cause: ZooKeeperError) -> None:
-        self._drop(partition)
+        del self._open[partition]
         self.refused[partition] = cause
-
-    def _drop(self, partition: TopicPartition) -> None:
-        del self._brackets[partition]
-        self._create.discard(partition)

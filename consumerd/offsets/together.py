@@ -13,7 +13,7 @@ _A = TypeVar("_A")
 _T = TypeVar("_T")
 
 #: Calls in flight at once.
-READS_AT_ONCE = 200
+READS_AT_ONCE = 48
 
 
 async def each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _T]]) -> list[_T]:

@@ -52,8 +52,9 @@ class Limits(NamedTuple):
     request: int = 0xFFFFF
     #: A reply above this is taken for garbage (lists of children may be far larger than a request).
     reply: int = 64 << 20
-    #: So many requests may be on their way; the rest waits here, where heartbeats can overtake it.
-    outstanding: int = 256
+    #: So many requests may be on their way; the rest waits here, where heartbeats can overtake it. More would be no
+    #: faster but for servers far away, and a server that many members ask at once would answer heartbeats late.
+    outstanding: int = 64
 
 
 class _Encoded:
@@ -91,6 +92,8 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         self.session_id = 0
         self.last_zxid = 0
         self.end_reason = ""
+        #: Seconds within which a request is answered; the session timeout, once there is one.
+        self.answer_limit: float | None = None
         #: When the last frame came, in the loop's time.
         self.heard = 0.0
         self._where = host
@@ -120,17 +123,30 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         if response.session_id and response.timeout <= 0:
             raise BadReply(f"{self._where} offers a session timeout of {response.timeout} ms")
         self.session_id = response.session_id
+        self.answer_limit = response.timeout / 1000
         return response
 
     async def request(self, request: Any) -> Any:
         """Write a request when its turn comes, and await aiozk's response (for a multi: `first_failure`).
 
-        Raises ServerError, RequestTooLarge, ConnectionLost, or NeverSent when the connection ended before the turn.
+        Raises ServerError, RequestTooLarge, ConnectionLost (also for an answer that does not come within the session
+        timeout, though the server is well: 3.3 drops what it does not know), or NeverSent when the connection ended
+        before the turn.
         """
         async with self._turn:
             if self.closing:
                 raise NeverSent(self._loss())
-            return await self.write(request)
+            answer = self.write(request)
+            limit = asyncio.timeout(self.answer_limit)
+            try:
+                async with limit:
+                    return await answer
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise ConnectionLost(
+                    f"{self._where} did not answer a request of type {request.opcode} within {self.answer_limit:g} s"
+                ) from None
 
     def write(self, request: Any) -> asyncio.Future[Any]:
         """Write a request at once, past all that wait for their turn; errors as `request`, some of them at once."""

@@ -51,6 +51,8 @@ class Lifecycle:
         self.granted_id = 0
         self.password = NO_PASSWORD
         self.timeout = timeout
+        #: Whether the server carries out multis (3.4 and later); asked before a new session is announced.
+        self.has_multi = True
         #: Why there is no connection, for messages.
         self.problem = "no attempt was made yet"
         #: What ended the session for good, if it was not `close`.

@@ -55,6 +55,11 @@ class LiveSession(OwnershipCalls, ABC):
         """The negotiated session timeout in seconds (before the first session: the one asked for)."""
         return self._lifecycle.timeout
 
+    @property
+    def has_multi(self) -> bool:
+        """Whether the server carries out multis: servers before 3.4 drop them without an answer."""
+        return self._lifecycle.has_multi
+
     def lease_left(self) -> float:
         """Seconds for which the server cannot have expired this session; negative when it may have, or without one.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aiozk import protocol
 
 from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.ports import Check
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.zk.calls import ensure_on
 from consumerd.zk.connect_string import parse_connect_string
@@ -20,6 +21,7 @@ from consumerd.zk.connection import Connection, Limits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import Lifecycle
 from consumerd.zk.live import LiveSession
+from consumerd.zk.multi import MultiRequest, encode_operations
 from consumerd.zk.supervisor import Settings, Supervisor
 from consumerd.zk.watches import WatchTable
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 #: A day; the server's own limit (20 ticks by default) is far lower.
 LONGEST_TIMEOUT = 86_400
 Credential = tuple[str, str | bytes]
+_UNIMPLEMENTED = -6
 
 
 class Session(LiveSession):
@@ -146,6 +149,8 @@ class Session(LiveSession):
                 raise AuthFailed(
                     f"ZooKeeper refused our {scheme!r} credentials; check the auth setting and the server's schemes"
                 ) from None
+        if new:
+            self._lifecycle.has_multi = await _has_multi(connection)
         if new and self._chroot:
             try:
                 await ensure_on(connection, self._chroot, self._acl)
@@ -153,6 +158,27 @@ class Session(LiveSession):
                 if error.code in CONNECTION_CODES:
                     raise
                 raise error_for(error.code, self._chroot) from None
+
+
+async def _has_multi(connection: Connection) -> bool:
+    """Servers before 3.4 drop a multi without a word. Answers come in order, so that to a later request tells."""
+    asked = connection.write(MultiRequest(encode_operations([Check("/")], str, ())))
+    try:
+        await _is_answered(connection)
+        if not asked.done():
+            return False
+        refusal = asked.exception()
+        return not (isinstance(refusal, ServerError) and refusal.code == _UNIMPLEMENTED)
+    finally:
+        asked.cancel()
+
+
+async def _is_answered(connection: Connection) -> None:
+    try:
+        await connection.request(protocol.ExistsRequest(path="/", watch=False))
+    except ServerError as error:
+        if error.code in CONNECTION_CODES:
+            raise  # else an answer is an answer: the root may be closed to us
 
 
 def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:

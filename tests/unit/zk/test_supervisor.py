@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio
 
-CLOSE, CREATE, EXISTS, SYNC, AUTH = -11, 1, 3, 9, 100
+CLOSE, CREATE, EXISTS, SYNC, MULTI, AUTH = -11, 1, 3, 9, 14, 100
 NEW, RECONNECTED, SUSPENDED, EXPIRED = (
     SessionEvent.NEW,
     SessionEvent.RECONNECTED,
@@ -60,8 +60,14 @@ class Peer:
         return zxid, session_id
 
     async def request(self) -> tuple[int, int]:
-        """Xid and opcode of the next request."""
+        """Xid and opcode of the next request; that of a new session whether there is multi is answered by itself."""
         xid, code = struct.unpack_from("!ii", await self.frame())
+        if code == MULTI:
+            self.write(replied(xid, struct.pack("!i?i", -1, True, -1)))
+            xid, code = struct.unpack_from("!ii", await self.frame())
+            assert code == EXISTS
+            self.write(replied(xid, code=-101))
+            return await self.request()
         return xid, code
 
     async def behave(self) -> None:
@@ -213,6 +219,7 @@ async def test_a_heartbeat_may_take_longer_while_other_frames_come_in() -> None:
     async def talks_about_other_things(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5, 600))
+        await peer.request()
         while True:
             await asyncio.sleep(0.05)
             peer.write(framed(struct.pack("!iqiiii", -1, -1, 0, 3, 3, 2) + b"/x"))

@@ -1,0 +1,160 @@
+"""Nodes of ZooKeeper that are read once, and again only when their watch says so.
+
+Strategy: what was read is kept together with the watch that the read armed. As long as that has not fired, the server
+has nothing new, and asking costs nothing. A fired watch, a reconnect (which fires them all) or `refresh` makes a node
+stale; the next `data`, `node` or `children` reads it again and arms the watch anew. A watch that fires while its node
+is being read makes that very read stale as well, as it may have come too early.
+
+Two members that share a topic of a thousand partitions thus learn of each other by a handful of requests, where reading
+everything at each look costs thousands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.zk.errors import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, KeysView
+
+    from consumerd.ports import Clock, NodeStat, ZooKeeper
+
+
+class Node(NamedTuple):
+    """A node's data (b"" for null data) and its stat."""
+
+    data: bytes
+    stat: NodeStat
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of a path. `reads` tells one read from the next."""
+
+    unwatch: Callable[[], None]
+    value: Node | list[str] | None = None
+    fresh: bool = False
+    #: When that was read, on the clock.
+    read_at: float = 0.0
+    fired: int = 0
+
+
+class WatchedNodes:
+    """Reads through `zk`; `changed(path)` is called when what was read of a path may not be true any more.
+
+    Each path is read in one way only: as a node, or as a list of children. Reading raises the errors of the session.
+    """
+
+    def __init__(self, zk: ZooKeeper, clock: Clock, changed: Callable[[str], None]) -> None:
+        self._zk = zk
+        self._clock = clock
+        self._changed = changed
+        self._kept: dict[str, _Kept] = {}
+
+    def __len__(self) -> int:
+        """How many paths are watched."""
+        return len(self._kept)
+
+    # -- what is known without asking
+
+    def is_fresh(self, path: str) -> bool:
+        """Whether asking for the path would cost no request."""
+        kept = self._kept.get(path)
+        return kept is not None and kept.fresh
+
+    def known_node(self, path: str) -> Node | None:
+        """The node as it is now; None where it is missing, or would have to be read."""
+        kept = self._kept.get(path)
+        return kept.value if kept is not None and kept.fresh and isinstance(kept.value, Node) else None
+
+    def age(self, path: str) -> float:
+        """Seconds since the path was read."""
+        return self._clock.monotonic() - self._kept[path].read_at
+
+    # -- reading
+
+    async def node(self, path: str) -> Node | None:
+        """Data and stat; None for a missing node, whose creation is then watched for."""
+
+        async def read() -> Node | None:
+            while True:
+                found = await self._get(path)
+                if found is not None or await self._zk.exists(path, watch=True) is None:
+                    return found
+
+        value = await self._read(path, read)
+        assert not isinstance(value, list)
+        return value
+
+    async def node_if_there(self, path: str) -> Node | None:
+        """As `node`, but nothing is kept of a missing one, and its creation is not watched for."""
+        found = await self._read(path, lambda: self._get(path))
+        assert not isinstance(found, list)
+        if found is None:
+            self.forget(path)
+        return found
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted names; none for a missing node, whose creation is then watched for."""
+
+        async def read() -> list[str]:
+            while True:
+                try:
+                    return await self._zk.children(path, watch=True)
+                except NoNode:
+                    if await self._zk.exists(path, watch=True) is None:
+                        return []
+
+        value = await self._read(path, read)
+        assert isinstance(value, list)
+        return value
+
+    async def _get(self, path: str) -> Node | None:
+        try:
+            data, stat = await self._zk.get(path, watch=True)
+        except NoNode:
+            return None
+        return Node(data or b"", stat)
+
+    async def _read(self, path: str, read: Callable[[], Awaitable[Node | list[str] | None]]) -> Node | list[str] | None:
+        kept = self._kept.get(path)
+        if kept is None:
+            kept = self._kept[path] = _Kept(self._zk.watch(path, lambda: self._fire(path)))
+        elif kept.fresh:
+            return kept.value
+        fired = kept.fired
+        value = await read()
+        kept.value, kept.fresh, kept.read_at = value, kept.fired == fired, self._clock.monotonic()
+        return value
+
+    def _fire(self, path: str) -> None:
+        kept = self._kept.get(path)
+        if kept is not None:
+            kept.fired += 1
+            kept.fresh = False
+        self._changed(path)
+
+    # -- keeping
+
+    def refresh(self, path: str) -> None:
+        """Read it again when it is asked for next."""
+        kept = self._kept.get(path)
+        if kept is not None:
+            kept.fresh = False
+
+    def forget(self, path: str) -> None:
+        """Keep nothing of the path; its watch means nothing to us any more."""
+        kept = self._kept.pop(path, None)
+        if kept is not None:
+            kept.unwatch()
+
+    def paths(self) -> KeysView[str]:
+        """All that is kept, fresh or not."""
+        return self._kept.keys()
+
+    def close(self) -> None:
+        """Forget everything."""
+        for path in list(self._kept):
+            self.forget(path)

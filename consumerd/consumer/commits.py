@@ -1,0 +1,87 @@
+"""Writing the positions of owned partitions to the offset store.
+
+Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so an older position is never written over
+a newer one, and each writes everything that is due of all who asked. Only what is of the present session is written:
+of a session that is over nothing can be. Who owns what is the store's to check; what it calls lost is passed on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.consumer.rounds import Rounds
+from consumerd.errors import BrokerError, ZooKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from consumerd.consumer.fence import Fence
+    from consumerd.consumer.owned import Owned
+    from consumerd.consumer.seams import OffsetStore
+    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class Commits:
+    """Commits to `store`. `lost` is told of partitions that turned out not to be ours any more."""
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        fence: Fence,
+        clock: Clock,
+        stats: ConsumerStats,
+        lost: Callable[[list[Owned]], None],
+    ) -> None:
+        self._store = store
+        self._fence = fence
+        self._clock = clock
+        self._stats = stats
+        self._lost = lost
+        self._rounds: Rounds[Owned, None] = Rounds(self._write)
+
+    async def commit(self, owned: Iterable[Owned]) -> None:
+        """Write what is due of these, along with what others ask for. Raises what the store raises."""
+        await self._rounds.take_part(owned)
+
+    async def wait_for(self, owned: Iterable[Owned]) -> None:
+        """Return when no commit that contains any of these is under way."""
+        await self._rounds.wait_for(owned)
+
+    async def check(self, owned: Iterable[Owned]) -> bool:
+        """Whether somebody else has written the offset of any of these: those are due again."""
+        by_partition = {each.partition: each for each in owned if each.work is not None}
+        written = await self._store.changed(by_partition)
+        for partition in written:
+            by_partition[partition].committed = None
+        return bool(written)
+
+    async def _write(self, owned: list[Owned]) -> None:
+        now = self._clock.monotonic()
+        session_id = self._fence.session_id
+        due = {
+            each.partition: each
+            for each in owned
+            if each.session_id == session_id and each.is_due(now, self._store.keeps_for)
+        }
+        positions: dict[TopicPartition, int] = {
+            partition: each.work.position for partition, each in due.items() if each.work is not None
+        }
+        if not positions:
+            return
+        try:
+            result = await self._store.commit(positions, session_id=session_id)
+        except (ZooKeeperError, BrokerError):
+            self._stats.failed_commits += len(positions)
+            raise
+        for partition in result.committed:
+            due[partition].committed = positions[partition]
+            due[partition].written_at = now
+        self._stats.commits += len(result.committed)
+        if result.lost:
+            self._lost([due[partition] for partition in sorted(result.lost)])

@@ -1,0 +1,65 @@
+"""Group commit: what many ask for while the same is being done for others is then done for all of them at once.
+
+Strategy: one round is performed at a time, by whoever comes first; what is asked for meanwhile gathers in the next one.
+So a thousand partitions that begin or end together cost a few round trips and not a thousand, and whoever is alone does
+not wait. A performer that is cancelled leaves its round to the next who waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class _Round(Generic[_Item, _Result]):
+    def __init__(self) -> None:
+        self.items: dict[_Item, None] = {}
+        self.ended = False
+        self.result: _Result | None = None
+        self.error: Exception | None = None
+
+
+class Rounds(Generic[_Item, _Result]):
+    """Calls `perform(items)`, never twice at the same time."""
+
+    def __init__(self, perform: Callable[[list[_Item]], Awaitable[_Result]]) -> None:
+        self._perform = perform
+        self._lock = asyncio.Lock()
+        self._next: _Round[_Item, _Result] = _Round()
+        self._under_way: _Round[_Item, _Result] | None = None
+
+    async def take_part(self, items: Iterable[_Item]) -> _Result:
+        """Have the items done with those of others. What `perform` returned for all of them, or raised."""
+        mine = self._next
+        mine.items.update(dict.fromkeys(items))
+        await asyncio.sleep(0)  # others that ask in this very turn come along
+        async with self._lock:
+            if not mine.ended:
+                if self._next is mine:
+                    self._next = _Round()
+                await self._run(mine)
+        if mine.error is not None:
+            raise mine.error
+        return mine.result  # type: ignore[return-value]  # ended without an error
+
+    async def _run(self, mine: _Round[_Item, _Result]) -> None:
+        self._under_way = mine
+        try:
+            mine.result = await self._perform(list(mine.items))
+        except Exception as error:
+            mine.error = error
+        finally:
+            self._under_way = None
+        mine.ended = True
+
+    async def wait_for(self, items: Iterable[_Item]) -> None:
+        """Return when no round with any of the items is under way."""
+        while self._under_way is not None and not self._under_way.items.keys().isdisjoint(items):
+            async with self._lock:
+                pass
