@@ -163,6 +163,8 @@ class SimulatedZooKeeper:
         #: Ends of sessions that nobody asked for: (time, process).
         self.expired: list[tuple[float, str]] = []
         self.down = False
+        #: Told, by process and kind, of every request right before it is carried out.
+        self.before: Callable[[str, str], None] = lambda owner, kind: None
         #: Told of every change of the leader's tree.
         self.observers: list[Callable[[Change, str], None]] = []
         self._network = network
@@ -202,6 +204,12 @@ class SimulatedZooKeeper:
         transaction = Transaction(self.tree.zxid + 1, session, self._time(), tuple(operations))
         return self._apply(transaction)
 
+    def peer(self, name: str) -> int:
+        """The id of a session that belongs to nobody here and never expires; for `put`."""
+        session = self._open(name, 20 * self.tick)
+        session.heard = float("inf")
+        return session.id
+
     # -- faults
 
     def expire(self, owner: str) -> bool:
@@ -233,7 +241,7 @@ class SimulatedZooKeeper:
         self.down = False
         self._network.listen(self.host, self.port, self._accept, self.line)
         for session in self.sessions.values():
-            session.heard = self.kernel.now
+            session.heard = max(session.heard, self.kernel.now)
 
     # -- connections
 
@@ -289,18 +297,21 @@ class SimulatedZooKeeper:
             if session.connection is not None:
                 session.connection.close()
         else:
-            self._last_session += 1
             timeout = min(max(request.timeout_ms / 1000, 2 * self.tick), 20 * self.tick)
-            password = self._last_session.to_bytes(16, "big")
-            session = Session(self._last_session, timeout, password, connection.link.client)
-            self.sessions[session.id] = session
-            self.commit(())
+            session = self._open(connection.link.client, timeout)
         session.heard = self.kernel.now
         session.connection = connection
         connection.session = session
         self.requests[session.owner, "connect"] += 1
         timeout_ms = round(session.timeout * 1000)
         connection.send(wire.connected(timeout_ms, session.id, session.password, with_read_only=request.with_read_only))
+
+    def _open(self, owner: str, timeout: float) -> Session:
+        self._last_session += 1
+        session = Session(self._last_session, timeout, self._last_session.to_bytes(16, "big"), owner)
+        self.sessions[session.id] = session
+        self.commit(())
+        return session
 
     def _tick(self) -> None:
         if not self.down:
@@ -323,7 +334,9 @@ class SimulatedZooKeeper:
         session.heard = self.kernel.now
         reader = wire.Reader(request)
         xid, kind = reader.number(), reader.number()
-        self.requests[session.owner, wire.NAMES.get(kind, str(kind))] += 1
+        name = wire.NAMES.get(kind, str(kind))
+        self.requests[session.owner, name] += 1
+        self.before(session.owner, name)
         if kind == wire.MULTI and not self.with_multi:
             return
         try:
