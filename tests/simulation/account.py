@@ -96,6 +96,16 @@ class Account:
 
     # -- what became of it
 
+    def summary(self) -> dict[str, int]:
+        """How many messages had to be handed over, were lost, were repeated, and what was not as it must be."""
+        return {
+            "messages": self.count,
+            "lost": len(self.lost),
+            "repeated": len(self.repeated),
+            "uncommitted": len(self.uncommitted),
+            "violations": len(self.violations),
+        }
+
     @property
     def flowing(self) -> set[TopicPartition]:
         """Partitions of which something was handed over."""
@@ -123,6 +133,10 @@ class Account:
             {tp for tp, offset in self._handled if offset >= self._committed.get(tp, 0)},
             key=str,
         )
+
+    def offsets(self, partition: TopicPartition) -> list[int]:
+        """The messages that were produced to a partition."""
+        return list(self._produced.get(partition, ()))
 
     def history(self, partition: TopicPartition) -> list[HandOver]:
         """The hand-overs of one partition."""

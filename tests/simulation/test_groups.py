@@ -93,3 +93,24 @@ def test_a_stopped_member_hands_nothing_over_after_its_lease_and_comes_back() ->
         world.run(2.0)
         world.finish()
     assert world.account.lost == []
+
+
+def test_a_consumer_of_the_jvm_joins_and_leaves_a_group_of_ours() -> None:
+    with World(5, round_trip=0.005) as world:
+        world.topic("events", 20)
+        world.daemon("ours")
+        world.settle()
+        world.produce_steadily(200)
+        world.run(3.0)
+        peer = world.jvm("theirs")
+        world.until_shared()
+        world.run(5.0)
+        assert world.shares() == {"ours": 10, "theirs": 10}
+        peer.terminate()
+        world.until_ended(peer)
+        world.until_shared()
+        world.run(2.0)
+        world.finish()
+    assert {each.member for each in world.account.hand_overs} == {"ours", "theirs"}
+    assert world.account.lost == []
+    assert peer.gave_up == 0

@@ -12,6 +12,7 @@ unwound, and what no process may do (an exception that nobody took) is raised.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
@@ -23,6 +24,7 @@ from consumerd.registry import broker_path, offsets_root, owners_root, parse_off
 from tests.simulation.account import Account
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.daemon import Daemon
+from tests.simulation.jvm import JvmConsumer
 from tests.simulation.kernel import Kernel, SimulationError
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
@@ -55,6 +57,7 @@ class World:
         self.account = Account(self.kernel)
         self.brokers: dict[int, SimulatedBroker] = {}
         self.daemons: dict[str, Daemon] = {}
+        self.jvm_consumers: dict[str, JvmConsumer] = {}
         self.partitions: list[TopicPartition] = []
         self._offsets_root = offsets_root(self.group) + "/"
         self._owners_root = owners_root(self.group) + "/"
@@ -69,6 +72,7 @@ class World:
     def __enter__(self) -> Self:
         for patch in self._patches:
             patch.start()
+        gc.disable()  # what it finds depends on what ran before
         structlog.configure(
             processors=[self._log],
             wrapper_class=structlog.make_filtering_bound_logger(20),
@@ -84,6 +88,7 @@ class World:
             for loop in self.kernel.loops:
                 loop.unwind()
         finally:
+            gc.enable()
             structlog.reset_defaults()
             for patch in self._patches:
                 patch.stop()
@@ -145,6 +150,11 @@ class World:
         made = self.daemons[name] = Daemon(self, name, settings or {}, handling)
         return made
 
+    def jvm(self, name: str, *, initial: str = "earliest") -> JvmConsumer:
+        """Start a consumer of another implementation."""
+        made = self.jvm_consumers[name] = JvmConsumer(self, name, initial=initial)
+        return made
+
     def owners(self) -> dict[TopicPartition, str]:
         """Of each owned partition the process that owns it, as ZooKeeper has it."""
         tree, sessions = self.zookeeper.tree, self.zookeeper.sessions
@@ -166,9 +176,10 @@ class World:
     def is_shared(self) -> bool:
         """Whether all partitions are owned, and all processes that live own as many as others, but for one."""
         shares = self.shares()
-        living = [name for name, daemon in self.daemons.items() if daemon.alive]
+        processes: list[tuple[str, Daemon | JvmConsumer]] = [*self.daemons.items(), *self.jvm_consumers.items()]
+        living = [name for name, process in processes if process.alive]
         counts = [shares.get(name, 0) for name in living]
-        return sum(counts) == len(self.partitions) and max(counts) - min(counts) <= 1
+        return bool(counts) and sum(counts) == len(self.partitions) and max(counts) - min(counts) <= 1
 
     # -- time
 
@@ -195,13 +206,17 @@ class World:
             self.run(0.5)
         self.run(1.0)
 
-    def until_ended(self, daemon: Daemon, seconds: float = 60.0) -> float:
+    def until_ended(self, daemon: Daemon | JvmConsumer, seconds: float = 60.0) -> float:
         """Let time pass until a process has ended; how long that took."""
         return self.kernel.until(lambda: daemon.ended, seconds, what=f"{daemon.name} has ended", every=0.01)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Where the logs end."""
-        return {each: self.brokers[each.broker].store.end(each.topic, each.partition) for each in self.partitions}
+        return {each: self.end(each) for each in self.partitions}
+
+    def end(self, partition: TopicPartition) -> int:
+        """Where a log ends."""
+        return self.brokers[partition.broker].store.end(partition.topic, partition.partition)
 
     def timeline(self, *, last: int = 200) -> str:
         """What happened, for people."""
