@@ -1,0 +1,143 @@
+"""Who was handed what and when, and whether that may be: the account of one group.
+
+Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
+is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from consumerd.partition import TopicPartition
+    from tests.simulation.kernel import Kernel
+
+
+class HandOver(NamedTuple):
+    """One message given to a handler."""
+
+    time: float
+    member: str
+    partition: TopicPartition
+    offset: int
+
+
+class Account:
+    """Of one group. Offsets are those of messages, positions those behind them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.hand_overs: list[HandOver] = []
+        self.violations: list[str] = []
+        #: Whether an offset may be set back: where a peer does that, or somebody seeks.
+        self.may_go_back = False
+        self._produced: dict[TopicPartition, list[int]] = {}
+        self._since: dict[TopicPartition, int] = {}
+        self._in_hand: dict[TopicPartition, str] = {}
+        self._handed: Counter[tuple[TopicPartition, int]] = Counter()
+        self._handled: set[tuple[TopicPartition, int]] = set()
+        self._committed: dict[TopicPartition, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Messages that have to be handed over."""
+        return sum(offset >= self._since.get(tp, 0) for tp, offsets in self._produced.items() for offset in offsets)
+
+    # -- what happens
+
+    def produced(self, partition: TopicPartition, offset: int) -> None:
+        """A message is in the log."""
+        self._produced.setdefault(partition, []).append(offset)
+
+    def count_from(self, ends: dict[TopicPartition, int]) -> None:
+        """Messages before these positions need not be handed over: there was no group yet."""
+        self._since = dict(ends)
+
+    def begin(self, member: str, partition: TopicPartition, offsets: list[int]) -> None:
+        """A handler gets messages."""
+        holder = self._in_hand.get(partition)
+        if holder is not None:
+            self._violate(f"{member} is handed {partition} at {offsets[0]} while {holder} has it in hand")
+        self._in_hand[partition] = member
+        for offset in offsets:
+            self._handed[partition, offset] += 1
+            self.hand_overs.append(HandOver(self._kernel.now, member, partition, offset))
+
+    def end(self, member: str, partition: TopicPartition, offsets: list[int], *, handled: bool) -> None:
+        """The handler is through with them, or was cancelled."""
+        if self._in_hand.get(partition) == member:
+            del self._in_hand[partition]
+        if handled:
+            self._handled.update((partition, offset) for offset in offsets)
+
+    def died(self, member: str) -> None:
+        """What a dead process had in hand is in nobody's."""
+        for partition in [each for each, holder in self._in_hand.items() if holder == member]:
+            del self._in_hand[partition]
+
+    def committed(self, partition: TopicPartition, position: int) -> None:
+        """An offset was written."""
+        before = self._committed.get(partition)
+        self._committed[partition] = position
+        if before is not None and position < before and not self.may_go_back:
+            self._violate(f"the offset of {partition} goes back from {before} to {position}")
+        since = max(self._since.get(partition, 0), before or 0)
+        for offset in reversed(self._produced.get(partition, [])):
+            if offset < since:
+                break
+            if offset < position and (partition, offset) not in self._handled and self._since:
+                self._violate(f"{partition} is committed up to {position}, but {offset} was not handled")
+                break
+
+    def _violate(self, what: str) -> None:
+        self.violations.append(f"{self._kernel.now:.6f} {what}")
+        self._kernel.note("VIOLATION", what)
+
+    # -- what became of it
+
+    def summary(self) -> dict[str, int]:
+        """How many messages had to be handed over, were lost, were repeated, and what was not as it must be."""
+        return {
+            "messages": self.count,
+            "lost": len(self.lost),
+            "repeated": len(self.repeated),
+            "uncommitted": len(self.uncommitted),
+            "violations": len(self.violations),
+        }
+
+    @property
+    def flowing(self) -> set[TopicPartition]:
+        """Partitions of which something was handed over."""
+        return {partition for partition, _ in self._handed}
+
+    @property
+    def lost(self) -> list[tuple[TopicPartition, int]]:
+        """Messages that nobody was handed."""
+        return [
+            (partition, offset)
+            for partition, offsets in self._produced.items()
+            for offset in offsets
+            if offset >= self._since.get(partition, 0) and (partition, offset) not in self._handed
+        ]
+
+    @property
+    def repeated(self) -> list[tuple[TopicPartition, int]]:
+        """Messages that were handed over more than once."""
+        return [message for message, times in self._handed.items() if times > 1]
+
+    @property
+    def uncommitted(self) -> list[TopicPartition]:
+        """Partitions with handled messages behind the committed offset."""
+        return sorted(
+            {tp for tp, offset in self._handled if offset >= self._committed.get(tp, 0)},
+            key=str,
+        )
+
+    def offsets(self, partition: TopicPartition) -> list[int]:
+        """The messages that were produced to a partition."""
+        return list(self._produced.get(partition, ()))
+
+    def history(self, partition: TopicPartition) -> list[HandOver]:
+        """The hand-overs of one partition."""
+        return [each for each in self.hand_overs if each.partition == partition]

@@ -1,0 +1,125 @@
+"""A 0.7 broker at the level of its wire protocol, over logs in memory.
+
+Strategy: what a request is answered with is said by `consumerd.embedded.memory_broker`, whose logs these are; here are
+frames, connections and time. One request of a connection is worked on at a time, as brokers do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from consumerd.embedded.memory_broker import MemoryBroker
+from consumerd.wire.errors import WireError
+from consumerd.wire.v07 import decode_request
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Kernel
+    from tests.simulation.network import Line, Link, Network
+
+#: What a request costs, in seconds, and a byte of its answer.
+REQUEST_TIME = 0.0001
+BYTE_TIME = 1e-9
+
+
+class SimulatedBroker:
+    """One broker; where it listens can be changed with `move`."""
+
+    def __init__(self, kernel: Kernel, network: Network, broker: int, host: str, port: int, line: Line) -> None:
+        self.kernel = kernel
+        self.id = broker
+        self.host, self.port = host, port
+        self.store = MemoryBroker()
+        self.requests: Counter[str] = Counter()
+        self._network = network
+        self._line = line
+        self._connections: dict[_Connection, None] = {}
+        self.start()
+
+    @property
+    def address(self) -> str:
+        """What ZooKeeper holds of it."""
+        return f"broker-{self.id}:{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Take connections."""
+        self._network.listen(self.host, self.port, self._accept, self._line)
+
+    def stop(self) -> None:
+        """Refuse connections and end those that are there; the logs stay."""
+        self._network.unlisten(self.host, self.port)
+        for connection in list(self._connections):
+            connection.link.cut()
+
+    def move(self, host: str, port: int, *, silent: bool = False) -> None:
+        """Go to another address. `silent`: the old one does not answer any more, instead of hanging up."""
+        if silent:
+            self._network.unlisten(self.host, self.port)
+            for connection in list(self._connections):
+                connection.link.stall()
+        else:
+            self.stop()
+        self.host, self.port = host, port
+        self.start()
+
+    def _accept(self, link: Link) -> _Connection:
+        connection = _Connection(self, link)
+        self._connections[connection] = None
+        return connection
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection ended."""
+        self._connections.pop(connection, None)
+
+
+class _Connection:
+    def __init__(self, broker: SimulatedBroker, link: Link) -> None:
+        self.link = link
+        self._broker = broker
+        self._bytes = bytearray()
+        self._requests: deque[bytes] = deque()
+        self._working = False
+        self._open = True
+
+    def received(self, data: bytes) -> None:
+        self._bytes += data
+        while len(self._bytes) >= 4:
+            size = int.from_bytes(self._bytes[:4], "big", signed=True)
+            if len(self._bytes) < 4 + size:
+                break
+            self._requests.append(bytes(self._bytes[4 : 4 + size]))
+            del self._bytes[: 4 + size]
+        self._work()
+
+    def lost(self) -> None:
+        self._open = False
+        self._broker.forget(self)
+
+    def _work(self) -> None:
+        if self._working or not self._requests or not self._open:
+            return
+        self._working = True
+        body = self._requests.popleft()
+        store = self._broker.store
+        try:
+            request = decode_request(body)
+        except WireError:
+            answer: bytes | Exception | None = WireError("it cannot be read")
+        else:
+            self._broker.requests[type(request).__name__] += 1
+            store.requests.clear()
+            answer = store.answer(request)
+        size = len(answer) if isinstance(answer, bytes) else 0
+
+        def done() -> None:
+            self._working = False
+            if not self._open:
+                return
+            if isinstance(answer, bytes):
+                self.link.send(len(answer).to_bytes(4, "big") + answer)
+            elif answer is not None:
+                self.lost()
+                self.link.close()
+            self._work()
+
+        self._broker.kernel.after(REQUEST_TIME + size * BYTE_TIME, done)

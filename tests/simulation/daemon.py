@@ -1,0 +1,140 @@
+"""A member as the command runs it: session, member and service of `consumerd.daemon`, in a simulated process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from consumerd.daemon.build import build_session, build_settings
+from consumerd.daemon.config import Config
+from consumerd.daemon.service import run_member, start_session
+from consumerd.handlers import RetryPolicy, retrying
+from tests.simulation.process import ProcessLoop
+from tests.simulation.zookeeper import WALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.handlers import Batch, HandlerContext
+    from consumerd.partition import TopicPartition
+    from tests.simulation.world import World
+
+
+class ProcessClock:
+    """The clock port of one process: it runs on while the process is stopped and while its machine is suspended."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.kernel.now
+
+    def wall(self) -> float:
+        return WALL + self._loop.kernel.now
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+
+class RecordingHandler:
+    """Takes `seconds` for a batch, and tells the account."""
+
+    def __init__(self, daemon: Daemon, seconds: float) -> None:
+        self._daemon = daemon
+        self._seconds = seconds
+
+    async def start(self, context: HandlerContext) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return None
+
+    async def handle(self, batch: Batch) -> None:
+        daemon = self._daemon
+        if daemon.loop.dead:
+            return
+        account, name = daemon.world.account, daemon.name
+        offsets = [message.offset for message in batch.messages()]
+        account.begin(name, batch.partition, offsets)
+        handled = False
+        try:
+            await asyncio.sleep(self._seconds)
+            handled = True
+        finally:
+            if not daemon.loop.dead:
+                account.end(name, batch.partition, offsets, handled=handled)
+
+
+class Daemon:
+    """One process. `settings` are tables of the configuration; what is not given has the daemon's defaults."""
+
+    def __init__(self, world: World, name: str, settings: Mapping[str, Mapping[str, Any]], handling: float) -> None:
+        self.world = world
+        self.name = name
+        self.loop = ProcessLoop(world.kernel, world.network, name)
+        #: What ended it, once it has ended by itself.
+        self.failure: BaseException | None = None
+        self.ended = False
+        tables: dict[str, dict[str, Any]] = {
+            "group": {"id": world.group, "whitelist": ".*"},
+            "zookeeper": {"connect": f"{world.zookeeper.host}:{world.zookeeper.port}"},
+        }
+        for table, keys in settings.items():
+            tables.setdefault(table, {}).update(keys)
+        self._config = Config.model_validate(tables)
+        self._handling = handling
+        world.kernel.note(name, "starts")
+        self.loop.submit(lambda: self.loop.create_task(self._main(), name="main"))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return not (self.ended or self.loop.dead)
+
+    async def _main(self) -> None:
+        clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
+        try:
+            settings = build_settings(self._config, clock=clock, rng=rng)
+            handler = retrying(RecordingHandler(self, self._handling), RetryPolicy(), clock=clock, rng=rng)
+            async with AsyncExitStack() as stack:
+                session = build_session(self._config.zookeeper, clock=clock, rng=rng)
+                stack.push_async_callback(session.close)
+                await start_session(session, self._config)
+                await run_member(self._config, settings, handler, session, clock=clock, rng=rng)
+        except BaseException as error:
+            self.failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if not self.loop.dead:
+                self.ended = True
+                self.world.kernel.note(self.name, f"has ended ({self.failure!r})" if self.failure else "has ended")
+                self.world.network.close_all_of(self.name)
+
+    # -- what may happen to a process
+
+    def terminate(self) -> None:
+        """SIGTERM: leave in order."""
+        self.world.kernel.note(self.name, "SIGTERM")
+        self.loop.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: its sockets close, its session is left to expire."""
+        self.world.kernel.note(self.name, "SIGKILL")
+        self.loop.kill()
+        self.world.network.close_all_of(self.name)
+        self.world.account.died(self.name)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.world.kernel.note(self.name, "SIGSTOP")
+        self.loop.stop_process()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.world.kernel.note(self.name, "SIGCONT")
+        self.loop.continue_process()

@@ -1,0 +1,116 @@
+"""A first look at whole members in virtual time: one, then two, and the same again for the same seed."""
+
+from __future__ import annotations
+
+from tests.simulation.world import World
+
+
+def join_and_leave(seed: int) -> World:
+    """A second member joins and leaves in order while messages come."""
+    with World(seed) as world:
+        world.topic("events", 20)
+        world.daemon("a")
+        world.settle()
+        world.produce_steadily(200)
+        world.run(3.0)
+        second = world.daemon("b")
+        world.until_shared()
+        assert world.shares() == {"a": 10, "b": 10}
+        world.run(3.0)
+        second.terminate()
+        world.until_ended(second)
+        assert second.failure is None
+        world.until_shared()
+        world.run(2.0)
+        world.finish()
+        assert world.daemons["a"].alive
+    return world
+
+
+def test_one_member_consumes_everything_and_commits_it() -> None:
+    with World() as world:
+        world.topic("events", 50)
+        member = world.daemon("a", {"commit": {"interval": 1.0}})
+        world.settle()
+        world.produce_steadily(500)
+        world.run(10.0)
+        world.finish()
+        assert world.account.count > 4500
+        world.run(2.0)
+        assert (world.account.lost, world.account.repeated, world.account.uncommitted) == ([], [], [])
+        member.terminate()
+        assert world.until_ended(member) < 1.0
+        assert member.failure is None
+    assert world.account.violations == []
+
+
+def test_a_member_joins_and_leaves_in_order_and_every_message_is_handed_over_once() -> None:
+    world = join_and_leave(seed=1)
+    account = world.account
+    assert (account.violations, account.lost, account.repeated) == ([], [], [])
+    assert account.count > 1500
+    assert {each.member for each in account.hand_overs} == {"a", "b"}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_does_not() -> None:
+    runs = [join_and_leave(seed).account.hand_overs for seed in (7, 7, 8)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_a_killed_member_is_replaced_when_its_session_has_expired() -> None:
+    with World(3) as world:
+        world.topic("events", 20)
+        world.daemon("a")
+        victim = world.daemon("b")
+        world.settle()
+        world.produce_steadily(200)
+        world.run(3.0)
+        victim.kill()
+        took = world.until_shared()
+        assert 4.0 < took < 12.0
+        assert world.shares() == {"a": 20}
+        world.run(2.0)
+        world.finish()
+    assert (world.account.violations, world.account.lost) == ([], [])
+    assert [name for _, name in world.zookeeper.expired] == ["b"]
+
+
+def test_a_stopped_member_hands_nothing_over_after_its_lease_and_comes_back() -> None:
+    with World(4) as world:
+        world.topic("events", 20)
+        world.daemon("a")
+        frozen = world.daemon("b")
+        world.settle()
+        world.produce_steadily(200)
+        world.run(3.0)
+        frozen.freeze()
+        world.run(15.0)
+        assert world.shares() == {"a": 20}
+        frozen.thaw()
+        world.until_shared()
+        assert world.shares() == {"a": 10, "b": 10}
+        world.run(2.0)
+        world.finish()
+    assert world.account.lost == []
+
+
+def test_a_consumer_of_the_jvm_joins_and_leaves_a_group_of_ours() -> None:
+    with World(5, round_trip=0.005) as world:
+        world.topic("events", 20)
+        world.daemon("ours")
+        world.settle()
+        world.produce_steadily(200)
+        world.run(3.0)
+        peer = world.jvm("theirs")
+        world.until_shared()
+        world.run(5.0)
+        assert world.shares() == {"ours": 10, "theirs": 10}
+        peer.terminate()
+        world.until_ended(peer)
+        world.until_shared()
+        world.run(2.0)
+        world.finish()
+    assert {each.member for each in world.account.hand_overs} == {"ours", "theirs"}
+    assert world.account.lost == []
+    assert peer.gave_up == 0

@@ -1,0 +1,152 @@
+"""Members that come and go in order, nobody killed, nothing cut: no message may be lost or handed over twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.partition import TopicPartition
+from consumerd.registry import offset_path, owner_path
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.daemon import Daemon
+
+#: Real seconds; virtual ones are what counts here.
+pytestmark = pytest.mark.timeout(900)
+
+
+def all_is_well(world: World) -> None:
+    """Everything was handed over once and committed; the whole account is shown where not."""
+    account = world.account
+    summary = account.summary()
+    wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
+    assert summary == {**summary, "lost": 0, "repeated": 0, "uncommitted": 0, "violations": 0}, wrong
+    assert summary["messages"] > 0
+
+
+def leave(world: World, daemon: Daemon) -> float:
+    """SIGTERM; how long the process took to end."""
+    daemon.terminate()
+    took = world.until_ended(daemon)
+    assert daemon.failure is None
+    return took
+
+
+@pytest.mark.parametrize("initial", ["earliest", "latest"])
+@pytest.mark.parametrize("milliseconds", [1, 5, 10])
+@pytest.mark.parametrize("partitions", [200, 600])
+def test_a_second_member_joins_and_leaves(partitions: int, milliseconds: int, initial: str) -> None:
+    settings = {"fetch": {"initial": initial}}
+    with World(partitions + milliseconds, round_trip=milliseconds / 1000) as world:
+        world.topic("events", partitions)
+        first = world.daemon("a", settings)
+        world.settle()
+        world.produce_steadily(partitions)
+        world.run(1.0)  # nothing was committed on the interval yet: what is, the drains have to write
+        second = world.daemon("b", settings)
+        assert world.until_shared() < 5.0
+        world.run(3.0)
+        assert leave(world, second) < 5.0
+        assert world.until_shared() < 5.0
+        world.run(3.0)
+        world.finish()
+        leave(world, first)
+    all_is_well(world)
+
+
+def test_what_comes_after_the_latest_place_survives_a_kill_before_the_first_commit() -> None:
+    """Where the first member began is no fact that the next one finds again, unless it was written down."""
+    settings = {"fetch": {"initial": "latest"}}
+    with World(1) as world:
+        world.topic("events", 20)
+        first = world.daemon("a", settings)
+        world.settle()
+        world.produce_steadily(200)
+        world.run(2.0)
+        first.kill()
+        world.daemon("b", settings)
+        world.until_shared()
+        world.run(2.0)
+        world.finish()
+    assert (world.account.violations, world.account.lost) == ([], [])
+
+
+@pytest.mark.parametrize("milliseconds", [1, 10])
+def test_a_graceful_stop_with_a_thousand_partitions_commits_all(milliseconds: int) -> None:
+    with World(milliseconds, round_trip=milliseconds / 1000) as world:
+        world.topic("events", 1000)
+        member = world.daemon("a", {"commit": {"interval": 60.0}})
+        world.settle()
+        world.produce_all()
+        world.run(5.0)
+        assert leave(world, member) < 2.0
+        world.run(0.1)
+    all_is_well(world)
+
+
+def test_twenty_five_members_that_start_at_once_settle_soon() -> None:
+    with World(25, round_trip=0.005) as world:
+        world.topic("events", 100)
+        for number in range(25):
+            world.daemon(f"m{number:02}")
+        world.kernel.until(
+            lambda: (
+                len(world.zookeeper.tree.nodes[f"/consumers/{world.group}/ids"].children) == 25
+                if f"/consumers/{world.group}/ids" in world.zookeeper.tree.nodes
+                else False
+            ),
+            10.0,
+            what="all are registered",
+        )
+        assert world.until_shared() < 5.0
+        world.run(1.0)
+        world.account.count_from(world.ends())
+        world.produce_all()
+        world.finish()
+        for daemon in world.daemons.values():
+            daemon.terminate()
+        for daemon in world.daemons.values():
+            world.until_ended(daemon)
+        world.run(0.1)
+    all_is_well(world)
+
+
+def test_a_commit_that_is_late_writes_nothing_once_the_owner_node_is_anothers() -> None:
+    """Between the look at the owner node and the commit's arrival a peer takes the partition over and goes on."""
+    partition = TopicPartition("events", 0, 0)
+    with World(1, round_trip=0.01) as world:
+        zookeeper = world.zookeeper
+        world.topic("events", 1)
+        member = world.daemon("a", {"commit": {"interval": 2.0}})
+        world.settle()
+        world.produce(partition, 5)
+        world.run(3.0)
+        peer = zookeeper.peer("peer")
+        taken: list[int] = []
+
+        def take_over(owner: str, kind: str) -> None:
+            if (owner, kind) != ("a", "multi") or taken:
+                return
+            end = world.ends()[partition]
+            world.produce(partition, 5)
+            taken.append(world.ends()[partition])
+            zookeeper.remove(owner_path(world.group, partition))
+            zookeeper.put(owner_path(world.group, partition), b"group_peer-0", session=peer)
+            offsets = [number for number in world.account.offsets(partition) if number >= end]
+            world.account.begin("peer", partition, offsets)
+            world.account.end("peer", partition, offsets, handled=True)
+            zookeeper.put(offset_path(world.group, partition), b"%d" % taken[0])
+
+        zookeeper.before = take_over
+        world.produce(partition, 5)
+        world.kernel.until(lambda: bool(taken), 10.0, what="the member commits")
+        world.run(2.0)
+        assert zookeeper.tree.nodes[offset_path(world.group, partition)].data == b"%d" % taken[0]
+        zookeeper.remove(owner_path(world.group, partition))
+        world.produce(partition, 5)
+        world.finish()
+        leave(world, member)
+    assert world.account.violations == []
+    assert world.account.lost == []

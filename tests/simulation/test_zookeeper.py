@@ -1,0 +1,232 @@
+"""The simulated ZooKeeper as the real client sees it: sessions, ephemerals, watches, multis, followers, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.ports import Check, Create, Delete, SessionEvent, SetData
+from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoNode, NotEmpty, Session
+from tests.simulation.daemon import ProcessClock
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Line, Network
+from tests.simulation.process import ProcessLoop
+from tests.simulation.zookeeper import SimulatedZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+ROUND_TRIP = 0.01
+
+
+class Place:
+    """A ZooKeeper 5 ms away, and clients in processes of their own."""
+
+    def __init__(self, **options: Any) -> None:
+        self.kernel = Kernel()
+        self.network = Network(self.kernel, random.Random(1))
+        self.server = SimulatedZooKeeper(
+            self.kernel, self.network, line=Line(ROUND_TRIP / 2, jitter=0.0), **{"tick": 0.5, **options}
+        )
+
+    def play(
+        self, script: Callable[[Session], Coroutine[Any, Any, None]], name: str = "client", *, close: bool = True
+    ) -> Session:
+        """Run `script(session)` in a process of its own, on a session that was started."""
+        loop = ProcessLoop(self.kernel, self.network, name)
+        made: list[Session] = []
+
+        async def work() -> None:
+            made.append(
+                Session("zookeeper:2181/root", clock=ProcessClock(loop), rng=random.Random(name), session_timeout=4.0)
+            )
+            await made[0].start()
+            try:
+                await script(made[0])
+            finally:
+                if close:
+                    await made[0].close()
+
+        loop.play(work(), 300.0)
+        return made[0]
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    for loop in made.kernel.loops:
+        loop.unwind()
+
+
+def test_nodes_are_made_read_changed_and_deleted(place: Place) -> None:
+    async def script(zk: Session) -> None:
+        await zk.create("/a", b"one")
+        await zk.create("/a/b", None)
+        assert (await zk.get("/a"))[0] == b"one"
+        assert (await zk.get("/a/b"))[0] is None
+        assert await zk.children("/a") == ["b"]
+        stat = await zk.set("/a", b"two", version=0)
+        assert (stat.version, stat.children_count, stat.ephemeral_owner) == (1, 1, 0)
+        with pytest.raises(BadVersion):
+            await zk.set("/a", b"three", version=0)
+        with pytest.raises(NotEmpty):
+            await zk.delete("/a")
+        await zk.delete("/a/b")
+        await zk.delete("/a", version=1)
+        with pytest.raises(NoNode):
+            await zk.get("/a")
+
+    place.play(script)
+    assert place.server.requests["client", "create"] == 3
+    assert place.server.requests["client", "setData"] == 2
+
+
+def test_a_multi_is_all_or_nothing_and_names_the_culprit(place: Place) -> None:
+    async def script(zk: Session) -> None:
+        await zk.multi([Create("/a", b"1"), Create("/a/b", b"2"), SetData("/a", b"3"), Check("/a", 1)])
+        assert (await zk.get("/a"))[0] == b"3"
+        with pytest.raises(MultiFailed) as failed:
+            await zk.multi([Delete("/a/b"), SetData("/a", b"4"), Create("/c", b""), Check("/a", 1), Delete("/a")])
+        assert failed.value.index == 3
+        assert isinstance(failed.value.cause, BadVersion)
+        data, stat = await zk.get("/a")
+        assert (data, stat.version) == (b"3", 1)
+        assert await zk.children("/a") == ["b"]
+        assert await zk.exists("/c") is None
+
+    place.play(script)
+
+
+def test_a_server_of_3_3_does_not_answer_a_multi() -> None:
+    place = Place(with_multi=False)
+
+    async def script(zk: Session) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await zk.multi([Create("/a", b"1")])
+        assert await zk.exists("/a") is None
+
+    place.play(script)
+    place.kernel.loops[0].unwind()
+
+
+def test_watches_fire_once_and_before_the_answer_that_shows_the_change(place: Place) -> None:
+    told: list[str] = []
+
+    async def script(zk: Session) -> None:
+        zk.watch("/a", lambda: told.append("/a"))
+        zk.watch("/", lambda: told.append("/"))
+        assert await zk.exists("/a", watch=True) is None
+        assert await zk.children("/", watch=True) == []
+        await zk.create("/a", b"")
+        assert told == ["/a", "/"]
+        await zk.set("/a", b"1")
+        assert told == ["/a", "/"]
+        await zk.get("/a", watch=True)
+        await zk.set("/a", b"2")
+        await zk.set("/a", b"3")
+        assert told == ["/a", "/", "/a"]
+
+    place.play(script)
+
+
+def test_ephemerals_go_with_their_session_when_it_is_closed_or_silent(place: Place) -> None:
+    async def own(zk: Session) -> None:
+        await zk.create_ephemeral("/owned", b"x", wait=0)
+
+    closed = place.play(own, "closed")
+    assert place.server.tree.nodes.get("/root/owned") is None
+    assert closed.session_id == 0
+    place.play(own, "silent", close=False)
+    place.kernel.loops[-1].stop_process()
+    place.kernel.run(3.0)
+    assert "/root/owned" in place.server.tree.nodes
+    place.kernel.run(4.0)
+    assert "/root/owned" not in place.server.tree.nodes
+    assert [owner for _, owner in place.server.expired] == ["silent"]
+
+
+def test_a_session_survives_a_cut_and_learns_of_its_expiry(place: Place) -> None:
+    events: list[SessionEvent] = []
+
+    async def script(zk: Session) -> None:
+        zk.subscribe(lambda event, _: events.append(event))
+        first = zk.session_id
+        place.network.links_of("client")[0].cut()
+        await asyncio.sleep(0.1)
+        await zk.create("/a", b"")
+        assert zk.session_id == first
+        place.server.expire("client")
+        await asyncio.sleep(1.0)
+        assert zk.session_id not in (0, first)
+
+    place.play(script)
+    assert events == [
+        SessionEvent.SUSPENDED,
+        SessionEvent.RECONNECTED,
+        SessionEvent.SUSPENDED,
+        SessionEvent.EXPIRED,
+        SessionEvent.NEW,
+    ]
+
+
+def test_a_lost_reply_leaves_the_write_done(place: Place) -> None:
+    async def script(zk: Session) -> None:
+        await asyncio.sleep(0.1)  # the first heartbeat is answered
+        place.network.links_of("client")[0].lose_reply = True
+        with pytest.raises(ConnectionLost):
+            await zk.create("/a", b"")
+        assert await zk.exists("/a") is not None
+
+    place.play(script)
+
+
+def test_sessions_outlive_an_outage(place: Place) -> None:
+    async def script(zk: Session) -> None:
+        await zk.create_ephemeral("/owned", b"x", wait=0)
+        session = zk.session_id
+        place.server.stop()
+        await asyncio.sleep(10.0)
+        place.server.start()
+        await zk.create("/a", b"")
+        assert zk.session_id == session
+        stat = await zk.exists("/owned")
+        assert stat is not None
+        assert stat.ephemeral_owner == session
+
+    place.play(script)
+
+
+def test_a_follower_shows_the_past_but_never_a_client_its_own(place: Place) -> None:
+    place.server.entry = place.server.follow(0.5)
+
+    async def script(zk: Session) -> None:
+        await zk.create("/a", b"0")
+        for number in range(1, 4):
+            asked = asyncio.create_task(zk.set("/a", b"%d" % number))
+            await asyncio.sleep(0)
+            assert (await zk.get("/a"))[0] == b"%d" % number
+            await asked
+        place.server.put("/root/a", b"by somebody else")
+        assert (await zk.get("/a"))[0] == b"3"
+        await asyncio.sleep(0.6)
+        assert (await zk.get("/a"))[0] == b"by somebody else"
+
+    place.play(script)
+
+
+def test_a_busy_server_answers_at_its_rate() -> None:
+    place = Place(rate=1000.0)
+
+    async def script(zk: Session) -> None:
+        begun = place.kernel.now
+        await asyncio.gather(*(zk.exists(f"/{number}") for number in range(2000)))
+        took = place.kernel.now - begun
+        assert 2.0 < took < 2.2, took
+
+    place.play(script)
+    place.kernel.loops[0].unwind()
