@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from consumerd.embedded.ledger import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.group_stage.feed import Sent
+    from benchmarks.group_stage.members import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class HandOver:
     #: `time.monotonic()`.
     at: float
     digest: int
+    #: Name of the member that was handed it.
+    member: str
     #: Of its outermost message; None where a member does not tell.
     offset: int | None
 
@@ -30,7 +33,8 @@ class HandOver:
 class Tail:
     """The hand-overs that one file holds, read as it grows. Lines are those of `RecordHandler` or of `JafkaMember`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, member: str, path: Path) -> None:
+        self._member = member
         self._path = path
         self._position = 0
 
@@ -47,10 +51,10 @@ class Tail:
             if line.startswith(b"{"):
                 fields = json.loads(line)
                 for offset, _, text in fields.get("messages", ()):
-                    yield HandOver(fields["at"], int(text, 16), offset)
+                    yield HandOver(fields["at"], int(text, 16), self._member, offset)
             elif line.startswith(b"MSG "):
                 _, at, _, _, payload = line.split(b" ")
-                yield HandOver(int(at) / 1e9, digest(bytes.fromhex(payload.decode())), None)
+                yield HandOver(int(at) / 1e9, digest(bytes.fromhex(payload.decode())), self._member, None)
 
 
 class Account:
@@ -71,17 +75,16 @@ class Account:
     def _phase_of(self, at: float) -> str:
         return next((name for since, name in reversed(self._phases) if since <= at), "before")
 
-    def read(self, paths: list[Path]) -> int:
-        """Take in what is new in the files at `paths`; how many hand-overs it was."""
-        count = 0
-        for path in paths:
-            for it in self._tails.setdefault(path, Tail(path)).read():
-                count += 1
-                self.handed[it.digest].append(it)
-                sent = self._sent.get(it.digest)
-                if it.offset is not None and sent is not None:
-                    self.reached[sent.partition] = max(self.reached.get(sent.partition, -1), it.offset)
-        return count
+    def read(self, members: Sequence[Member]) -> int:
+        """Take in what is new in the members' files; how many hand-overs it was."""
+        tails = [self._tails.setdefault(path, Tail(member.name, path)) for member in members for path in member.paths()]
+        new = [it for tail in tails for it in tail.read()]
+        for it in new:
+            self.handed[it.digest].append(it)
+            sent = self._sent.get(it.digest)
+            if it.offset is not None and sent is not None:
+                self.reached[sent.partition] = max(self.reached.get(sent.partition, -1), it.offset)
+        return len(new)
 
     def missing(self, since: float) -> list[Sent]:
         """Messages sent at `since` or later that nobody was handed."""
@@ -92,6 +95,6 @@ class Account:
         return Counter(self._phase_of(sent.at) for sent in self.missing(since))
 
     def repeated(self) -> Counter[str]:
-        """Hand-overs beyond each message's first, by the phase in which they happened."""
+        """Hand-overs beyond each message's first, by the phase in which they happened and the member that had them."""
         again = (sorted(times, key=lambda it: it.at)[1:] for times in self.handed.values() if len(times) > 1)
-        return Counter(self._phase_of(it.at) for times in again for it in times)
+        return Counter(f"{self._phase_of(it.at)}, to {it.member}" for times in again for it in times)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.group_stage.host import ForkedDaemon, Host
 from consumerd.embedded.jafka import jafka_jars
 from consumerd.embedded.jafka_clients import JafkaMember, compile_java
 from consumerd.embedded.processes import DaemonProcess
@@ -64,9 +65,9 @@ class Member(ABC):
 
 
 class Ours(Member):
-    """`consumerd run` with all defaults; `tables` change some."""
+    """`consumerd run` with all defaults, by itself or by a `host`."""
 
-    def __init__(self, name: str, directory: Path, line: Line, initial: str, **tables: dict[str, Any]) -> None:
+    def __init__(self, name: str, directory: Path, line: Line, initial: str, host: Host | None = None) -> None:
         super().__init__(name, directory, line)
         config: dict[str, dict[str, Any]] = {
             "group": {"id": GROUP, "topics": {TOPIC: 1}, "consumer_id": name},
@@ -76,9 +77,12 @@ class Ours(Member):
                 "name": "consumerd.embedded.recorder:RecordHandler",
                 "options": {"directory": str(self.directory / "records")},
             },
-            **tables,
         }
-        self.process = DaemonProcess(self.directory, config, name=name)
+        self.process: DaemonProcess | ForkedDaemon
+        if host is None:
+            self.process = DaemonProcess(self.directory, config, name=name)
+        else:
+            self.process = ForkedDaemon(host, self.directory, config, name=name)
 
     async def start(self) -> None:
         self.started = time.time()
@@ -112,7 +116,7 @@ def _count(told: Any) -> int:
 class Jafka(Member):
     """A member of Jafka 1.2.3, which took the consumer over from Kafka 0.7, with the times of 0.7.2."""
 
-    def __init__(self, name: str, directory: Path, line: Line, initial: str) -> None:
+    def __init__(self, name: str, directory: Path, line: Line, initial: str, _host: Host | None = None) -> None:
         super().__init__(name, directory, line)
         java, jars, classes = find_java(), jafka_jars(), directory / "classes"
         if not classes.is_dir():

@@ -25,7 +25,7 @@ from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from benchmarks.group_stage.figures import Figures
 
@@ -95,11 +95,11 @@ async def came(
         figures.add(what, at - since, "s", limit)
 
 
-async def finish(account: Account, paths: Callable[[], Sequence[Member]], since: float) -> None:
+async def finish(account: Account, members: Sequence[Member], since: float) -> None:
     """Wait until everything was handed over, or nothing has been for long."""
     last = time.monotonic()
     while time.monotonic() - last < QUIET:
-        if account.read([path for member in paths() for path in member.paths()]):
+        if account.read(members):
             last = time.monotonic()
         elif not account.missing(since):
             return
@@ -160,7 +160,7 @@ async def join_leave(stage: Stage, options: argparse.Namespace, figures: Figures
         figures.add("second has ended", await leaving, "s")
         await asyncio.sleep(options.hold)
         requests.tell("leave")
-    await finish(account, lambda: [first, second], since)
+    await finish(account, [first, second], since)
     told(account, stage, figures, since)
     await first.leave()
 
@@ -179,7 +179,7 @@ async def stop(stage: Stage, options: argparse.Namespace, figures: Figures) -> N
         requests.tell("start")
         figures.add("stopped", await member.leave(), "s", STOP_SECONDS)
         requests.tell("stop")
-    account.read(member.paths())
+    account.read([member])
     committed = await stage.committed()
     late = [number for number, offset in account.reached.items() if committed.get(number, -1) <= offset]
     figures.add("positions", len(account.reached), "")
@@ -213,7 +213,8 @@ async def gather_group(
     stage: Stage, options: argparse.Namespace, figures: Figures, limit: float | None
 ) -> list[Member]:
     """Start `--members` daemons at once, and wait until they share."""
-    members = [await stage.member("ours", f"member-{n:03d}", options.initial) for n in range(options.members)]
+    names = [f"member-{number:03d}" for number in range(options.members)]
+    members = [await stage.member("ours", name, options.initial, forked=True) for name in names]
     requests = Requests(members, figures)
     began = time.time()
     await asyncio.gather(*(member.start() for member in members))
@@ -235,7 +236,7 @@ async def start(stage: Stage, options: argparse.Namespace, figures: Figures) -> 
     account = Account(stage.feed.sent)
     async with stage.feed.running():
         members = await gather_group(stage, options, figures, START_SECONDS)
-    await finish(account, lambda: members, 0.0)
+    await finish(account, members, 0.0)
     told(account, stage, figures, 0.0)
     await leave_all(members, figures)
 

@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Self
 
 from benchmarks.group_stage.feed import Feed
+from benchmarks.group_stage.host import Host
 from benchmarks.group_stage.line import Line
 from benchmarks.group_stage.members import GROUP, MEMBERS, PATIENCE, TOPIC, Member
 from consumerd.clock import SystemClock
@@ -52,6 +53,7 @@ class Stage:
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
         self._stack = contextlib.AsyncExitStack()
         self._read_seconds = 0.0
+        self._host: Host | None = None
 
     async def __aenter__(self) -> Self:
         async with self._stack:
@@ -80,10 +82,14 @@ class Stage:
     ) -> None:
         await self._kept.aclose()
 
-    async def member(self, kind: str, name: str, initial: str) -> Member:
-        """A member that does not run yet."""
+    async def member(self, kind: str, name: str, initial: str, *, forked: bool = False) -> Member:
+        """A member that does not run yet; `forked` for one of many (see `Host`)."""
+        if forked and self._host is None:
+            self._host = await self._kept.enter_async_context(Host(self.directory))
         line = await self._kept.enter_async_context(Line(self.zookeeper.port, self.milliseconds))
-        member = await asyncio.to_thread(MEMBERS[kind], name, self.directory, line, initial)
+        member = await asyncio.to_thread(
+            MEMBERS[kind], name, self.directory, line, initial, self._host if forked else None
+        )
         self.members.append(member)
         return member
 
