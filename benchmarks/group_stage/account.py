@@ -94,7 +94,8 @@ class Account:
         """`missing`, by the phase in which they were sent."""
         return Counter(self._phase_of(sent.at) for sent in self.missing(since))
 
-    def repeated(self) -> Counter[str]:
-        """Hand-overs beyond each message's first, by the phase in which they happened and the member that had them."""
+    def repeated(self, *, by_member: bool) -> Counter[str]:
+        """Hand-overs beyond each message's first, by the phase in which they happened, and by who had them."""
         again = (sorted(times, key=lambda it: it.at)[1:] for times in self.handed.values() if len(times) > 1)
-        return Counter(f"{self._phase_of(it.at)}, to {it.member}" for times in again for it in times)
+        to = ", to {}".format if by_member else lambda _: ""
+        return Counter(self._phase_of(it.at) + to(it.member) for times in again for it in times)

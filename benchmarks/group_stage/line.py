@@ -23,6 +23,8 @@ KINDS = {
     13: "check", 14: "multi", 15: "create", 18: "unwatch", 19: "create", 22: "multi", 100: "auth", 101: "rewatch",
     105: "rewatch", -11: "close",
 }  # fmt: skip
+#: The JVM's clients ping; `consumerd.zk` asks for a sync, which nothing else does.
+HEARTBEATS = ("ping", "sync")
 
 
 class _End(asyncio.Protocol):
@@ -120,9 +122,9 @@ class Line:
         return f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
     @property
-    def requests(self) -> int:
-        """All requests so far but heartbeats."""
-        return sum(self.counts.values()) - self.counts["ping"]
+    def heartbeats(self) -> int:
+        """How many requests only kept the session alive."""
+        return sum(self.counts[kind] for kind in HEARTBEATS)
 
     def adopt(self, client: _Client) -> None:
         """Connect a member that has come to the server."""

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.group_stage.account import Account
 from benchmarks.group_stage.feed import Feed
-from benchmarks.group_stage.line import Line
+from benchmarks.group_stage.line import HEARTBEATS, Line
 from benchmarks.group_stage.members import TOPIC, Member, Ours
 from benchmarks.group_stage.stage import Stage, UnsettledError, until
 from consumerd.clock import SystemClock
@@ -74,7 +74,8 @@ class Requests:
         total: Counter[str] = Counter()
         for member in self._members:
             spent = Counter(member.line.counts) - self._counts[member.name]
-            del spent["ping"]
+            for kind in HEARTBEATS:
+                del spent[kind]
             self._counts[member.name] = Counter(member.line.counts)
             total += spent
             if each and spent:
@@ -110,7 +111,7 @@ def told(account: Account, stage: Stage, figures: Figures, since: float) -> None
     """Lost and repeated, and what the logs say of commits."""
     figures.add("messages", sum(sent.at >= since for sent in stage.feed.sent.values()), "")
     figures.spread("lost", account.lost(since), "", 0)
-    figures.spread("repeated", account.repeated(), "", 0)
+    figures.spread("repeated", account.repeated(by_member=len(stage.members) == 2), "", 0)
     figures.add("last commits timed out", sum(member.late_commits() for member in stage.members), "", 0)
     figures.add("load average after", os.getloadavg()[0], "")
 
@@ -196,13 +197,13 @@ async def idle(stage: Stage, options: argparse.Namespace, figures: Figures) -> N
     await came("first owns all", figures, member.started, stage.settled([member]))
     await asyncio.sleep(REST)
     process = psutil.Process(member.process.pid)
-    requests, pings = Requests([member], figures), member.line.counts["ping"]
+    requests, beats = Requests([member], figures), member.line.heartbeats
     before, began = process.cpu_times(), time.monotonic()
     await asyncio.sleep(options.seconds)
     after, seconds = process.cpu_times(), time.monotonic() - began
     used = after.user + after.system - before.user - before.system
     figures.add("processor", used / seconds * 100, "%", IDLE_PERCENT)
-    figures.add("heartbeats", member.line.counts["ping"] - pings, "")
+    figures.add("heartbeats", member.line.heartbeats - beats, "")
     requests.tell(f"{seconds:.0f} s")
     figures.add("memory", process.memory_info().rss / 2**20, "MiB")
     figures.add("load average after", os.getloadavg()[0], "")
