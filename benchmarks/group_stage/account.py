@@ -1,0 +1,101 @@
+"""What became of each message, by what the members wrote down when it was handed over."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumerd.embedded.ledger import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from benchmarks.group_stage.feed import Sent
+    from benchmarks.group_stage.members import Member
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """One message, handed over once."""
+
+    #: `time.monotonic()`.
+    at: float
+    digest: int
+    #: Name of the member that was handed it.
+    member: str
+    #: Of its outermost message; None where a member does not tell.
+    offset: int | None
+
+
+class Tail:
+    """The hand-overs that one file holds, read as it grows. Lines are those of `RecordHandler` or of `JafkaMember`."""
+
+    def __init__(self, member: str, path: Path) -> None:
+        self._member = member
+        self._path = path
+        self._position = 0
+
+    def read(self) -> Iterator[HandOver]:
+        """Those that are new."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            if line.startswith(b"{"):
+                fields = json.loads(line)
+                for offset, _, text in fields.get("messages", ()):
+                    yield HandOver(fields["at"], int(text, 16), self._member, offset)
+            elif line.startswith(b"MSG "):
+                _, at, _, _, payload = line.split(b" ")
+                yield HandOver(int(at) / 1e9, digest(bytes.fromhex(payload.decode())), self._member, None)
+
+
+class Account:
+    """All hand-overs of a group. Phases say when something was lost or repeated."""
+
+    def __init__(self, sent: dict[int, Sent]) -> None:
+        self._sent = sent
+        self._tails: dict[Path, Tail] = {}
+        self._phases: list[tuple[float, str]] = []
+        self.handed: dict[int, list[HandOver]] = defaultdict(list)
+        #: Per partition the largest offset that was handed over.
+        self.reached: dict[int, int] = {}
+
+    def phase(self, at: float, name: str) -> None:
+        """From now on things belong to the phase `name`."""
+        self._phases.append((at, name))
+
+    def _phase_of(self, at: float) -> str:
+        return next((name for since, name in reversed(self._phases) if since <= at), "before")
+
+    def read(self, members: Sequence[Member]) -> int:
+        """Take in what is new in the members' files; how many hand-overs it was."""
+        tails = [self._tails.setdefault(path, Tail(member.name, path)) for member in members for path in member.paths()]
+        new = [it for tail in tails for it in tail.read()]
+        for it in new:
+            self.handed[it.digest].append(it)
+            sent = self._sent.get(it.digest)
+            if it.offset is not None and sent is not None:
+                self.reached[sent.partition] = max(self.reached.get(sent.partition, -1), it.offset)
+        return len(new)
+
+    def missing(self, since: float) -> list[Sent]:
+        """Messages sent at `since` or later that nobody was handed."""
+        return [sent for key, sent in self._sent.items() if sent.at >= since and key not in self.handed]
+
+    def lost(self, since: float) -> Counter[str]:
+        """`missing`, by the phase in which they were sent."""
+        return Counter(self._phase_of(sent.at) for sent in self.missing(since))
+
+    def repeated(self, *, by_member: bool) -> Counter[str]:
+        """Hand-overs beyond each message's first, by the phase in which they happened, and by who had them."""
+        again = (sorted(times, key=lambda it: it.at)[1:] for times in self.handed.values() if len(times) > 1)
+        to = ", to {}".format if by_member else lambda _: ""
+        return Counter(self._phase_of(it.at) + to(it.member) for times in again for it in times)
