@@ -39,7 +39,7 @@ from consumerd.group.events import (
 )
 from consumerd.offsets.together import all_of
 from consumerd.ports import Create, Delete
-from consumerd.registry import format_owner, id_path, nudge_operations, owner_path
+from consumerd.registry import format_owner, id_path, nudge_operations, owner_path, owners_path
 from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class GroupCoordination:
         self._reader = reader(zk, self._nodes, self._owners, group, rules)
         #: The owner nodes that were claimed and not released.
         self._ours: set[str] = set()
+        #: What is known to stand above owner nodes.
+        self._parents: set[str] = set()
 
     # -- registration
 
@@ -164,14 +166,15 @@ class GroupCoordination:
 
     async def _create_nodes(self, streams: Mapping[TopicPartition, int], session_id: int) -> None:
         """Create what is missing, and read all of them."""
+        for topic in sorted({partition.topic for partition in streams}):
+            await self._ensure(owners_path(self._group, topic))
         create = []
         for partition, stream in sorted(streams.items()):
             path = owner_path(self._group, partition)
             if not self._owners.is_fresh(path):
                 value = format_owner(self._consumer_id, stream).encode()
                 create.append(Create(path, value, ephemeral=True))
-        without_parent: set[str] = set()
-        writes = [partial(self._create, chunk, session_id, without_parent) for chunk in self._chunks(create)]
+        writes = [partial(self._create, chunk, session_id) for chunk in self._chunks(create)]
         # Reads are sent behind the writes, down the same connection, and see what came of them.
 
         async def read() -> None:
@@ -179,17 +182,20 @@ class GroupCoordination:
 
         calls: list[Callable[[], Coroutine[None, None, None]]] = [*writes, read]
         await all_of(calls)
-        for path in sorted(without_parent):
-            await self._zk.ensure(path)
 
-    async def _create(self, operations: Sequence[Create], session_id: int, without_parent: set[str]) -> None:
+    async def _ensure(self, path: str) -> None:
+        if path not in self._parents:
+            await self._zk.ensure(path)
+            self._parents.add(path)
+
+    async def _create(self, operations: Sequence[Create], session_id: int) -> None:
         """Create all or none; which of them stood already is found by reading them."""
         try:
             await self._write(operations, session_id)
         except NodeExists:
             return
-        except NoNode:
-            without_parent |= {operation.path.rpartition("/")[0] for operation in operations}
+        except NoNode:  # somebody deleted what stood above: the next round makes it anew
+            self._parents.clear()
 
     async def _is_ours(self, partition: TopicPartition, stream: int, session_id: int) -> bool | None:
         """Whether the owner node is ours; None where there is none, or it has to be read again."""

@@ -1,9 +1,10 @@
 """Keeping one connection to one broker, for all fetchers of its partitions.
 
 Strategy: a supervising task connects, waits for the connection's end, and connects again after a jittered back-off;
-whoever needs the connection waits in `connection()`. The address is looked up anew for every attempt, and compared
-whenever the connection is asked for, since a broker id may come back elsewhere. The back-off starts over only after an
-answer was received (`worked`): a broker that accepts and hangs up is as useless as one that refuses.
+whoever needs the connection waits in `connection()`. The address is looked up anew for every attempt. A broker id may
+come back elsewhere: a connection to its old address, where nobody may answer any more, is ended at that news. The
+back-off starts over only after an answer was received (`worked`): a broker that accepts and hangs up is as useless as
+one that refuses.
 One log line when it is lost, one when it is back.
 """
 
@@ -19,6 +20,7 @@ from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import BrokerUnknownError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from consumerd.fetch.listener import FetchCounters
@@ -31,6 +33,10 @@ log = structlog.get_logger(__name__)
 
 class Directory(Protocol):
     """Where brokers are; see `consumerd.cluster.BrokerDirectory`."""
+
+    def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
+        """Call `changed` when a broker came, went or moved; returns the unsubscriber."""
+        ...
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
         """Host and port, or None while the broker is not registered."""
@@ -74,13 +80,19 @@ class BrokerLink:
         while True:
             connection = self._connection
             if connection is not None and not connection.closed:
-                address = self._directory.address(self.broker)
-                if address is None or address == self._peer:  # an unregistered broker may well go on serving
+                self._leave_old_address()
+                if not connection.closed:
                     return connection
-                log.info("broker_moved", broker=self.broker, old=_text(self._peer), new=_text(address))
-                connection.abort()
             self._up.clear()
             await self._up.wait()
+
+    def _leave_old_address(self, *_: object) -> None:
+        """End the connection if the broker has moved, and with it what was asked at the old address."""
+        connection, address = self._connection, self._directory.address(self.broker)
+        if connection is None or connection.closed or address is None or address == self._peer:
+            return  # an unregistered broker may well go on serving
+        log.info("broker_moved", broker=self.broker, old=_text(self._peer), new=_text(address))
+        connection.abort()
 
     async def private_connection(self) -> Connection:
         """A connection for one request that may do harm; the caller closes it. Raises BrokerError."""
@@ -95,6 +107,7 @@ class BrokerLink:
 
     async def run(self) -> None:
         """Keep the connection up until cancelled, then drop it."""
+        unsubscribe = self._directory.subscribe(self._leave_old_address)
         try:
             while True:
                 try:
@@ -110,6 +123,7 @@ class BrokerLink:
                     self._lost("the connection ended")
                 await self._clock.sleep(self._backoff.next())
         finally:
+            unsubscribe()
             if self._connection is not None:
                 self._connection.abort()
                 await self._connection.wait_closed()

@@ -48,6 +48,9 @@ class Ground:
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return ("127.0.0.1", self._proxy.port)
 
+    def subscribe(self, changed: Any) -> Any:
+        return lambda: None
+
     async def connect(self, host: str, port: int) -> Any:
         return await connect(host, port, settings=CONNECTION)
 

@@ -202,6 +202,7 @@ class Rig:
         self.broker = broker
         self.connection = ConnectionSettings(request_timeout=timeout)
         self.addresses: dict[int, tuple[str, int]] = {0: ("127.0.0.1", broker.port)}
+        self._changed: list[Callable[..., None]] = []
         self.settings = settings
         self.listener = Recorder()
         self.budget = ByteBudget(budget)
@@ -214,6 +215,16 @@ class Rig:
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return self.addresses.get(broker_id)
+
+    def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
+        self._changed.append(changed)
+        return lambda: self._changed.remove(changed)
+
+    def move(self, broker_id: int, port: int) -> None:
+        """The broker registered elsewhere."""
+        self.addresses[broker_id] = ("127.0.0.1", port)
+        for changed in list(self._changed):
+            changed(self.addresses)
 
     def add(self, topic: str = "t", number: int = 0, offset: int = 0, *, max_bytes: int = 1 << 30, **lane: Any) -> Lane:
         partition = TopicPartition(topic, 0, number)

@@ -202,6 +202,22 @@ async def test_a_moved_broker_is_followed_while_the_old_one_serves_on(
         await other.stop()
 
 
+async def test_a_fetch_that_the_old_address_never_answers_ends_with_the_news_that_the_broker_moved(
+    rig: Any, scripted_log: Any, numbered: Any
+) -> None:
+    async with rig(request_timeout=3600.0) as r:
+        r.broker.on_fetch = lambda request: "silence"
+        lane = r.add()
+        await r.until(lambda: bool(r.broker.fetches()))
+        other = type(r.broker)()
+        await other.start()
+        other.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
+        r.move(0, other.port)
+        assert await r.take(lane, 1) == numbered([1])
+        await r.pool.remove(T0)
+        await other.stop()
+
+
 async def test_a_broker_that_hangs_up_at_once_is_not_hammered(rig: Any) -> None:
     async with rig(retry_backoff_min=0.01, retry_backoff_max=0.1) as r:
         r.broker.on_fetch = lambda request: "close"
