@@ -12,7 +12,6 @@ members (notes on mixed groups).
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
@@ -27,6 +26,7 @@ from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from random import Random
 
     from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Member:
     """One member of one group. Not reentrant: `handle` is called with one event after the other.
 
-    `rules`: the group's dialect, by default that of 0.7. What is random (how long to let a burst settle) follows from
-    the consumer id alone, so equal events lead to equal actions.
+    `rules`: the group's dialect, by default that of 0.7. `rng` spreads the times at which the members of a group look
+    at it; without one they are exact.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Member:
         subscription: Subscription,
         settings: MembershipSettings | None = None,
         rules: GroupRules | None = None,
+        rng: Random | None = None,
     ) -> None:
         self.group = group
         self.consumer_id = consumer_id
@@ -54,7 +55,7 @@ class Member:
         self.settings = settings or MembershipSettings()
         self._formula = Formula(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
-        self._looks = Looks(self.settings, Random(consumer_id))
+        self._looks = Looks(self.settings, rng)
         self._nudges = Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE

@@ -59,7 +59,7 @@ class LookUnderWay:
 class Looks:
     """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
 
-    def __init__(self, settings: MembershipSettings, rng: Random) -> None:
+    def __init__(self, settings: MembershipSettings, rng: Random | None) -> None:
         self._settings = settings
         self._rng = rng
         self.wanted: Look | None = None
@@ -134,9 +134,13 @@ class Looks:
         self.under_way = None
         self._failures = 0
         self._retry_at = None
-        self._not_before = now + self._settings.settle * self._rng.uniform(0.5, 1.5)
-        self.reconcile_within(now, self._settings.reconcile_interval * self._rng.uniform(0.9, 1.1))
+        self._not_before = now + self._settings.settle * self._about(0.5)
+        self.reconcile_within(now, self._settings.reconcile_interval * self._about(0.1))
         return ended
+
+    def _about(self, spread: float) -> float:
+        """One, more or less."""
+        return 1.0 if self._rng is None else self._rng.uniform(1.0 - spread, 1.0 + spread)
 
     def fail(self, ticket: int, now: float) -> None:
         """The snapshot could not be taken and is wanted still. Nothing for one that nobody waits for."""

@@ -1,7 +1,6 @@
 """Opening a connection: the real `Connector` of the ports that fetchers and producers are given.
 
-Strategy: a name may stand for several addresses, of which some lead nowhere: they are tried in the resolver's order,
-and each has its part of the time that is left, so that a silent one leaves some to those behind it.
+Strategy: all addresses of a name are tried (`consumerd.net.addresses`), each for its part of the time that is left.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from ipaddress import ip_address
 from ssl import SSLCertVerificationError, SSLError
 from typing import TYPE_CHECKING, Final, Protocol
 
+from consumerd.net.addresses import addresses_of
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import ConnectError, TlsError
 from consumerd.net.settings import ConnectionSettings
@@ -98,7 +96,7 @@ async def _first_that_answers(
     """A connection to one of the addresses of `host`, and its socket. Raises what happened at the last one."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + settings.connect_timeout
-    addresses = await _addresses(host, port)
+    addresses = await addresses_of(host, port)
     for left in range(len(addresses), 0, -1):
         made = BrokerConnection(host, port, settings)
         try:
@@ -118,17 +116,3 @@ async def _first_that_answers(
             transport.set_write_buffer_limits(high=settings.write_buffer)
             return made, transport.get_extra_info("socket")
     raise OSError("its name stands for no address")
-
-
-async def _addresses(host: str, port: int) -> list[str]:
-    """The addresses of a name, as texts that need no resolver any more."""
-    with suppress(ValueError):
-        ip_address(host)
-        return [host]  # without the resolver's threads, which may be busy with something else
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    texts = []
-    for family, *_, place in found:
-        address, *rest = map(str, place)  # in IPv6 with the port, the flow and the scope behind it
-        scoped = family == socket.AF_INET6 and rest[-1] != "0"
-        texts.append(f"{address}%{rest[-1]}" if scoped else address)
-    return list(dict.fromkeys(texts))

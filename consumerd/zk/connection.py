@@ -76,11 +76,15 @@ class _Encoded:
 
 
 class Connection(AiozkConnection):  # type: ignore[misc]
-    """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request` (or `write`)."""
+    """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request` (or `write`).
+
+    `address` is one of those that the host's name stands for.
+    """
 
     def __init__(
         self,
         host: Host,
+        address: str,
         *,
         ssl: tls.SSLContext | None,
         limits: Limits,
@@ -97,6 +101,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         #: When the last frame came, in the loop's time.
         self.heard = 0.0
         self._where = host
+        self._address = address
         self._ssl = ssl
         self._limits = limits
         self._on_watch = on_watch
@@ -108,7 +113,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         """Open the socket. Raises OSError (also for TLS)."""
         name = self._where.name if self._ssl else None
         self.reader, self.writer = await asyncio.open_connection(
-            self._where.name, self._where.port, ssl=self._ssl, server_hostname=name
+            self._address, self._where.port, ssl=self._ssl, server_hostname=name
         )
 
     async def handshake(self, request: Any) -> Any:

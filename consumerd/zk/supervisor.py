@@ -1,8 +1,8 @@
 """The task that keeps the session: connect, prove that it lives, lose the connection, come back, begin anew.
 
-Strategy: one task goes round. Pick a server at random, shake hands, prepare (credentials before anything else, then
-a new session's chroot), announce, beat until the connection ends. What a round does to the session's state is in
-`lifecycle`; here is when.
+Strategy: one task goes round. Pick a server and an address of its name at random, shake hands, prepare (credentials
+before anything else, then a new session's chroot), announce, beat until the connection ends. What a round does to the
+session's state is in `lifecycle`; here is when.
 
 The lease must never say that the session lives when the server may have expired it. A handshake proves the session
 from the moment it was sent: the leader itself touches the session. A heartbeat does not prove as much: a follower
@@ -26,6 +26,7 @@ import structlog
 from aiozk import protocol
 
 from consumerd.errors import ZooKeeperError
+from consumerd.net.addresses import addresses_of
 from consumerd.ports import SessionState
 from consumerd.zk.backoff import Backoff
 from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
@@ -92,6 +93,8 @@ class Supervisor:
         self._without_zxid = False
         self._last_contact = clock.monotonic()
         self._noted: dict[Host, str] = {}
+        #: How many addresses each name has.
+        self._addresses: dict[Host, int] = {}
 
     async def run(self) -> None:
         """Keep the session until it is closed (then cancelled).
@@ -118,27 +121,47 @@ class Supervisor:
         hosts = self._settings.hosts
         refused = False
         for host in self._rng.sample(hosts, len(hosts)):
-            connection = Connection(
-                host, ssl=self._settings.ssl, limits=self._settings.limits, on_watch=self._on_watch, on_end=self._on_end
-            )
-            try:
-                began = await self._attempt(connection)
-                if began is not None:
-                    await self._serve(connection, began)
-                return began
-            except HandshakeClosed as error:
-                refused = True
-                self._note(host, str(error))
-            except TimeoutError:
-                self._note(host, f"{host} does not answer")
-            except (OSError, BadReply) as error:
-                self._note(host, f"{host}: {str(error) or repr(error)}")
-            finally:
-                connection.kill("it is of no use")
-                await connection.wait_closed()
+            for address in await self._resolve(host):
+                connection = Connection(
+                    host,
+                    address,
+                    ssl=self._settings.ssl,
+                    limits=self._settings.limits,
+                    on_watch=self._on_watch,
+                    on_end=self._on_end,
+                )
+                try:
+                    began = await self._attempt(connection)
+                    if began is not None:
+                        await self._serve(connection, began)
+                    return began
+                except HandshakeClosed as error:
+                    refused = True
+                    self._note(host, str(error))
+                except TimeoutError:
+                    self._note(host, f"{host} does not answer")
+                except (OSError, BadReply) as error:
+                    self._note(host, f"{host}: {str(error) or repr(error)}")
+                finally:
+                    connection.kill("it is of no use")
+                    await connection.wait_closed()
         if refused:
             self._consider_zxid()
         return None
+
+    async def _resolve(self, host: Host) -> list[str]:
+        """The addresses of a server's name in random order, since any may be silent; none if that cannot be told."""
+        try:
+            async with asyncio.timeout(self._attempt_limit()):
+                addresses = await addresses_of(host.name, host.port)
+        except TimeoutError:
+            self._note(host, f"the name {host.name} was not resolved in time")
+            return []
+        except (OSError, UnicodeError) as error:
+            self._note(host, f"{host}: {str(error) or repr(error)}")
+            return []
+        self._addresses[host] = len(addresses)
+        return self._rng.sample(addresses, len(addresses))
 
     def _consider_zxid(self) -> None:
         silent = self._clock.monotonic() - self._last_contact
@@ -185,7 +208,7 @@ class Supervisor:
 
     def _attempt_limit(self) -> float:
         """A silent server may not eat the third of the timeout that is left for coming back."""
-        share = max(2, len(self._settings.hosts))
+        share = max(2, sum(self._addresses.get(host, 1) for host in self._settings.hosts))
         return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
 
     async def _serve(self, connection: Connection, began: float) -> None:

@@ -487,7 +487,7 @@ def test_a_silent_address_leaves_time_to_the_others_of_its_name(
     async def two(host: str, port: int) -> list[str]:
         return ["127.0.0.2", HOST]
 
-    monkeypatch.setattr(sys.modules["consumerd.net.connect"], "_addresses", two)
+    monkeypatch.setattr(sys.modules["consumerd.net.connect"], "addresses_of", two)
 
     async def main() -> None:
         async with peer(echo) as port:

@@ -38,7 +38,7 @@ class Harness:
         self.ended = 0
         self.wire = Wire()
         self.connection = Connection(
-            Host("zk", 2181), ssl=None, limits=limits, on_watch=self.watched.append, on_end=self._on_end
+            Host("zk", 2181), "127.0.0.1", ssl=None, limits=limits, on_watch=self.watched.append, on_end=self._on_end
         )
         self.connection.reader = self.reader = asyncio.StreamReader()
         self.connection.writer = cast("Any", self.wire)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -237,6 +238,31 @@ async def test_a_heartbeat_may_take_longer_while_other_frames_come_in() -> None:
                 started = time.monotonic()
                 await until(lambda: SUSPENDED in events)  # noqa: B023
                 assert at_least < time.monotonic() - started < at_most
+
+
+async def test_a_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_answers(peer: Peer) -> None:
+        while True:
+            await peer.frame()
+
+    async with Server(never_answers) as silent, Server(good) as server:
+        tried: list[str] = []
+
+        async def resolve(name: str, port: int) -> list[str]:
+            return ["silent", "well"]
+
+        async def connect(connection: Connection) -> None:
+            tried.append(connection._address)
+            port = silent.port if connection._address == "silent" else server.port
+            connection.reader, connection.writer = await asyncio.open_connection("127.0.0.1", port)
+
+        monkeypatch.setattr(sys.modules["consumerd.zk.supervisor"], "addresses_of", resolve)
+        monkeypatch.setattr(sys.modules["consumerd.zk.connection"].Connection, "connect", connect)
+        for seed in range(8):  # in any order
+            session, events = server.session(rng=random.Random(seed), connect_timeout=1.0)
+            async with session:
+                assert events == [NEW]
+        assert {"silent", "well"} == set(tried)
 
 
 async def test_a_swapped_session_is_an_expiry() -> None:

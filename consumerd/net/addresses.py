@@ -1,0 +1,26 @@
+"""The addresses that a host name stands for.
+
+Strategy: a name may stand for several addresses, of which some lead nowhere: whoever connects tries them in the
+resolver's order, and gives each its part of the time, so that a silent one leaves some to those behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """The addresses of a name, as texts that need no resolver any more."""
+    with suppress(ValueError):
+        ip_address(host)
+        return [host]  # without the resolver's threads, which may be busy with something else
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    texts = []
+    for family, *_, place in found:
+        address, *rest = map(str, place)  # in IPv6 with the port, the flow and the scope behind it
+        scoped = family == socket.AF_INET6 and rest[-1] != "0"
+        texts.append(f"{address}%{rest[-1]}" if scoped else address)
+    return list(dict.fromkeys(texts))
