@@ -12,12 +12,11 @@ members (notes on mixed groups).
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_looks import Look, Looks
+from consumerd.group.membership_looks import Look, Looks, Spread
 from consumerd.group.membership_nudges import Nudges
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
@@ -54,7 +53,7 @@ class Member:
         self.settings = settings or MembershipSettings()
         self._formula = Formula(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
-        self._looks = Looks(self.settings, Random(consumer_id))
+        self._looks = Looks(self.settings, Spread(consumer_id))
         self._nudges = Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from random import Random
 
     from consumerd.group.membership_settings import MembershipSettings
     from consumerd.partition import TopicPartition
@@ -56,12 +56,24 @@ class LookUnderWay:
     verified: Mapping[TopicPartition, int]
 
 
+class Spread:
+    """Factors around 1 that follow from a name alone, so that members with equal news do not all act at once."""
+
+    def __init__(self, name: str) -> None:
+        self._state = crc32(name.encode("utf-8", "surrogatepass"))
+
+    def factor(self, width: float) -> float:
+        """The next one, between 1 - `width` and 1 + `width`: a linear congruential generator is random enough."""
+        self._state = (self._state * 1664525 + 1013904223) % 2**32
+        return 1.0 + width * (self._state / 2**31 - 1.0)
+
+
 class Looks:
     """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
 
-    def __init__(self, settings: MembershipSettings, rng: Random) -> None:
+    def __init__(self, settings: MembershipSettings, spread: Spread) -> None:
         self._settings = settings
-        self._rng = rng
+        self._spread = spread
         self.wanted: Look | None = None
         self.under_way: LookUnderWay | None = None
         self._not_before = 0.0
@@ -134,8 +146,8 @@ class Looks:
         self.under_way = None
         self._failures = 0
         self._retry_at = None
-        self._not_before = now + self._settings.settle * self._rng.uniform(0.5, 1.5)
-        self.reconcile_within(now, self._settings.reconcile_interval * self._rng.uniform(0.9, 1.1))
+        self._not_before = now + self._settings.settle * self._spread.factor(0.5)
+        self.reconcile_within(now, self._settings.reconcile_interval * self._spread.factor(0.1))
         return ended
 
     def fail(self, ticket: int, now: float) -> None:
