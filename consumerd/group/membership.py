@@ -180,15 +180,16 @@ class Member:
             self._actions.append(e.RefuseGroup(self._complaint))
             self._leave()
             return
+        for partition in sorted(ended.verified):
+            holding = self._holdings.get(partition)
+            if holding is not None and snapshot.owner_sessions.get(partition) != self._session_id:
+                self._lose(holding)
         if target is None and not listed:  # whoever has changed sides meanwhile must not be broken by our node
+            self._phase = follow(PHASE, self._phase, PhaseCause.UNLISTED)
+            self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
             self._looks.retry(self._now)
             return
         self._actions += map(e.Warn, self._formula.take_warnings())
-        for partition, claim in ended.verified.items():
-            holding = self._holdings.get(partition)
-            ours = snapshot.owner_sessions.get(partition) == self._session_id
-            if holding is not None and holding.claim == claim and not ours:
-                self._lose(holding)
         self._phase = follow(PHASE, self._phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
         self._listed = True
         if not listed:
@@ -453,7 +454,6 @@ class Member:
                 continue
             holding = self._holdings.get(partition) or self._holdings.new(partition, stream)
             if holding.state is Hold.FREE or (holding.state is Hold.DOUBTFUL and holding.stream == stream):
-                holding.claim = ticket
                 self._holdings.move(holding, HoldCause.CLAIM, ticket)
                 streams[partition] = stream
         if streams:
@@ -463,10 +463,10 @@ class Member:
         wanted = self._looks.wanted
         assert wanted is not None
         owned = (Hold.CONSUMING, Hold.DRAINING, Hold.OWNED) if wanted.verify else ()
-        verified = {holding.partition: holding.claim for holding in self._holdings if holding.state in owned}
+        verified = _partitions(holding for holding in self._holdings if holding.state in owned)
         ticket = self._ticket()
         self._looks.begin(ticket, verified)
-        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, frozenset(verified), wanted.survey))
+        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, wanted.survey))
 
     def _finish(self) -> None:
         """Unregister when nothing is held any more, then be gone."""

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from consumerd.group.membership_settings import MembershipSettings
     from consumerd.partition import TopicPartition
 
@@ -52,8 +50,9 @@ class LookUnderWay:
 
     ticket: int
     look: Look
-    #: Which partitions are verified, each with the claim that made it ours when the snapshot was asked for.
-    verified: Mapping[TopicPartition, int]
+    #: Which partitions are verified. What the snapshot says of them is not of an earlier ownership: nothing is claimed
+    #: between the question and the answer.
+    verified: frozenset[TopicPartition]
 
 
 class Spread:
@@ -132,7 +131,7 @@ class Looks:
             self._reconcile_at = None
             self.want(Look(now, trigger_known=False, survey=True))
 
-    def begin(self, ticket: int, verified: Mapping[TopicPartition, int]) -> None:
+    def begin(self, ticket: int, verified: frozenset[TopicPartition]) -> None:
         """The wanted look is under way."""
         assert self.wanted is not None
         self.under_way = LookUnderWay(ticket, self.wanted, verified)

@@ -289,6 +289,26 @@ def test_beside_the_other_dialect_it_registers_again_only_once_that_member_has_g
     only(e.Register, bench.look())
 
 
+def test_without_its_id_node_beside_the_other_dialect_it_claims_nothing_and_keeps_what_it_has() -> None:
+    bench = Bench().settle()
+    bench.members[BEFORE] = JSON_MEMBER
+    bench.own_id = None
+    del bench.owners[P0]
+    _warning, abandon = bench.trigger_and_look()
+    assert isinstance(abandon, e.Abandon)
+    assert bench.abandoned(abandon) == []
+    assert not bench.member.settled
+    bench.tick()
+    assert bench.look() == []
+    assert bench.member.holds == {P0: Hold.DOUBTFUL, P1: Hold.CONSUMING}
+    del bench.members[BEFORE]
+    bench.tick()
+    register = only(e.Register, bench.look())
+    bench.own_id = 1
+    bench.feed(e.Registered(register.ticket))
+    assert only(e.Claim, bench.look()).streams == {P0: 0}
+
+
 def test_unreadable_members_are_left_out_with_one_warning_each() -> None:
     bench = Bench(partitions=2)
     bench.members |= {BEFORE: "not a subscription", AFTER: ONE_STREAM}
