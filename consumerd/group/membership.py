@@ -220,6 +220,7 @@ class Member:
         if event.ticket == self._registering:
             self._registering = 0
             self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
+            self._looks.retried_well()
             self._looks.want(Look(self._now))
             self._looks.hurry()
 
@@ -245,7 +246,8 @@ class Member:
         self._hold_until = self._now + self.settings.retry_interval
 
     def _on_claimed(self, event: e.Claimed) -> None:
-        for holding in self._holdings.waiting_among(event.ticket, event.claimed):
+        claimed = self._holdings.waiting_among(event.ticket, event.claimed)
+        for holding in claimed:
             self._holdings.move(holding, HoldCause.CLAIMED)
             self._touched.append(holding)
         blocked = self._holdings.waiting_among(event.ticket, event.blocked)
@@ -253,7 +255,7 @@ class Member:
             self._holdings.move(holding, HoldCause.BLOCKED)
         if blocked:
             self._looks.retry(self._now)
-        else:
+        elif claimed:
             self._looks.retried_well()
         self._fail_rest(event.ticket)
 
@@ -445,6 +447,8 @@ class Member:
         """Claim whatever is to be ours and is not, from what was just seen."""
         unclaimed, self._unclaimed = self._unclaimed, {}
         if not unclaimed:
+            if self._fresh and not self._holdings.count(Hold.CLAIMING):
+                self._looks.retried_well()  # whatever was in the way is not wanted any more
             return
         ticket = self._ticket()
         streams: dict[TopicPartition, int] = {}

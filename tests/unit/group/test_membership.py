@@ -422,6 +422,42 @@ def test_the_next_trouble_after_a_claim_that_worked_begins_with_short_pauses() -
     assert bench.wait_for_look() == pytest.approx(0.2)
 
 
+def test_the_next_trouble_after_claims_that_are_no_longer_rightful_begins_with_short_pauses() -> None:
+    bench = Bench()
+    block_often(bench, only(e.Claim, bench.register()))
+    bench.members |= {BEFORE: ONE_STREAM, "g_b": ONE_STREAM}
+    assert bench.look() == []
+    assert bench.member.settled
+    bench.members.clear()
+    claim = only(e.Claim, bench.trigger_and_look())
+    bench.claimed(claim, blocked=claim.streams)
+    assert bench.wait_for_look() == pytest.approx(0.2)
+
+
+def test_a_look_during_a_claim_does_not_shorten_the_pauses() -> None:
+    bench = Bench()
+    block_often(bench, only(e.Claim, bench.register()))
+    claim = only(e.Claim, bench.look())
+    assert bench.trigger_and_look() == []
+    bench.claimed(claim, blocked=claim.streams)
+    assert bench.wait_for_look() == pytest.approx(2.0)
+
+
+def test_claims_after_a_registration_that_took_long_begin_with_short_pauses() -> None:
+    bench = Bench()
+    bench.own_id = 77
+    bench.connect()
+    for _ in range(6):
+        bench.feed(e.RegistrationBlocked(only(e.Register, bench.look()).ticket))
+        bench.tick()
+    register = only(e.Register, bench.look())
+    bench.own_id = 1
+    bench.feed(e.Registered(register.ticket))
+    claim = only(e.Claim, bench.look())
+    bench.claimed(claim, blocked=claim.streams)
+    assert bench.wait_for_look() == pytest.approx(0.2)
+
+
 def test_a_blocked_claim_that_is_no_longer_rightful_is_not_repeated() -> None:
     bench = Bench()
     bench.claimed(only(e.Claim, bench.register()), blocked={P1})
@@ -827,6 +863,15 @@ def test_an_answer_about_partitions_that_were_not_asked_for_changes_nothing() ->
     release = only(e.Release, bench.drained(drain, P0, P2, P2, P1))
     assert release.partitions == {P2}
     assert bench.drained(drain, P2) == []  # a second time
+
+
+def test_an_answer_that_nobody_waits_for_does_not_shorten_the_pauses() -> None:
+    bench = Bench()
+    block_often(bench, only(e.Claim, bench.register()))
+    bench.feed(e.Claimed(999, frozenset({P0}), frozenset()))
+    claim = only(e.Claim, bench.look())
+    bench.claimed(claim, blocked=claim.streams)
+    assert bench.wait_for_look() == pytest.approx(2.0)
 
 
 # ---- The session -----------------------------------------------------------------------------------------------------
