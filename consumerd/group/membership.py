@@ -75,6 +75,7 @@ class Member:
         self._listed = False
         #: After a failed write, nothing is written until then.
         self._hold_until: float | None = None
+        self._failed_writes = 0
         self._timer_at: float | None = None
         # Of the event being handled.
         self._now = 0.0
@@ -141,6 +142,7 @@ class Member:
     def _on_session_resumed(self, _: e.SessionResumed) -> None:
         self._link = follow(LINK, self._link, LinkCause.RESUMED)
         self._hold_until = None
+        self._failed_writes = 0
         self._looks.want(Look(self._now, trigger_known=False))
         self._looks.hurry()
         self._touched += self._holdings
@@ -243,7 +245,7 @@ class Member:
         else:
             self._looks.fail(event.ticket, self._now)
             return
-        self._hold_until = self._now + self.settings.retry_interval
+        self._hold_writes()
 
     def _on_claimed(self, event: e.Claimed) -> None:
         claimed = self._holdings.waiting_among(event.ticket, event.claimed)
@@ -253,6 +255,8 @@ class Member:
         blocked = self._holdings.waiting_among(event.ticket, event.blocked)
         for holding in blocked:
             self._holdings.move(holding, HoldCause.BLOCKED)
+        if claimed or blocked:
+            self._failed_writes = 0
         if blocked:
             self._looks.retry(self._now)
         elif claimed:
@@ -261,6 +265,7 @@ class Member:
 
     def _on_released(self, event: e.Released) -> None:
         for holding in self._holdings.waiting_among(event.ticket, event.partitions):
+            self._failed_writes = 0
             self._holdings.move(holding, HoldCause.RELEASED)
             self._touched.append(holding)
             if holding.reason is not None:
@@ -274,7 +279,7 @@ class Member:
             self._holdings.move(holding, HoldCause.FAILED)
         if failed:
             self._looks.want(Look(self._now))
-            self._hold_until = self._now + self.settings.retry_interval
+            self._hold_writes()
 
     def _on_drained(self, event: e.Drained) -> None:
         for holding in self._holdings.waiting_among(event.ticket, event.partitions):
@@ -331,6 +336,13 @@ class Member:
         elif holding.state is Hold.OWNED:
             self._holdings.move(holding, HoldCause.LOST)
 
+    def _hold_writes(self) -> None:
+        """Write nothing for a while, longer each time until something was written."""
+        if self._hold_until is None:
+            pause = self.settings.retry_interval * 2.0 ** min(self._failed_writes, 20)
+            self._hold_until = self._now + min(pause, self.settings.retry_interval_max)
+            self._failed_writes += 1
+
     def _lose_session(self) -> None:
         """All nodes of the session are gone with it."""
         self._link = follow(LINK, self._link, LinkCause.EXPIRED)
@@ -347,6 +359,7 @@ class Member:
         self._target = Target()
         self._unclaimed = {}
         self._hold_until = None
+        self._failed_writes = 0
         self._looks.forget()
         self._nudges.forget()
 

@@ -825,6 +825,30 @@ def test_what_an_answer_to_a_release_leaves_out_is_released_again() -> None:
     assert bench.member.settled
 
 
+def test_a_release_that_fails_again_and_again_is_repeated_less_and_less_often() -> None:
+    bench = Bench(settings=MembershipSettings(reconcile_interval=1e6, settle=0.0)).settle()
+    bench.members[AFTER] = ONE_STREAM
+    release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
+    pauses = []
+    for _ in range(8):
+        failed_at = bench.now
+        bench.feed(e.Released(release.ticket, frozenset()))
+        bench.wait_for_look()
+        assert bench.look() == []
+        release = only(e.Release, bench.tick())
+        pauses.append(bench.now - failed_at)
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0])
+    only(e.Nudge, bench.released(release))
+    del bench.members[AFTER]
+    claim = only(e.Claim, bench.trigger_and_look())
+    failed_at = bench.now
+    bench.feed(e.Claimed(claim.ticket, frozenset(), frozenset()))
+    bench.wait_for_look()
+    bench.look()
+    only(e.Claim, bench.tick())
+    assert bench.now - failed_at == pytest.approx(0.2)
+
+
 def test_nothing_is_written_until_a_while_after_an_answer_that_was_lost() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
