@@ -198,6 +198,7 @@ class Member:
             self._registering = self._ticket()
             self._actions.append(e.Register(self._registering, self._session_id))
         elif target is not None:
+            self._was_member = True
             self._decide(target, ended.look)
             if snapshot.claimed is not None:
                 self._survey(snapshot.claimed)
@@ -317,7 +318,6 @@ class Member:
     def _decide(self, target: Target, reason: Look) -> None:
         """From now on this is the aim."""
         self._decided = True
-        self._was_member = self._was_member or self._phase is Phase.MEMBER
         self._target = target
         self._reason = reason
         self._fresh = True
@@ -379,10 +379,9 @@ class Member:
             self._touched += self._holdings
         self._looks.tick(self._now)
         touched, self._touched = self._touched, []
-        if self._decided:
-            self._steer(touched)
+        self._steer(touched)
         if self._may_write and self._phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
-            if self._decided and (self._fresh or self._looks.idle):
+            if self._fresh or self._looks.idle:
                 self._claim()
             if self._nudges.taken():
                 self._actions.append(e.Nudge(self._session_id))

@@ -849,6 +849,63 @@ def test_a_release_that_fails_again_and_again_is_repeated_less_and_less_often() 
     assert bench.now - failed_at == pytest.approx(0.2)
 
 
+def fail_claims(bench: Bench, claim: e.Claim, times: int) -> e.Claim:
+    """The outcome is unknown so many times; returns the claim after that."""
+    for attempt in range(times):
+        failed_at = bench.now
+        bench.feed(e.Claimed(claim.ticket, frozenset(), frozenset()))
+        bench.wait_for_look()
+        assert bench.look() == []
+        claim = only(e.Claim, bench.tick())
+        assert bench.now - failed_at == pytest.approx(min(0.2 * 2**attempt, 2.0))
+    return claim
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_the_next_failed_claim_after_one_that_was_answered_is_repeated_soon(blocked: bool) -> None:
+    bench = Bench(partitions=1)
+    claim = fail_claims(bench, only(e.Claim, bench.register()), 5)
+    bench.claimed(claim, blocked={P0} if blocked else ())
+    bench.topics["t"] = {0: 2}
+    fail_claims(bench, only(e.Claim, bench.trigger_and_look()), 1)
+
+
+def test_the_next_failed_claim_after_the_session_was_resumed_is_repeated_soon() -> None:
+    bench = Bench(partitions=1)
+    claim = fail_claims(bench, only(e.Claim, bench.register()), 5)
+    bench.feed(e.SessionSuspended())
+    bench.feed(e.SessionResumed())
+    assert bench.look() == []  # the claim is still under way
+    fail_claims(bench, claim, 1)
+
+
+def test_the_next_failed_claim_in_a_new_session_is_repeated_soon() -> None:
+    bench = Bench(partitions=1)
+    fail_claims(bench, only(e.Claim, bench.register()), 5)
+    bench.feed(e.SessionExpired())
+    bench.session, bench.own_id = 2, None
+    fail_claims(bench, only(e.Claim, bench.register()), 1)
+
+
+def test_what_failed_is_written_as_soon_as_the_session_is_resumed() -> None:
+    bench = Bench().settle()
+    bench.members[AFTER] = ONE_STREAM
+    release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
+    bench.feed(e.Released(release.ticket, frozenset()))
+    bench.feed(e.SessionSuspended())
+    again, _look = bench.feed(e.SessionResumed())
+    assert isinstance(again, e.Release)
+    assert again.partitions == {P1}
+
+
+def test_claims_do_not_wait_for_the_end_of_a_burst() -> None:
+    bench = Bench().settle()
+    bench.topics["t"] = {0: 3}
+    bench.trigger()
+    bench.feed(e.Triggered())  # another look is wanted
+    assert only(e.Claim, bench.look()).streams == {P2: 0}
+
+
 def test_nothing_is_written_until_a_while_after_an_answer_that_was_lost() -> None:
     bench = Bench(partitions=4).settle()
     bench.members[AFTER] = ONE_STREAM
