@@ -622,6 +622,21 @@ def test_one_nudge_is_enough_and_comes_when_all_is_released() -> None:
     only(e.Nudge, bench.released(releases[1]))
 
 
+def test_why_a_partition_was_once_drained_does_not_count_when_it_is_released_much_later() -> None:
+    bench = Bench().settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    del bench.members[AFTER]
+    bench.trigger_and_look()
+    assert bench.drained(drain) == [e.StartConsuming(1, {P1: 0})]
+    bench.now += 20.0
+    bench.members[AFTER] = ONE_STREAM
+    bench.owners[P1] = 66
+    abandon = only(e.Abandon, bench.trigger_and_look())
+    release = only(e.Release, bench.abandoned(abandon))
+    assert bench.released(release) == []  # no nudge
+
+
 def test_a_change_that_no_watch_told_of_may_be_old_so_its_release_is_followed_by_a_nudge() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
@@ -723,6 +738,21 @@ def test_a_partition_can_be_lost_while_it_is_drained() -> None:
     assert only(e.Release, bench.drained(drain)).partitions == {P3}
     assert bench.member.holds[P2] is Hold.ABANDONING
     assert only(e.Release, bench.abandoned(abandon)).partitions == {P2}  # deletes nothing: the node is not ours
+
+
+def test_what_could_not_be_started_while_it_registered_is_verified_before_it_is() -> None:
+    bench = Bench().settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    del bench.members[AFTER]
+    assert bench.trigger_and_look() == []  # wanted again
+    bench.own_id = None
+    register = only(e.Register, bench.trigger_and_look())
+    assert bench.drained(drain) == []
+    bench.owners[P1] = 66
+    bench.own_id = 1
+    assert only(e.TakeSnapshot, bench.feed(e.Registered(register.ticket))).verify == {P0, P1}
+    assert only(e.Claim, bench.look()).streams == {P1: 0}
 
 
 def test_it_reconciles_without_any_trigger() -> None:
