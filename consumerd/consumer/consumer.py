@@ -81,7 +81,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         self._unsubscribe: Callable[[], None] = lambda: None
         self._member = Member(
-            settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules, rng
+            settings.group, settings.consumer_id, settings.subscription, settings.membership, backend.rules
         )
         self._fence = Fence(zk, clock, settings.lease_margin)
         budget = ByteBudget(settings.budget)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_looks import Look, Looks
+from consumerd.group.membership_looks import Look, Looks, Spread
 from consumerd.group.membership_nudges import Nudges
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
@@ -26,7 +26,6 @@ from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from random import Random
 
     from consumerd.group.rules import GroupRules
     from consumerd.partition import TopicPartition
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 class Member:
     """One member of one group. Not reentrant: `handle` is called with one event after the other.
 
-    `rules`: the group's dialect, by default that of 0.7. `rng` spreads the times at which the members of a group look
-    at it; without one they are exact.
+    `rules`: the group's dialect, by default that of 0.7. What is random (how long to let a burst settle) follows from
+    the consumer id alone, so equal events lead to equal actions.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Member:
         subscription: Subscription,
         settings: MembershipSettings | None = None,
         rules: GroupRules | None = None,
-        rng: Random | None = None,
     ) -> None:
         self.group = group
         self.consumer_id = consumer_id
@@ -55,7 +53,7 @@ class Member:
         self.settings = settings or MembershipSettings()
         self._formula = Formula(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
-        self._looks = Looks(self.settings, rng)
+        self._looks = Looks(self.settings, Spread(consumer_id))
         self._nudges = Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE
@@ -77,6 +75,7 @@ class Member:
         self._listed = False
         #: After a failed write, nothing is written until then.
         self._hold_until: float | None = None
+        self._failed_writes = 0
         self._timer_at: float | None = None
         # Of the event being handled.
         self._now = 0.0
@@ -143,6 +142,7 @@ class Member:
     def _on_session_resumed(self, _: e.SessionResumed) -> None:
         self._link = follow(LINK, self._link, LinkCause.RESUMED)
         self._hold_until = None
+        self._failed_writes = 0
         self._looks.want(Look(self._now, trigger_known=False))
         self._looks.hurry()
         self._touched += self._holdings
@@ -182,21 +182,23 @@ class Member:
             self._actions.append(e.RefuseGroup(self._complaint))
             self._leave()
             return
+        for partition in sorted(ended.verified):
+            holding = self._holdings.get(partition)
+            if holding is not None and snapshot.owner_sessions.get(partition) != self._session_id:
+                self._lose(holding)
         if target is None and not listed:  # whoever has changed sides meanwhile must not be broken by our node
+            self._phase = follow(PHASE, self._phase, PhaseCause.UNLISTED)
+            self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
             self._looks.retry(self._now)
             return
         self._actions += map(e.Warn, self._formula.take_warnings())
-        for partition, claim in ended.verified.items():
-            holding = self._holdings.get(partition)
-            ours = snapshot.owner_sessions.get(partition) == self._session_id
-            if holding is not None and holding.claim == claim and not ours:
-                self._lose(holding)
         self._phase = follow(PHASE, self._phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
         self._listed = True
         if not listed:
             self._registering = self._ticket()
             self._actions.append(e.Register(self._registering, self._session_id))
         elif target is not None:
+            self._was_member = True
             self._decide(target, ended.look)
             if snapshot.claimed is not None:
                 self._survey(snapshot.claimed)
@@ -221,6 +223,7 @@ class Member:
         if event.ticket == self._registering:
             self._registering = 0
             self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
+            self._looks.retried_well()
             self._looks.want(Look(self._now))
             self._looks.hurry()
 
@@ -243,23 +246,27 @@ class Member:
         else:
             self._looks.fail(event.ticket, self._now)
             return
-        self._hold_until = self._now + self.settings.retry_interval
+        self._hold_writes()
 
     def _on_claimed(self, event: e.Claimed) -> None:
-        for holding in self._holdings.waiting_among(event.ticket, event.claimed):
+        claimed = self._holdings.waiting_among(event.ticket, event.claimed)
+        for holding in claimed:
             self._holdings.move(holding, HoldCause.CLAIMED)
             self._touched.append(holding)
         blocked = self._holdings.waiting_among(event.ticket, event.blocked)
         for holding in blocked:
             self._holdings.move(holding, HoldCause.BLOCKED)
+        if claimed or blocked:
+            self._failed_writes = 0
         if blocked:
             self._looks.retry(self._now)
-        else:
+        elif claimed:
             self._looks.retried_well()
         self._fail_rest(event.ticket)
 
     def _on_released(self, event: e.Released) -> None:
         for holding in self._holdings.waiting_among(event.ticket, event.partitions):
+            self._failed_writes = 0
             self._holdings.move(holding, HoldCause.RELEASED)
             self._touched.append(holding)
             if holding.reason is not None:
@@ -273,7 +280,7 @@ class Member:
             self._holdings.move(holding, HoldCause.FAILED)
         if failed:
             self._looks.want(Look(self._now))
-            self._hold_until = self._now + self.settings.retry_interval
+            self._hold_writes()
 
     def _on_drained(self, event: e.Drained) -> None:
         for holding in self._holdings.waiting_among(event.ticket, event.partitions):
@@ -311,7 +318,6 @@ class Member:
     def _decide(self, target: Target, reason: Look) -> None:
         """From now on this is the aim."""
         self._decided = True
-        self._was_member = self._was_member or self._phase is Phase.MEMBER
         self._target = target
         self._reason = reason
         self._fresh = True
@@ -330,6 +336,13 @@ class Member:
         elif holding.state is Hold.OWNED:
             self._holdings.move(holding, HoldCause.LOST)
 
+    def _hold_writes(self) -> None:
+        """Write nothing for a while, longer each time until something was written."""
+        if self._hold_until is None:
+            pause = self.settings.retry_interval * 2.0 ** min(self._failed_writes, 20)
+            self._hold_until = self._now + min(pause, self.settings.retry_interval_max)
+            self._failed_writes += 1
+
     def _lose_session(self) -> None:
         """All nodes of the session are gone with it."""
         self._link = follow(LINK, self._link, LinkCause.EXPIRED)
@@ -346,6 +359,7 @@ class Member:
         self._target = Target()
         self._unclaimed = {}
         self._hold_until = None
+        self._failed_writes = 0
         self._looks.forget()
         self._nudges.forget()
 
@@ -365,10 +379,9 @@ class Member:
             self._touched += self._holdings
         self._looks.tick(self._now)
         touched, self._touched = self._touched, []
-        if self._decided:
-            self._steer(touched)
+        self._steer(touched)
         if self._may_write and self._phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
-            if self._decided and (self._fresh or self._looks.idle):
+            if self._fresh or self._looks.idle:
                 self._claim()
             if self._nudges.taken():
                 self._actions.append(e.Nudge(self._session_id))
@@ -446,6 +459,8 @@ class Member:
         """Claim whatever is to be ours and is not, from what was just seen."""
         unclaimed, self._unclaimed = self._unclaimed, {}
         if not unclaimed:
+            if self._fresh and not self._holdings.count(Hold.CLAIMING):
+                self._looks.retried_well()  # whatever was in the way is not wanted any more
             return
         ticket = self._ticket()
         streams: dict[TopicPartition, int] = {}
@@ -455,7 +470,6 @@ class Member:
                 continue
             holding = self._holdings.get(partition) or self._holdings.new(partition, stream)
             if holding.state is Hold.FREE or (holding.state is Hold.DOUBTFUL and holding.stream == stream):
-                holding.claim = ticket
                 self._holdings.move(holding, HoldCause.CLAIM, ticket)
                 streams[partition] = stream
         if streams:
@@ -465,10 +479,10 @@ class Member:
         wanted = self._looks.wanted
         assert wanted is not None
         owned = (Hold.CONSUMING, Hold.DRAINING, Hold.OWNED) if wanted.verify else ()
-        verified = {holding.partition: holding.claim for holding in self._holdings if holding.state in owned}
+        verified = _partitions(holding for holding in self._holdings if holding.state in owned)
         ticket = self._ticket()
         self._looks.begin(ticket, verified)
-        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, frozenset(verified), wanted.survey))
+        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, wanted.survey))
 
     def _finish(self) -> None:
         """Unregister when nothing is held any more, then be gone."""

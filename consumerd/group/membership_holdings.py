@@ -28,8 +28,6 @@ class Holding:
     state: Hold = Hold.FREE
     #: The ticket of the action under way; 0 when none is.
     ticket: int = 0
-    #: The ticket of the claim that made it ours: tells this ownership from an earlier one.
-    claim: int = 0
     #: Why it is given up; None while it is not.
     reason: Look | None = None
 

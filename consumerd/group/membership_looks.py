@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
-
     from consumerd.group.membership_settings import MembershipSettings
     from consumerd.partition import TopicPartition
 
@@ -52,16 +50,29 @@ class LookUnderWay:
 
     ticket: int
     look: Look
-    #: Which partitions are verified, each with the claim that made it ours when the snapshot was asked for.
-    verified: Mapping[TopicPartition, int]
+    #: Which partitions are verified. What the snapshot says of them is not of an earlier ownership: nothing is claimed
+    #: between the question and the answer.
+    verified: frozenset[TopicPartition]
+
+
+class Spread:
+    """Factors around 1 that follow from a name alone, so that members with equal news do not all act at once."""
+
+    def __init__(self, name: str) -> None:
+        self._state = crc32(name.encode("utf-8", "surrogatepass"))
+
+    def factor(self, width: float) -> float:
+        """The next one, between 1 - `width` and 1 + `width`: a linear congruential generator is random enough."""
+        self._state = (self._state * 1664525 + 1013904223) % 2**32
+        return 1.0 + width * (self._state / 2**31 - 1.0)
 
 
 class Looks:
     """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
 
-    def __init__(self, settings: MembershipSettings, rng: Random | None) -> None:
+    def __init__(self, settings: MembershipSettings, spread: Spread) -> None:
         self._settings = settings
-        self._rng = rng
+        self._spread = spread
         self.wanted: Look | None = None
         self.under_way: LookUnderWay | None = None
         self._not_before = 0.0
@@ -120,7 +131,7 @@ class Looks:
             self._reconcile_at = None
             self.want(Look(now, trigger_known=False, survey=True))
 
-    def begin(self, ticket: int, verified: Mapping[TopicPartition, int]) -> None:
+    def begin(self, ticket: int, verified: frozenset[TopicPartition]) -> None:
         """The wanted look is under way."""
         assert self.wanted is not None
         self.under_way = LookUnderWay(ticket, self.wanted, verified)
@@ -134,13 +145,9 @@ class Looks:
         self.under_way = None
         self._failures = 0
         self._retry_at = None
-        self._not_before = now + self._settings.settle * self._about(0.5)
-        self.reconcile_within(now, self._settings.reconcile_interval * self._about(0.1))
+        self._not_before = now + self._settings.settle * self._spread.factor(0.5)
+        self.reconcile_within(now, self._settings.reconcile_interval * self._spread.factor(0.1))
         return ended
-
-    def _about(self, spread: float) -> float:
-        """One, more or less."""
-        return 1.0 if self._rng is None else self._rng.uniform(1.0 - spread, 1.0 + spread)
 
     def fail(self, ticket: int, now: float) -> None:
         """The snapshot could not be taken and is wanted still. Nothing for one that nobody waits for."""

@@ -21,7 +21,6 @@ from consumerd.group import (
 from consumerd.group import (
     membership,
     membership_holdings,
-    membership_steering,
     membership_tables,
 )
 from consumerd.group.membership import Member
@@ -68,7 +67,7 @@ def simulate(seeds: Iterable[int], profile: Profile | None = None, member: type[
         return membership_tables.follow(table, state, cause)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (membership, membership_holdings, membership_steering):
+        for module in (membership, membership_holdings):
             patch.setattr(module, "follow", follow)
         for seed in seeds:
             try:
@@ -178,21 +177,21 @@ class ReleasesBeforeDrained(Member):
         actions = super().handle(event, now)
         for action in list(actions):
             if isinstance(action, e.Drain):
-                actions += super().handle(e.Drained(action.partition, action.ticket), now)
+                actions += super().handle(e.Drained(action.ticket, action.partitions), now)
         return actions
 
 
 class TakesWhatIsBlocked(Member):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        if isinstance(event, e.ClaimBlocked):
-            event = e.Claimed(event.partition, event.ticket)
+        if isinstance(event, e.Claimed):
+            event = e.Claimed(event.ticket, event.claimed | event.blocked, frozenset())
         return super().handle(event, now)
 
 
 class GivesUpClaiming(Member):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
-        if isinstance(event, e.ClaimBlocked):
+        if isinstance(event, e.Claimed) and event.blocked:
             self._looks.forget()
         return actions
 
@@ -228,10 +227,11 @@ class NeverMissesItsId(Member):
 
 class IgnoresTickets(Member):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        if isinstance(event, e.Claimed | e.ClaimBlocked | e.Drained | e.Released | e.Abandoned):
-            holding = self._holdings.get(event.partition)
-            if holding is not None and holding.ticket:
-                event = dataclasses.replace(event, ticket=holding.ticket)
+        if isinstance(event, e.Claimed | e.Drained | e.Released | e.Abandoned):
+            for partition in sorted(event.claimed if isinstance(event, e.Claimed) else event.partitions):
+                holding = self._holdings.get(partition)
+                if holding is not None and holding.ticket:
+                    event = dataclasses.replace(event, ticket=holding.ticket)
         return super().handle(event, now)
 
 
@@ -242,7 +242,7 @@ class StartsAnewBesideTheOldHandler(Member):
         actions = super().handle(event, now)
         for action in list(actions):
             if isinstance(action, e.Abandon):
-                actions += super().handle(e.Abandoned(action.partition, action.ticket), now)
+                actions += super().handle(e.Abandoned(action.ticket, action.partitions), now)
         return actions
 
 

@@ -33,6 +33,8 @@ class Weather:
     watch_loss: float = 0.0
     #: Chance that an operation is done but the connection breaks before the reply.
     reply_loss: float = 0.0
+    #: Chance that what was asked for one partition of many is not carried out or, as often, that its reply is lost.
+    vague_replies: float = 0.0
     #: Whether the client says when its lease has run out, before the server says that the session has.
     lease_told: bool = True
 
@@ -249,7 +251,7 @@ class Client:
         failed = list(self._pending.values())
         self._pending.clear()
         chance = self.world.random.random()
-        late = self.world.random.random() * 8 if chance < 0.3 else 0.0
+        late = self.world.random.random() * 12 if chance < 0.4 else 0.0
         if chance > 0.6:
             for fail in failed:
                 fail()

@@ -2,7 +2,9 @@
 
 Strategy: the same contract as the consumer's (`consumerd.group.events`), with the flow of messages reduced to what
 matters for the group: from StartConsuming to Drained or Abandon a partition is *handed over*, whenever the process
-runs, handover is not paused and the lease is valid. Every breach of the contract's order fails the simulation at once.
+runs and the lease is valid. Every breach of the contract's order fails the simulation at once, partition by partition.
+What the contract leaves open is drawn: in how many requests a set is claimed or released, what an answer leaves out,
+in which parts handlers end.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from consumerd.group.rules import topics_to_read
 from consumerd.registry import format_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from consumerd.embedded.simulator.client import Weather
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     #: One operation at the server; the last one returns the answering event.
     Step = Callable[[], object]
+    _Busy = e.Claim | e.Release | e.Drain | e.Abandon
 
 #: Seconds from SIGTERM to SIGKILL.
 _STOP_TIMEOUT = 20.0
@@ -65,10 +68,9 @@ class SimulatedMember(Client):
         self._consumed: set[TopicPartition] = set()
         self.nudges = 0
         self._overlap = overlap
-        self._paused = False
         self._timer = 0
-        #: What is under way for a partition: (action, session).
-        self._busy: dict[TopicPartition, e.Claim | e.Release | e.Drain | e.Abandon] = {}
+        #: What is under way for a partition.
+        self._busy: dict[TopicPartition, _Busy] = {}
         self._perform = {
             e.TakeSnapshot: self._take_snapshot,
             e.Register: self._register,
@@ -79,8 +81,6 @@ class SimulatedMember(Client):
             e.StartConsuming: self._start,
             e.Drain: self._drain,
             e.Abandon: self._abandon,
-            e.PauseHandover: self._pause,
-            e.ResumeHandover: self._resume,
             e.SetTimer: self._set_timer,
             e.Warn: self._ignore,
             e.RefuseGroup: self._refuse,
@@ -94,7 +94,7 @@ class SimulatedMember(Client):
     def hands_over(self, partition: TopicPartition) -> bool:
         return (
             partition in self._consumed
-            and not (self.dead or self.stopped or self._paused)
+            and not (self.dead or self.stopped)
             and (self.lease_valid or not self.handling.heeds_lease)
         )
 
@@ -116,15 +116,8 @@ class SimulatedMember(Client):
 
     # -- ZooKeeper
 
-    def _ask(self, action: e.TakeSnapshot | e.Register | e.Unregister | e.Claim | e.Release, *steps: Step) -> None:
-        failed = partial(self._answer, action, e.Failed(action.ticket))
-        self.send(action.session_id, steps, partial(self._answer, action), failed)
-
-    def _answer(self, action: e.Action, event: e.Event) -> None:
-        partition = getattr(action, "partition", None)
-        if partition is not None and self._busy.get(partition) is action:
-            del self._busy[partition]
-        self.feed(event)
+    def _ask(self, action: e.TakeSnapshot | e.Register | e.Unregister, *steps: Step) -> None:
+        self.send(action.session_id, steps, self.feed, partial(self.feed, e.Failed(action.ticket)))
 
     def _take_snapshot(self, action: e.TakeSnapshot) -> None:
         server = self.server
@@ -170,34 +163,91 @@ class SimulatedMember(Client):
         self._ask(action, delete)
 
     def _claim(self, action: e.Claim) -> None:
-        self._begin(action)
+        if not action.streams:
+            self.world.fail(f"{self.name} claims nothing")
+        self._begin(action, action.streams)
         for partition, busy in self._busy.items():
             if isinstance(busy, e.Drain) or (isinstance(busy, e.Release) and busy.session_id == self.session_id):
-                self.world.fail(f"{self.name} claims {action.partition} before it has released {partition}")
+                self.world.fail(f"{self.name} claims {set(action.streams)} before it has released {partition}")
+        claimed: set[TopicPartition] = set()
+        blocked: set[TopicPartition] = set()
 
-        def create() -> e.Event:
+        def create(partition: TopicPartition) -> None:
             server = self.server
             registered = server.ids.get(self.name, (0, ""))[0] == action.session_id
             if not registered and (action.session_id, self.name) not in server.robbed:
-                self.world.fail(f"{self.name} claims {action.partition} without being registered")
-            if server.create_owner(action.partition, action.session_id, format_owner(self.name, action.stream)):
-                return e.Claimed(action.partition, action.ticket)
-            if server.owners[action.partition][0] == action.session_id:
-                self.world.fail(f"{self.name} claims {action.partition} for another stream without releasing it")
-            return e.ClaimBlocked(action.partition, action.ticket)
+                self.world.fail(f"{self.name} claims {partition} without being registered")
+            value = format_owner(self.name, action.streams[partition])
+            if server.create_owner(partition, action.session_id, value):
+                claimed.add(partition)
+            elif server.owners[partition][0] == action.session_id:
+                self.world.fail(f"{self.name} claims {partition} for another stream without releasing it")
+            else:
+                blocked.add(partition)
 
-        self._ask(action, create)
+        def answer() -> e.Event:
+            return e.Claimed(action.ticket, self._known(claimed), self._known(blocked))
+
+        self._write(action, action.streams, create, answer, e.Claimed(action.ticket, frozenset(), frozenset()))
 
     def _release(self, action: e.Release) -> None:
-        self._begin(action)
-        if action.partition in self._consumed:
-            self.world.fail(f"{self.name} releases {action.partition} while its handler holds messages")
+        self._begin(action, action.partitions)
+        for partition in action.partitions & self._consumed:
+            self.world.fail(f"{self.name} releases {partition} while its handler holds messages")
+        released: set[TopicPartition] = set()
 
-        def delete() -> e.Event:
-            self.server.delete_owner(action.partition, action.session_id)
-            return e.Released(action.partition, action.ticket)
+        def delete(partition: TopicPartition) -> None:
+            self.server.delete_owner(partition, action.session_id)
+            released.add(partition)
 
-        self._ask(action, delete)
+        def answer() -> e.Event:
+            return e.Released(action.ticket, self._known(released))
+
+        self._write(action, action.partitions, delete, answer, e.Released(action.ticket, frozenset()))
+
+    def _write(
+        self,
+        action: e.Claim | e.Release,
+        partitions: Collection[TopicPartition],
+        perform: Callable[[TopicPartition], None],
+        answer: Callable[[], e.Event],
+        nothing_known: e.Event,
+    ) -> None:
+        """Do it for all partitions, in one request or in some; a part of them may not be carried out."""
+        vague = self.weather.vague_replies
+        chance = self.world.random.random
+
+        def request(part: frozenset[TopicPartition]) -> None:
+            for partition in sorted(part):
+                if vague == 0.0 or chance() >= vague / 2:
+                    perform(partition)
+
+        def answered(event: e.Event) -> None:
+            self._finish(action, partitions)
+            self.feed(event)
+
+        requests = [partial(request, part) for part in self._parts(partitions, 0.2)]
+        self.send(action.session_id, requests, lambda _: answered(answer()), partial(answered, nothing_known))
+
+    def _known(self, partitions: set[TopicPartition]) -> frozenset[TopicPartition]:
+        """What of it an answer tells: the reply to a part of the requests may be lost."""
+        vague = self.weather.vague_replies
+        if vague == 0.0:
+            return frozenset(partitions)
+        return frozenset(each for each in sorted(partitions) if self.world.random.random() >= vague / 2)
+
+    def _parts(self, partitions: Iterable[TopicPartition], cut: float) -> Iterator[frozenset[TopicPartition]]:
+        """The partitions in random parts; `cut` is the chance that a part ends after a partition."""
+        remaining = sorted(partitions)
+        self.world.random.shuffle(remaining)
+        part: list[TopicPartition] = []
+        for partition in remaining:
+            part.append(partition)
+            if self.world.random.random() < cut:
+                yield frozenset(part)
+                part = []
+        if part:
+            yield frozenset(part)
 
     def _nudge(self, action: e.Nudge) -> None:
         def again() -> None:
@@ -209,64 +259,68 @@ class SimulatedMember(Client):
 
     # -- the flow of messages
 
-    def _begin(self, action: e.Claim | e.Release | e.Drain | e.Abandon) -> None:
-        """Note what is under way for the partition; only Abandon may come on top of something, a Drain."""
-        busy = self._busy.get(action.partition)
-        legal = busy is None or (isinstance(action, e.Abandon) and isinstance(busy, e.Drain))
-        if not legal and getattr(busy, "session_id", self.session_id) == self.session_id:
-            self.world.fail(f"{self.name}: {action} while {busy} is under way")
-        self._busy[action.partition] = action
+    def _begin(self, action: _Busy, partitions: Iterable[TopicPartition]) -> None:
+        """Note what is under way for the partitions; only Abandon may come on top of something, a Drain."""
+        for partition in partitions:
+            busy = self._busy.get(partition)
+            legal = busy is None or (isinstance(action, e.Abandon) and isinstance(busy, e.Drain))
+            if not legal and getattr(busy, "session_id", self.session_id) == self.session_id:
+                self.world.fail(f"{self.name}: {action} while {busy} is under way for {partition}")
+            self._busy[partition] = action
+
+    def _finish(self, action: _Busy, partitions: Iterable[TopicPartition]) -> None:
+        """The action is not under way for these any more."""
+        for partition in partitions:
+            if self._busy.get(partition) is action:
+                del self._busy[partition]
 
     def _start(self, action: e.StartConsuming) -> None:
-        if action.partition in self._consumed or action.partition in self._busy:
-            self.world.fail(f"{self.name} starts {action.partition}, which has not ended")
-        self._consumed.add(action.partition)
-        self._check(action.partition)
+        for partition in sorted(action.streams):
+            if partition in self._consumed or partition in self._busy:
+                self.world.fail(f"{self.name} starts {partition}, which has not ended")
+            self._consumed.add(partition)
+            self._check(partition)
 
     def _check(self, partition: TopicPartition) -> None:
         if self.hands_over(partition):
             self._overlap(self, partition)
 
     def _drain(self, action: e.Drain) -> None:
-        self._begin(action)
-        if action.partition not in self._consumed:
-            self.world.fail(f"{self.name} drains {action.partition}, which is not consumed")
+        self._begin(action, action.partitions)
+        for partition in action.partitions - self._consumed:
+            self.world.fail(f"{self.name} drains {partition}, which is not consumed")
         chance = self.world.random.random
         left = max(0.0, action.deadline - self.world.now)
-        needed = chance() * self.handling.drain
-        if needed > left:
-            needed = left + chance() * self.handling.cancel
-        self.local(needed, self._drained, action)
+        for part in self._parts(action.partitions, 0.5):
+            needed = chance() * self.handling.drain
+            if needed > left:
+                needed = left + chance() * self.handling.cancel
+            self.local(needed, self._drained, action, part)
 
-    def _drained(self, action: e.Drain) -> None:
-        drained = e.Drained(action.partition, action.ticket)
-        if self._busy.get(action.partition) is action:
-            self._end(action.partition)
-            self._answer(action, drained)
-        else:
-            self.feed(drained)  # it was abandoned meanwhile: an answer that nobody waits for any more
+    def _drained(self, action: e.Drain, part: frozenset[TopicPartition]) -> None:
+        """Tell of what was abandoned meanwhile, too: an answer that nobody waits for any more."""
+        ended = {partition for partition in part if self._busy.get(partition) is action}
+        self._consumed -= ended
+        self._finish(action, ended)
+        self.feed(e.Drained(action.ticket, part))
 
     def _abandon(self, action: e.Abandon) -> None:
-        self._begin(action)
-        if action.partition not in self._consumed:
-            self.world.fail(f"{self.name} abandons {action.partition}, which is not consumed")
-        self._end(action.partition)
-        needed = self.world.random.random() * self.handling.cancel
-        self.local(needed, self._answer, action, e.Abandoned(action.partition, action.ticket))
+        self._begin(action, action.partitions)
+        for partition in action.partitions - self._consumed:
+            self.world.fail(f"{self.name} abandons {partition}, which is not consumed")
+        self._consumed -= action.partitions
+        for part in self._parts(action.partitions, 0.5):
+            self.local(self.world.random.random() * self.handling.cancel, self._abandoned, action, part)
 
-    def _end(self, partition: TopicPartition) -> None:
-        self._consumed.discard(partition)
-
-    def _pause(self, _: e.PauseHandover) -> None:
-        self._paused = True
-
-    def _resume(self, _: e.ResumeHandover) -> None:
-        self._paused = False
-        self.lease_renewed()
+    def _abandoned(self, action: e.Abandon, part: frozenset[TopicPartition]) -> None:
+        self._finish(action, part)
+        self.feed(e.Abandoned(action.ticket, part))
 
     # -- the rest
 
     def _set_timer(self, action: e.SetTimer) -> None:
+        if action.at <= self.world.now:
+            self.world.fail(f"{self.name} asks for a timer that is due already")
         self._timer += 1
         self.local(action.at - self.world.now, self._timer_fired, self._timer)
 
@@ -275,6 +329,8 @@ class SimulatedMember(Client):
             self.feed(e.TimerFired())
 
     def _refuse(self, _: e.RefuseGroup) -> None:
+        if self._consumed:
+            self.world.fail(f"{self.name} refuses a group in which it consumes {self._consumed}")
         self.refused = True
 
     def _finished(self, _: e.Finished) -> None:

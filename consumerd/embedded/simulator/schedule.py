@@ -17,7 +17,7 @@ from consumerd.embedded.simulator.server import Server
 from consumerd.embedded.simulator.world import World
 from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
-from consumerd.group.rules import V07Rules
+from consumerd.group.rules import V07Rules, V08Rules
 from consumerd.partition import NO_BROKER
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 GROUP = "g"
 _TOPICS = ("apples", "beans", "cress")
 _MOST_MEMBERS = 6
+_FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,14 @@ class Schedule:
             watch_delay=self.random.choice((0.5, 3.0)) if lossy else 0.05,
             watch_loss=self.random.choice((0.1, 0.5)) if lossy else 0.0,
             reply_loss=0.01 if self.random.random() < 0.3 else 0.0,
+            vague_replies=0.1 if self.random.random() < 0.3 else 0.0,
             lease_told=self.random.random() < 0.5,
         )
 
     def _draw_handling(self) -> Handling:
         if self.profile.handling is not None:
             return self.profile.handling
-        return Handling(drain=self.random.choice((0.0, 0.5, 6.0)), cancel=self.random.choice((0.0, 0.05, 2.0)))
+        return Handling(drain=self.random.choice((0.0, 0.5, 6.0)), cancel=self.random.choice((0.0, 0.05, 4.0)))
 
     def _draw_subscription(self) -> Subscription:
         kind = self.random.random()
@@ -139,7 +141,10 @@ class Schedule:
             self._join()
         until = self.random.choice((5.0, 15.0, 30.0))
         for _ in range(self.random.randint(2, 12)):
-            self.world.at(self.random.random() * until, self._strike)
+            time = self.random.random() * until
+            self.world.at(time, self._strike)
+            if self.random.random() < 0.4:  # seldom alone: the next one meets members at work
+                self.world.at(min(time + self.random.random() * 1.5, until), self._strike)
         self.world.run_until(until)
         return self._quiet()
 
@@ -149,9 +154,11 @@ class Schedule:
     def _quiet(self) -> Outcome:
         """No more misfortunes; those under way end by themselves."""
         begin = self.world.now
-        self.weather = replace(self.weather, watch_loss=0.0, reply_loss=0.0)
+        self.weather = replace(self.weather, watch_loss=0.0, reply_loss=0.0, vague_replies=0.0)
         for member in self.members:
             member.weather = self.weather
+        if _FOREIGN in self.server.ids:
+            self._foreign_id()
         bound = begin + 60.0 + 4 * self.settings.reconcile_interval
         while (problem := self._restless() or self._unsettled()) is not None:
             if self.world.now >= bound:
@@ -228,7 +235,9 @@ class Schedule:
 
     def _all_misfortunes(self) -> list[str]:
         common = ["join", "leave", "kill", "cut", "partition", "stop_process", "outage", "topic", "broker", "rob"]
-        return [*common, "join"] if self.with_jvm else [*common, "restart", "rob_id", "nudge", "strange_id"]
+        return (
+            [*common, "join"] if self.with_jvm else [*common, "restart", "rob_id", "nudge", "strange_id", "foreign_id"]
+        )
 
     def _join(self) -> None:
         if len(self.alive) + len(self.alive_jvm) >= _MOST_MEMBERS:
@@ -323,6 +332,15 @@ class Schedule:
 
     def _nudge(self) -> None:
         self.server.nudge()
+
+    def _foreign_id(self) -> None:
+        """A member of the other dialect registers; or goes again, at the latest when all is quiet."""
+        if _FOREIGN in self.server.ids:
+            self.server.rob_id(_FOREIGN)
+        else:
+            foreign: GroupRules = V08Rules() if isinstance(self.profile.rules, V07Rules) else V07Rules()
+            text = foreign.format(StaticSubscription({_TOPICS[0]: 1}), 0)
+            self.server.create_id(_FOREIGN, self.server.open(), text)
 
     def _strange_id(self) -> None:
         """Something registers that nobody can read; or goes again."""

@@ -239,6 +239,26 @@ def test_a_sync_that_another_rebalance_overtakes_leads_to_a_join_at_once() -> No
     assert driver.did(e.Join).member_id == "me"
 
 
+def test_answers_to_an_earlier_join_or_sync_that_come_late_change_nothing() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    joined = driver.joined()
+    driver.tell(joined)
+    synced = driver.synced()
+    driver.tell(e.Refused(synced.ticket, 27))
+    again = driver.joined(generation=6)
+    assert driver.tell(joined) == []
+    driver.tell(again)
+    sync = driver.did(e.Sync)
+    assert driver.tell(synced) == []  # it was dealt in generation 5
+    assert driver.machine.phase is Phase.SYNCING
+    assert not driver.machine.session_id
+    driver.tell(e.Synced(sync.ticket, MemberAssignment((("t", (1,)),)).encode()))
+    assert driver.did(e.StartConsuming).partitions == (PLACES[1],)
+    assert driver.tell(synced) == []
+    assert driver.machine.assigned == (PLACES[1],)
+
+
 def test_a_lost_answer_is_asked_for_again_later_and_later() -> None:
     driver = Driver()
     driver.tell(e.Started())
