@@ -3,8 +3,9 @@
 Strategy: two signs. One is a release so late (M3), or after a trigger of unknown age, that a peer may have stopped
 waiting. The other is partitions that are not where they should be from one reconciliation to the next: those of peers
 without an owner, ours in the hands of others. That catches what the first sign cannot know: our process was stopped and
-did not notice, a peer lost its watch. A nudge costs each healthy peer one rebalance of under 0.1 s, so those for the
-second sign, which may be in vain, become rarer and rarer.
+did not notice, a peer lost its watch. As long as some of them find their place, a peer is at work (a JVM member claims
+hundreds of partitions one after the other, for half a minute), and a nudge would have it begin anew. A nudge costs each
+healthy peer one rebalance, so those for the second sign, which may be in vain, become rarer and rarer.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Nudges:
 
     def surveyed(self, astray: AbstractSet[TopicPartition], now: float) -> None:
         """These partitions were not where they should be at a reconciliation."""
-        still = self._astray & astray
+        still, at_work = self._astray & astray, bool(self._astray - astray)
         self._astray = astray
         if not astray:
             self._pause = self._settings.reconcile_interval
-        elif still and now >= self._not_before:
+        elif still and not at_work and now >= self._not_before:
             self.due = True
             self._not_before = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._settings.reconcile_interval)

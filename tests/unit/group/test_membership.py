@@ -659,6 +659,19 @@ def test_a_peer_that_does_not_claim_its_own_is_nudged_less_and_less_often() -> N
     assert bench.timer == pytest.approx(bench.now + 30.0, abs=3.0)
 
 
+def test_a_peer_that_claims_its_own_one_after_the_other_is_not_nudged() -> None:
+    bench = Bench(partitions=20).settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    bench.released(only(e.Release, bench.drained(drain)))
+    for partition in sorted(drain.partitions):
+        bench.tick()
+        if bench.asked is not None:
+            assert every(e.Nudge, bench.look()) == []
+        bench.owners[partition] = 2
+    assert len(drain.partitions) == 10
+
+
 def nudge_pauses(bench: Bench) -> list[float]:
     nudged = []
     for _ in range(60):
