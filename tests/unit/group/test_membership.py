@@ -930,6 +930,33 @@ def test_the_next_failed_claim_in_a_new_session_is_repeated_soon() -> None:
     fail_claims(bench, only(e.Claim, bench.register()), 1)
 
 
+def test_writes_that_fail_together_count_once() -> None:
+    bench = Bench(partitions=4).settle()
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    releases = [only(e.Release, bench.drained(drain, partition)) for partition in (P2, P3)]
+    for release in releases:
+        bench.feed(e.Released(release.ticket, frozenset()))
+    bench.now += 0.2
+    assert only(e.Release, every(e.Release, bench.tick(0.0))).partitions == {P2, P3}
+
+
+def test_a_look_only_to_repeat_a_claim_verifies_nothing() -> None:
+    bench = Bench()
+    bench.claimed(only(e.Claim, bench.register()), blocked={P1})
+    assert not only(e.TakeSnapshot, bench.tick()).verify
+
+
+def test_blocked_claims_of_a_new_session_begin_with_short_pauses() -> None:
+    bench = Bench()
+    block_often(bench, only(e.Claim, bench.register()))
+    bench.feed(e.SessionExpired())
+    bench.session, bench.own_id = 2, 77
+    bench.connect()
+    bench.feed(e.RegistrationBlocked(only(e.Register, bench.look()).ticket))
+    assert bench.wait_for_look() == pytest.approx(0.2)
+
+
 def test_what_failed_is_written_as_soon_as_the_session_is_resumed() -> None:
     bench = Bench().settle()
     bench.members[AFTER] = ONE_STREAM
