@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from aiozk import protocol
 
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.ports import SessionState
 from consumerd.zk.backoff import Backoff
 from consumerd.zk.connection import Connection, ConnectionEnded, HandshakeClosed, Limits
@@ -132,7 +132,7 @@ class Supervisor:
             except TimeoutError:
                 self._note(host, f"{host} does not answer")
             except (OSError, BadReply) as error:
-                self._note(host, f"{host}: {str(error) or repr(error)}")
+                self._note(host, f"{host}: {reason_of(error)}")
             finally:
                 connection.kill("it is of no use")
                 await connection.wait_closed()
@@ -276,6 +276,6 @@ class Supervisor:
                 async with asyncio.timeout(_CLOSE_LIMIT):
                     await connection.write(protocol.CloseRequest())
         except (ZooKeeperError, ServerError, TimeoutError) as error:
-            log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=str(error))
+            log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=reason_of(error))
         finally:
             session.refuse()
