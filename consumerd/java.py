@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import ConfigError, reason_of
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, minimum: int = MINIMU
         try:
             version = java_version(executable)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            refused.append(f"{executable} ({source}): {reason_of(error)}")
+            refused.append(f"{executable} ({source}): {error}")
             continue
         if version >= minimum:
             return JavaRuntime(executable, version, source)
