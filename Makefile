@@ -9,7 +9,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
 
-.PHONY: setup gssapi demo test test-long check format bench spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long check format bench spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -30,6 +30,9 @@ demo: setup  ## a ZooKeeper, two brokers, three daemons, two deaths, a count of 
 
 test: setup  ## all tests
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+
+test-fast: setup  ## what shows most mistakes within three minutes: unit tests, properties, recordings
+	$(BIN)/python -m pytest $(WORKERS) tests/unit tests/property tests/golden $(PYTEST_ARGS)
 
 test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)

@@ -56,6 +56,22 @@ class ConsumerdError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
 
 
+def reason_of(error: BaseException) -> str:
+    """What a log or a sentence says of an error that may be anybody's: one line, and never nothing.
+
+    A bare TimeoutError has no text, and others, such as KeyError, say little without their type.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(reason_of(each) for each in error.exceptions)
+    text = " ".join(str(error).split())
+    if isinstance(error, TimeoutError):
+        return text or "no answer in time"
+    name = type(error).__name__
+    if isinstance(error, ConsumerdError | OSError):
+        return text or name
+    return f"{name}: {text}" if text else name
+
+
 class ConfigError(ConsumerdError):
     """The configuration is missing, unreadable or wrong."""
 

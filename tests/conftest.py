@@ -23,7 +23,7 @@ from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by itself
     # How long an example takes says more of the machine's other work than of ours.
@@ -72,6 +72,33 @@ def _missing(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"{reason} (CI=true: nothing is skipped)", pytrace=False)
     pytest.skip(reason)
+
+
+def _skip_what_is_missing(error: Exception) -> None:
+    """Skip the test if that is all that is wrong: what a test needs may be looked for anywhere, also in task groups."""
+    missing: BaseException = error
+    while isinstance(missing, ExceptionGroup) and len(missing.exceptions) == 1:
+        missing = missing.exceptions[0]
+    if isinstance(missing, MissingRuntimeError):
+        _missing(str(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    try:
+        return (yield)
+    except (MissingRuntimeError, ExceptionGroup) as error:
+        _skip_what_is_missing(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    try:
+        return (yield)
+    except (MissingRuntimeError, ExceptionGroup) as error:
+        _skip_what_is_missing(error)
+        raise
 
 
 @pytest.fixture(scope="session")

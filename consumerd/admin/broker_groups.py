@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.admin.consumer_groups import add_members, has_patterns
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.logical_logs import LogicalLogs
 from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
@@ -21,7 +22,13 @@ from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, StaticSubscription
 from consumerd.wire.errors import WireError
-from consumerd.wire.v08.apis import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS, OFFSET_FETCH
+from consumerd.wire.v08.apis import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    OFFSET_FETCH,
+)
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, decode_metadata
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 #: OFFSET_FETCH of everything that a group committed.
 _ALL_OFFSETS: Final = 2
 _GROUP_ID_NOT_FOUND: Final = 69
+_UNSUPPORTED_VERSION: Final = 35
 _NON_EMPTY_GROUP: Final = 68
 _DEAD: Final = "Dead"
 
@@ -75,12 +83,16 @@ class BrokerGroups:
         for each in told.get("members", ()):
             name = each["member_id"]
             clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
-            _add_member(view, name, told["protocol_type"], each)
+            if "protocol_type" in told:
+                _add_member(view, name, told["protocol_type"], each)
+        moving = None
+        if "group_epoch" in told:
+            moving = add_members(view, told, await self.topics() if has_patterns(told) else ())
         if "type" in told:
             view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not tell us")
         committed = await self._committed(group)
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
-        state = told.get("state", "")
+        state = told.get("state") or told.get("group_state", "")
         if not view.members and not view.offsets and state in ("", _DEAD):
             raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
         wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
@@ -88,7 +100,8 @@ class BrokerGroups:
             if isinstance(member.subscription, StaticSubscription):
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
-        return LogicalSurvey(view, topics, self.coordinator, state, told.get("protocol", ""), clients=clients)
+        rule = told.get("protocol") or told.get("assignor_name", "")
+        return LogicalSurvey(view, topics, self.coordinator, state, rule, moving, clients=clients)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
@@ -121,8 +134,9 @@ class BrokerGroups:
         async def ask() -> Mapping[str, Any]:
             answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, {"group_ids": [group]})
             found: Mapping[str, Any] = next(iter(answer["groups"]), {"error_code": _GROUP_ID_NOT_FOUND})
-            if found["error_code"] == _GROUP_ID_NOT_FOUND:
-                return await self._listed(group)
+            dead = not found["error_code"] and found["state"] == _DEAD  # so brokers before 4.0 tell of other types
+            if dead or found["error_code"] == _GROUP_ID_NOT_FOUND:
+                return await self._of_consumers(group) or (found if dead else await self._listed(group))
             what = f"group {group!r} cannot be described"
             if error := error_of(found["error_code"], what, found.get("error_message")):
                 self.client.forget_coordinator(group)
@@ -133,6 +147,22 @@ class BrokerGroups:
             return await self.client.retrying(f"group {group}", ask)
         except UnsupportedApiError:
             return {}
+
+    async def _of_consumers(self, group: str) -> Mapping[str, Any]:
+        """What is told of a group of the consumer protocol; empty if it is none, or brokers do not know of such."""
+        try:
+            answer = await self.client.call_coordinator(group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
+        except UnsupportedApiError:
+            return {}
+        for found in answer["groups"]:
+            told: Mapping[str, Any] = found
+            if told["error_code"] in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
+                continue
+            if error := error_of(told["error_code"], f"group {group!r} cannot be described", told["error_message"]):
+                self.client.forget_coordinator(group)
+                raise error
+            return told
+        return {}
 
     async def _listed(self, group: str) -> Mapping[str, Any]:
         """What the list of groups tells of one that cannot be described; empty where it is not there."""

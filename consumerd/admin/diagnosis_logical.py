@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from consumerd.admin.consumer_groups import MOVING
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.admin.diagnosis_offsets import offset_findings, silence
 from consumerd.admin.diagnosis_owners import owner_findings
@@ -85,6 +86,17 @@ def _broker_findings(survey: LogicalSurvey) -> Iterable[Finding]:
             "max.poll.interval.ms is over; one that joins and leaves again and again starts it anew.",
             "Look at the logs of the members for who is late or restarts, and stop that one.",
         )
+    if survey.moving is not None and survey.state in MOVING:
+        late = [survey.clients.get(name, name) for name in survey.moving]
+        yield Finding(
+            Kind.REBALANCING,
+            survey.group,
+            f"The group is rebalancing ({survey.state}): its coordinator has dealt anew, and {len(late)} of "
+            f"{len(survey.view.members)} members have not given up what others get, or not taken what they got: "
+            f"{listed(late)}. The others go on meanwhile. A member that does not come back from its handler is put out "
+            "when its max.poll.interval.ms is over.",
+            "Look at the logs of these members, and restart one that hangs.",
+        )
     if survey.state != _STABLE or any(member.subscription is None for member in survey.view.members.values()):
         return  # what the members have, or want, is not told
     for topic, numbers in survey.subscribed.items():
@@ -95,15 +107,19 @@ def _broker_findings(survey: LogicalSurvey) -> Iterable[Finding]:
                     Kind.UNOWNED,
                     str(partition),
                     f"Nobody owns it, though members subscribe to its topic: {_leader(survey)} did not deal it. The "
-                    "partition may be younger than what that member knows of the cluster, or members do not agree on "
-                    "what they subscribe to.",
+                    f"partition may be younger than what the {_dealer(survey)} knows of the cluster, or members do not "
+                    "agree on what they subscribe to.",
                     "Wait for its next look at the metadata (metadata.max.age.ms, 5 minutes by default); if that does "
                     "not help, restart a member, so that all is dealt anew.",
                 )
 
 
 def _leader(survey: LogicalSurvey) -> str:
-    return f"the group's leader ({survey.assignor})" if survey.assignor else "the group's leader"
+    return f"the group's {_dealer(survey)} ({survey.assignor})" if survey.assignor else f"the group's {_dealer(survey)}"
+
+
+def _dealer(survey: LogicalSurvey) -> str:
+    return "leader" if survey.moving is None else "coordinator"
 
 
 # -- the cluster

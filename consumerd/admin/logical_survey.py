@@ -68,6 +68,9 @@ class LogicalSurvey(GroupSurvey):
     #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
     state: str = ""
     assignor: str = ""
+    #: Where the coordinator deals by itself (the consumer protocol of 4.x): members that are yet to move to what it
+    #: dealt. None where a member deals.
+    moving: list[str] | None = None
     #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.

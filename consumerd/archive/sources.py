@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.archive.errors import NoSourceError, ReadFailedError
 from consumerd.archive.extras import extra
+from consumerd.errors import reason_of
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archive_names import INSIDE
 from consumerd.storage.archive_tar import TarKind, list_members
@@ -170,7 +171,7 @@ def _remote(url: str) -> Iterator[Source]:
     except ImportError as error:
         raise ReadFailedError(f"{url} cannot be read: {error}") from error
     except Exception as error:  # each file system has errors of its own
-        raise ReadFailedError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+        raise ReadFailedError(f"{url} cannot be read: {reason_of(error)}") from error
     yield from found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
+from consumerd.errors import reason_of
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import decode_request
@@ -53,7 +54,7 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
     except (StorageError, CorruptLogError) as error:
         logger.error("request_failed", peer=peer, reason=str(error))
     except OSError as error:
-        logger.info("connection_lost", peer=peer, reason=str(error))
+        logger.info("connection_lost", peer=peer, reason=reason_of(error))
     finally:
         stream.close()
 

@@ -16,6 +16,7 @@ import structlog
 
 from consumerd.broker.connection import serve
 from consumerd.broker.sockets import Stream
+from consumerd.errors import reason_of
 
 if TYPE_CHECKING:
     from consumerd.broker.config import BrokerConfig
@@ -69,7 +70,7 @@ class Connections:
                 self._prepare(sock)
                 stream = Stream(sock, self._config.max_request_bytes)
             except OSError as error:
-                logger.info("connection_lost", peer=peer, reason=str(error))
+                logger.info("connection_lost", peer=peer, reason=reason_of(error))
                 sock.close()
                 continue
             task = group.create_task(serve(stream, requests, peer), name=f"connection {peer}")

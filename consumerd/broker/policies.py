@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, reason_of
 from consumerd.storage import StorageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PolicyFactory:
             policy = self.make(topic, self.argument)
         except Exception as error:
             raise StorageError(
-                f"the delete policy {self.name!r} refused topic {topic} with {type(error).__name__}: {error}"
+                f"the delete policy {self.name!r} refused topic {topic} with {reason_of(error)}"
             ) from error
         if not callable(getattr(policy, "deletable", None)):
             raise StorageError(

@@ -208,7 +208,10 @@ class Broker:
             try:
                 async with asyncio.timeout(_STOP_PATIENCE):
                     await registration.withdraw()
-            except (TimeoutError, ZooKeeperError) as error:  # the nodes go with the session
+            except TimeoutError:  # the nodes go with the session
+                late = f"ZooKeeper did not answer within {_STOP_PATIENCE:g} s"
+                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=late)
+            except ZooKeeperError as error:
                 logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=str(error))
         await self._connections.stop(_STOP_PATIENCE)
 

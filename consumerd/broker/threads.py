@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import structlog
 
+from consumerd.errors import reason_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,5 +35,7 @@ async def in_thread(
             with contextlib.suppress(asyncio.CancelledError):  # raised below, once for all
                 await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("failed_while_cancelled", work=getattr(work, "__qualname__", repr(work)), reason=str(error))
+            logger.warning(
+                "failed_while_cancelled", work=getattr(work, "__qualname__", repr(work)), reason=reason_of(error)
+            )
         raise

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_kafka import each_server, kafka_target_options, key_option, renaming, target_section
+from consumerd.cli.mirror_kafka import (
+    each_server,
+    kafka_target_options,
+    key_option,
+    partitions_option,
+    renaming,
+    target_section,
+)
 
 if TYPE_CHECKING:
     from consumerd.daemon.config import Config
@@ -194,6 +201,7 @@ def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
     if options["any_partition"] and options["key"]:
         raise click.UsageError("--any-partition and --key do not go together: the key says which partition.")
     key = key_option(options["key"])
+    partitions = partitions_option(options["partitions"])
     try:
         settings = ForwardSettings(
             placing=Placing.ANY if options["any_partition"] else Placing.KEY if key else Placing.KEEP,
@@ -202,7 +210,7 @@ def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
             codec=Codec[options["codec"].upper()],
             max_message_bytes=options["max_message_bytes"],
             resume=Resume(options["resume"] or Resume.COMMITTED),
-            partitions=options["partitions"],
+            partitions=partitions,
             replication_factor=options["replication_factor"],
         )
         naming = Naming(table=dict(renaming(pair) for pair in options["renames"]))

@@ -38,12 +38,16 @@ _OPTIONS = (
         help="What a topic is called there; may be given several times. All others keep their names.",
     ),
     click.option(
-        "--partitions", type=click.IntRange(1), help="Create topics that are missing there, with so many partitions."
+        "--partitions",
+        multiple=True,
+        metavar="N|TOPIC=N",
+        help="Create topics that are missing there, with so many partitions: all alike, or, given several times, each "
+        "by its name there.",
     ),
     click.option(
         "--replication-factor",
         type=click.IntRange(1, 32767),
-        help="Replicas of created topics.  [default: as the brokers have it]",
+        help="Replicas of created topics.  [default: as the brokers have it, often 1]",
     ),
     click.option(
         "--key",
@@ -74,6 +78,19 @@ def renaming(pair: str) -> tuple[str, str]:
     if not (old and sign and new):
         raise click.UsageError(f"--rename {pair!r} is not of the form OLD=NEW.")
     return old, new
+
+
+def partitions_option(texts: Sequence[str]) -> int | dict[str, int] | None:
+    """`N` once, or `TOPIC=N` for each topic. Raises UsageError."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        topic, sign, number = text.rpartition("=")
+        if not (number.isascii() and number.isdigit() and int(number)) or (sign and not topic):
+            raise click.UsageError(f"--partitions {text!r} is neither a number nor of the form TOPIC=N.")
+        if topic in counts or (counts and not (topic and all(counts))):
+            raise click.UsageError("give --partitions once, as a number for all topics, or once for each as TOPIC=N.")
+        counts[topic] = int(number)
+    return counts.get("") or counts or None
 
 
 def key_option(text: str | None) -> dict[str, Any] | None:

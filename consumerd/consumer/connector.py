@@ -25,7 +25,7 @@ from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.errors import ConnectorStateError
 from consumerd.consumer.member_run import MemberRun
 from consumerd.consumer.streams import MessageStream, StreamHandler
-from consumerd.errors import ConfigError, ZooKeeperError
+from consumerd.errors import ConfigError, ZooKeeperError, reason_of
 from consumerd.net import connect as connect_to_broker
 from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 from consumerd.wire.errors import InvalidTopicError
@@ -114,7 +114,7 @@ class ConsumerConnector:
             if error is None or isinstance(failure, asyncio.CancelledError):
                 raise
             if failure is not error:
-                log.error("member_failed", group=self._config.group, error=str(failure))
+                log.error("member_failed", group=self._config.group, error=reason_of(failure))
 
     async def shutdown(self) -> None:
         """Leave the group: end what is in hand, commit (with auto_commit), release, unregister. Streams then end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError
+from consumerd.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError, reason_of
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -56,4 +56,4 @@ class ListenerFailedError(HandlerFailedError):
     """A rebalance listener raised."""
 
     def __init__(self, method: str, error: BaseException) -> None:
-        super().__init__(f"the rebalance listener's {method} failed ({type(error).__name__}: {error})")
+        super().__init__(f"the rebalance listener's {method} failed ({reason_of(error)})")

@@ -40,6 +40,10 @@ _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3
 _GRACE: Final = 5.0
 #: JoinGroup since which a new member is told its id before it has to wait.
 _ID_FIRST_SINCE: Final = 4
+#: What brokers of 0.9 grant at most by default, in seconds (group.max.session.timeout.ms).
+_OLD_LONGEST: Final = 30.0
+#: Leaving may take so long, in seconds: with all attempts less than a service manager's patience for a stop.
+_LEAVE_LIMIT: Final = 3.0
 #: What the coordinator grants JVM members by default, in seconds (max.poll.interval.ms): it waits for the slowest.
 _OTHERS_TAKE: Final = 300.0
 #: Topics of the brokers themselves; those before 0.10 do not say which they are.
@@ -65,6 +69,7 @@ class GroupRequests:
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
         self._troubled = False
+        self._session_timeout = settings.session_timeout
         #: The last answer that does not pass by itself.
         self.refusal: BrokerError | None = None
 
@@ -77,7 +82,7 @@ class GroupRequests:
             settings = self._settings
             body = {
                 "group_id": self._group,
-                "session_timeout": int(settings.session_timeout * 1000),
+                "session_timeout": int(self._session_timeout * 1000),
                 "rebalance_timeout": int(settings.rebalance_timeout * 1000),
                 "member_id": action.member_id,
                 "protocol_type": PROTOCOL_TYPE,
@@ -91,9 +96,11 @@ class GroupRequests:
                 patience = max(patience, _OTHERS_TAKE)
             patience += _GRACE
             version, answer = await self._call(channel, JOIN_GROUP, body, patience)
+            old = version < _REBALANCE_TIMEOUT_SINCE
+            if answer["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT and old and self._shorten():
+                return e.Failed(action.ticket)
             if code := answer["error_code"]:
                 return self._refused(action.ticket, code, JOIN_GROUP, answer["member_id"])
-            old = version < _REBALANCE_TIMEOUT_SINCE
             return e.Joined(
                 action.ticket,
                 answer["generation_id"],
@@ -104,7 +111,7 @@ class GroupRequests:
                     e.GroupMember(each["member_id"], each["member_metadata"], each.get("group_instance_id"))
                     for each in answer["members"]
                 ),
-                settings.session_timeout if old else settings.rebalance_timeout,
+                self._session_timeout if old else settings.rebalance_timeout,
                 answer.get("skip_assignment", False),
             )
 
@@ -150,6 +157,7 @@ class GroupRequests:
 
     async def leave(self, action: e.Leave) -> e.Event:
         """Leave the group."""
+        limit = min(_LEAVE_LIMIT, self._settings.session_timeout / 3)
 
         async def ask(channel: Channel) -> e.Event:
             body: dict[str, Any] = {"group_id": self._group}
@@ -157,12 +165,12 @@ class GroupRequests:
                 body["member_id"] = action.member_id
             else:
                 body["members"] = [{"member_id": action.member_id, "group_instance_id": None}]
-            _, answer = await self._call(channel, LEAVE_GROUP, body, self._settings.session_timeout)
+            _, answer = await self._call(channel, LEAVE_GROUP, body, limit)
             if code := answer["error_code"]:
                 return self._refused(action.ticket, code, LEAVE_GROUP)
             return e.Left(action.ticket)
 
-        return await self._attempt(action.ticket, ask, self._settings.session_timeout / 3)
+        return await self._attempt(action.ticket, ask, limit)
 
     async def look(self, action: e.LookAtTopics) -> e.Event:
         """How many partitions topics have. Brokers' own topics are only seen when they are named."""
@@ -237,6 +245,22 @@ class GroupRequests:
         if not isinstance(event, e.Failed):
             self._troubled = False
         return event
+
+    def _shorten(self) -> bool:
+        """Ask for what old brokers grant from now on; False if no more was asked for.
+
+        The lease ends with it: where there is no rebalance timeout, what `Joined` tells for one is the session timeout.
+        """
+        if self._session_timeout <= _OLD_LONGEST:
+            return False
+        log.info(
+            "session_timeout_shortened",
+            group=self._group,
+            reason=f"the broker refuses {self._session_timeout:g} s (group.max.session.timeout.ms)",
+            session_timeout=_OLD_LONGEST,
+        )
+        self._session_timeout = _OLD_LONGEST
+        return True
 
     def _lost(self, ticket: int, reason: str) -> e.Failed:
         self.forget()

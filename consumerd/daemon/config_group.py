@@ -80,8 +80,12 @@ class GroupSection(Section):
         ),
     )
     session_timeout: WireSeconds = Field(
-        10.0,
-        description="With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms).",
+        45.0,
+        description=(
+            "With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms). It should "
+            "outlast the failure of a broker, during which nobody coordinates. Brokers of 0.9 that refuse so "
+            "much (group.max.session.timeout.ms) are asked for 30."
+        ),
     )
     heartbeat_interval: WireSeconds = Field(
         3.0, description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms)."
@@ -145,7 +149,10 @@ class GroupSection(Section):
         if 2 * self.heartbeat_interval > self.session_timeout:
             raise ValueError("session_timeout must be twice heartbeat_interval at least")
         if self.rebalance_timeout < self.session_timeout:
-            raise ValueError("rebalance_timeout must be as long as session_timeout at least")
+            raise ValueError(
+                "rebalance_timeout must be as long as session_timeout at least "
+                f"({self.rebalance_timeout:g} s and {self.session_timeout:g} s here)"
+            )
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} cannot be the name of a znode: it holds a slash or a NUL")

@@ -7,6 +7,7 @@ of the handler's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from consumerd.net import ConnectionSettings
 from consumerd.wire.v08.records import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from consumerd.client import ClusterClient
@@ -59,7 +60,7 @@ def forward(
     chunk_bytes: int = 512 * 1024,
     idempotent: bool | None = None,
     resume: str = "committed",
-    partitions: int | None = None,
+    partitions: int | Mapping[str, int] | None = None,
     replication_factor: int | None = None,
     delivery_timeout: float = 120.0,
     request_timeout: float = 30.0,
@@ -69,9 +70,12 @@ def forward(
         partitions_per_broker=partitions_per_broker,
         max_message_bytes=max_message_bytes,
         chunk_bytes=chunk_bytes,
-        partitions=partitions,
         replication_factor=replication_factor,
     )
+    if isinstance(partitions, Mapping):
+        _check_numbers(**{f"partitions.{topic}": number for topic, number in partitions.items()})
+    else:
+        _check_numbers(partitions=partitions)
     _check_seconds(delivery_timeout=delivery_timeout, request_timeout=request_timeout)
     _check_flags(headers=headers, idempotent=idempotent)
     _check_shapes(bootstrap, topic, topics)

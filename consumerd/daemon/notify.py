@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.errors import reason_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,7 +33,7 @@ def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bo
             channel.setblocking(False)
             channel.sendto("\n".join(assignments).encode(), address)
     except OSError as error:
-        log.warning("service_manager_not_notified", socket=name, error=str(error))
+        log.warning("service_manager_not_notified", socket=name, error=reason_of(error))
         return False
     return True
 

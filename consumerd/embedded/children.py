@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
 from consumerd.embedded.errors import ChildError
+from consumerd.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,7 @@ class Child:
         except OSError as error:
             self.end_now()
             self._dismiss_guard()
-            raise ChildError(f"{self.name} cannot be started: {error}") from error
+            raise ChildError(f"{self.name} cannot be started: {reason_of(error)}") from error
         if not self._pipe:
             self.close_stdin()
 

@@ -200,6 +200,9 @@ class KafkaBroker(LoopbackServer):
             }  # fmt: skip
         else:
             settings |= {"listeners": f"PLAINTEXT://{self.address}", "group.min.session.timeout.ms": 1000}
+        if number >= (0, 10):
+            # Retention goes by messages' own timestamps; old ones would be gone half a minute after the start.
+            settings["log.retention.ms"] = -1
         if number >= (0, 11):
             settings |= {
                 "group.initial.rebalance.delay.ms": 0,

@@ -15,6 +15,7 @@ import structlog
 
 from consumerd.embedded.ports import LOOPBACK, free_port
 from consumerd.embedded.proxy_link import Direction, Link
+from consumerd.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,7 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except OSError as error:  # the client has gone again, or no file descriptor is left
-            log.warning("proxy_accept_failed", error=str(error))
+            log.warning("proxy_accept_failed", error=reason_of(error))
             return
         client.setblocking(False)
         self.accepted += 1

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from consumerd.errors import reason_of
+
 if TYPE_CHECKING:
     from consumerd.embedded.proxy import FaultProxy
 
@@ -83,7 +85,7 @@ class Link:
                     group.create_task(self._read(direction, queue))
                     group.create_task(self._write(direction, queue))
         except* OSError as errors:
-            log.debug("proxied_connection_broke", error=str(errors.exceptions[0]))
+            log.debug("proxied_connection_broke", error=reason_of(errors.exceptions[0]))
             self.reset_on_close()  # whoever is left learns of it as it would without the proxy
         finally:
             self.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.errors import HandlerFailedError, reason_of
 from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import Placing
@@ -210,7 +210,7 @@ class Feed:
                     raise
                 half = (len(part) + 1) // 2
                 self._chunk_bytes = max(1, sum(each.size for each in part) // 2)
-                log.info("chunk_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=str(error))
+                log.info("chunk_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error))
                 pending += [part[half:], part[:half]]
                 continue
             batch.mark(batch.handled + len(part))

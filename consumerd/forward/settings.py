@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -57,9 +58,10 @@ class ForwardSettings:
     #: Have the brokers recognise a chunk that is sent again. None: where they can.
     idempotent: bool | None = None
     resume: Resume = Resume.COMMITTED
-    #: Partitions and replicas of topics that are created. Without the first none is; without the other the brokers'
-    #: default counts, where they have one (2.4 and later).
-    partitions: int | None = None
+    #: Partitions of topics that are created, one number for all, or by the target's names: others are not made then.
+    #: None: none is.
+    partitions: int | Mapping[str, int] | None = None
+    #: Their replicas. None: the brokers' default counts, where they have one (2.4 and later).
     replication_factor: int | None = None
     #: Seconds for the target to take a chunk before forwarding it counts as failed.
     delivery_timeout: float = 120.0
@@ -74,7 +76,11 @@ class ForwardSettings:
             )
         if self.max_message_bytes < 1 or self.chunk_bytes < 1:
             raise ValueError("sizes must be positive")
-        for name in ("partitions", "replication_factor"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} = {value} is not positive")
+        if self.replication_factor is not None and self.replication_factor < 1:
+            raise ValueError(f"replication_factor = {self.replication_factor} is not positive")
+        if isinstance(self.partitions, int) and self.partitions < 1:
+            raise ValueError(f"partitions = {self.partitions} is not positive")
+        if isinstance(self.partitions, Mapping):
+            for topic, number in self.partitions.items():
+                if number < 1:
+                    raise ValueError(f"partitions of {topic!r}: {number} is not positive")

@@ -8,6 +8,7 @@ message, too, so that a target that is too old is known at once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -30,10 +31,17 @@ _TIMEOUT_MS: Final = 30_000
 
 
 class TargetTopics:
-    """The topics of the cluster behind `client`. `partitions` and `replication_factor` are those of created ones."""
+    """The topics of the cluster behind `client`.
+
+    `partitions` and `replication_factor` are those of created ones, as in `ForwardSettings`.
+    """
 
     def __init__(
-        self, client: ClusterClient, *, partitions: int | None = None, replication_factor: int | None = None
+        self,
+        client: ClusterClient,
+        *,
+        partitions: int | Mapping[str, int] | None = None,
+        replication_factor: int | None = None,
     ) -> None:
         self._client = client
         self._partitions = partitions
@@ -58,13 +66,14 @@ class TargetTopics:
         found = await self._look(topic)
         if found:
             return found
-        if self._partitions is None:
+        partitions = self._partitions.get(topic) if isinstance(self._partitions, Mapping) else self._partitions
+        if partitions is None:
             raise NoTopicError(
                 f"the target has no topic {topic!r}: create it, or say how many partitions it shall have "
                 "(partitions = ..., --partitions)."
             )
         async with self._making:
-            return await self._look(topic) or await self._create(topic, self._partitions)
+            return await self._look(topic) or await self._create(topic, partitions)
 
     async def _look(self, topic: str) -> int:
         """0 where it is not there."""
@@ -92,7 +101,21 @@ class TargetTopics:
                 raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, f"the topic {topic!r}, just created, is not there")  # type: ignore[misc]  # no success
             return count
 
-        return await self._client.retrying(f"partitions of {topic}", there)
+        count = await self._client.retrying(f"partitions of {topic}", there)
+        self._look_at_replicas(topic)
+        return count
+
+    def _look_at_replicas(self, topic: str) -> None:
+        """A single replica that nobody asked for is Kafka's default; a cluster of several brokers can keep more."""
+        metadata = self._client.metadata
+        replicas = min(len(each.replicas) for each in metadata.topics[topic].partitions.values())
+        if replicas == 1 < len(metadata.nodes) and self._replication_factor is None:
+            log.warning(
+                "topic_has_one_replica",
+                topic=topic,
+                reason="the brokers' default.replication.factor is 1: what is on a broker that is lost is lost with it",
+                remedy="give it replicas (kafka-reassign-partitions), or make others with --replication-factor",
+            )
 
     async def _ask_to_create(self, topic: str, partitions: int) -> None:
         await self._client.refresh()

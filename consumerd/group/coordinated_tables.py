@@ -104,8 +104,9 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
 class CoordinationSettings:
     """All times in seconds."""
 
-    #: Silence after which the coordinator drops a member (session.timeout.ms).
-    session_timeout: float = 10.0
+    #: Silence after which the coordinator drops a member (session.timeout.ms). It has to outlast the time in which a
+    #: cluster finds a new coordinator when a broker dies: about ten seconds, and more under load.
+    session_timeout: float = 45.0
     #: Between heartbeats (heartbeat.interval.ms).
     heartbeat_interval: float = 3.0
     #: How long the coordinator waits for a member to join again. Brokers of 0.9 take the session timeout.

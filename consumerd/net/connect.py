@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLCertVerificationError, SSLError
 from typing import TYPE_CHECKING, Final, Protocol
 
+from consumerd.errors import reason_of
 from consumerd.net.addresses import addresses_of
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import ConnectError, TlsError
@@ -72,7 +73,7 @@ async def connect(
             raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NONE_THERE}") from error
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be anything.
         raise ConnectError(
-            f"cannot connect to broker {host}:{port}: {error}; is it running, and is that its address?"
+            f"cannot connect to broker {host}:{port}: {reason_of(error)}; is it running, and is that its address?"
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if settings.receive_buffer is not None:

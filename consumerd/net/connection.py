@@ -23,6 +23,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from consumerd.errors import reason_of
 from consumerd.net.errors import (
     BadFrameError,
     ConnectionClosedError,
@@ -168,7 +169,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        detail = f" ({exc})" if exc else ""
+        detail = f" ({reason_of(exc)})" if exc else ""
         text = f"the connection to broker {self.address} was lost{detail}; is the broker still running?"
         self._end(_Reason(ConnectionClosedError(text, blamed=True), text))
         self._lost.set()

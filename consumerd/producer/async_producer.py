@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.fetch.backoff import sleep_unless
 from consumerd.producer.data import NOT_A_LIST
 from consumerd.producer.dispatch import Dispatch
@@ -223,7 +224,7 @@ class AsyncProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", error=str(own))
+                log.error("producer_not_closed_in_order", error=reason_of(own))
         else:
             self._queue.close()
             await self._abandon()

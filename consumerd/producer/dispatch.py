@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError
 from consumerd.producer.events import CallbackHandler
 
@@ -93,7 +94,7 @@ class Dispatch:
             self._cause = error
         self._untold += len(events)
         topics = sorted({event.topic for event in events})
-        log.error("messages_not_sent", messages=len(events), topics=topics, error=str(error))
+        log.error("messages_not_sent", messages=len(events), topics=topics, error=reason_of(error))
         if self._hooked:
             try:
                 self._callbacks.not_sent(events, error)
@@ -102,9 +103,10 @@ class Dispatch:
 
     def tell(self) -> None:
         """Raise NotSentError about what was given up since the last time."""
-        if self._untold:
-            count, self._untold = self._untold, 0
-            raise NotSentError(count, str(self._cause)) from self._cause
+        if self._cause is not None:
+            count, cause = self._untold, self._cause
+            self._untold, self._cause = 0, None
+            raise NotSentError(count, reason_of(cause)) from cause
 
     async def close(self) -> None:
         """End callbacks and event handler."""

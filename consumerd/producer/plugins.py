@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import entry_points
 
+from consumerd.errors import reason_of
 from consumerd.producer.errors import PluginError
 
 
@@ -23,7 +24,7 @@ def load_plugin(kind: str, group: str, name: str) -> object:
         for part in attribute.split("."):
             value = getattr(value, part)
     except Exception as error:
-        raise PluginError(f"the {kind} {name!r} cannot be loaded ({type(error).__name__}: {error}).") from error
+        raise PluginError(f"the {kind} {name!r} cannot be loaded ({reason_of(error)}).") from error
     return value
 
 
@@ -35,4 +36,4 @@ def load_instance(kind: str, group: str, name: str) -> object:
     try:
         return value()
     except Exception as error:
-        raise PluginError(f"the {kind} {name!r} cannot be made ({type(error).__name__}: {error}).") from error
+        raise PluginError(f"the {kind} {name!r} cannot be made ({reason_of(error)}).") from error

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.java import JavaRuntime, MissingRuntimeError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def start_jvm(conf: SparkConf, log: IO[bytes] | None, level: str = "error") -> A
         said = "it says why above" if log is None else last_reason(log) or "without a word"
         raise SparkStartError(f"Spark's JVM ended before it was ready: {said}") from error
     except OSError as error:
-        raise SparkStartError(f"Spark's JVM cannot be started: {error}") from error
+        raise SparkStartError(f"Spark's JVM cannot be started: {reason_of(error)}") from error
 
 
 def _log_options(environ: Mapping[str, str], level: str) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 from py4j.protocol import Py4JJavaError
 
+from consumerd.errors import reason_of
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -126,7 +127,9 @@ class ProgressRecorder:
         try:
             self._progress_log.add(fresh)
         except (OSError, Py4JJavaError) as error:
-            _log.warning("the progress of a query could not be noted", query=str(self._query.id), error=str(error))
+            _log.warning(
+                "the progress of a query could not be noted", query=str(self._query.id), error=reason_of(error)
+            )
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from consumerd.errors import reason_of
 from consumerd.storage.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
 from consumerd.storage.loading import create_segment, load_segments
 from consumerd.storage.retention import SegmentFacts
@@ -254,5 +255,5 @@ def _ask(policy: DeletePolicy, segments: Sequence[Segment], now_ms: int) -> int:
         return min(max(int(policy.deletable(facts, now_ms)), 0), len(facts))
     except Exception as error:
         raise StorageError(
-            f"the delete policy {policy!r} failed with {type(error).__name__}: {error}; nothing was deleted by it"
+            f"the delete policy {policy!r} failed with {reason_of(error)}; nothing was deleted by it"
         ) from error

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiozk import protocol
 from aiozk.connection import Connection as AiozkConnection
 
+from consumerd.errors import reason_of
 from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
 from consumerd.zk.multi import first_failure
 
@@ -177,7 +178,7 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         except asyncio.IncompleteReadError:
             pass  # an end of file; in the middle of a reply or not makes no difference
         except (OSError, BadReply) as error:
-            reason = str(error) or repr(error)
+            reason = reason_of(error)
         finally:
             self.kill(reason)
         raise ConnectionEnded(self.end_reason)

@@ -130,7 +130,7 @@ class ServerError(Exception):
     """The bare error code of a reply, before the call that knows the path turns it into an error of this module."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(code)
+        super().__init__(f"ZooKeeper answered with error {code}")
         self.code = code
 
 

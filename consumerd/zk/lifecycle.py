@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.ports import Clock, SessionEvent, SessionState
 from consumerd.zk.errors import NotConnected, SessionChanged
 
@@ -169,7 +169,7 @@ class Lifecycle:
         """The supervising task ends; if not by `close`, listeners must let go of the session."""
         if failure is not None:
             self.failure = failure
-            log.error("session_failed", error=str(failure))
+            log.error("session_failed", error=reason_of(failure))
             self.expire()
         elif self.session_id:
             log.info("session_closed", session_id=f"{self.session_id:#x}")

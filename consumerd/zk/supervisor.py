@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from aiozk import protocol
 
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.net.addresses import addresses_of
 from consumerd.ports import SessionState
 from consumerd.zk.backoff import Backoff
@@ -141,7 +141,7 @@ class Supervisor:
                 except TimeoutError:
                     self._note(host, f"{host} does not answer")
                 except (OSError, BadReply) as error:
-                    self._note(host, f"{host}: {str(error) or repr(error)}")
+                    self._note(host, f"{host}: {reason_of(error)}")
                 finally:
                     connection.kill("it is of no use")
                     await connection.wait_closed()
@@ -158,7 +158,7 @@ class Supervisor:
             self._note(host, f"the name {host.name} was not resolved in time")
             return []
         except (OSError, UnicodeError) as error:
-            self._note(host, f"{host}: {str(error) or repr(error)}")
+            self._note(host, f"{host}: {reason_of(error)}")
             return []
         self._addresses[host] = len(addresses)
         return self._rng.sample(addresses, len(addresses))
@@ -299,6 +299,6 @@ class Supervisor:
                 async with asyncio.timeout(_CLOSE_LIMIT):
                     await connection.write(protocol.CloseRequest())
         except (ZooKeeperError, ServerError, TimeoutError) as error:
-            log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=str(error))
+            log.info("session_left_to_expire", session_id=f"{session.session_id:#x}", reason=reason_of(error))
         finally:
             session.refuse()

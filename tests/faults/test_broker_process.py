@@ -26,6 +26,7 @@ from consumerd.wire.v07 import (
 )
 from consumerd.zk import Session
 from consumerd.zk.errors import NoNode
+from tests.conftest import ZooKeeperFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kill]
 
@@ -191,6 +192,22 @@ async def test_a_restart_within_the_session_timeout_waits_for_its_old_node(zk_ro
             assert await process.wait() == 0
         with pytest.raises(NoNode):
             await zk.get("/brokers/ids/3")
+
+
+async def test_a_stop_beside_a_frozen_zookeeper_says_what_was_not_done_and_why(
+    zookeeper_factory: ZooKeeperFactory, tmp_path: Path
+) -> None:
+    server = await zookeeper_factory(tick_ms=3000)
+    settings = ("--zookeeper", server.connect, "--set", "zk.sessiontimeout.ms=60000")
+    async with child(tmp_path / "out.txt", "--log-dir", tmp_path / "log", *settings) as process:
+        await ready(process)
+        server.pause()
+        process.terminate()
+        assert await process.wait() == 0
+    lines = [json.loads(line) for line in process.output().splitlines() if line.startswith("{")]
+    [told] = [line for line in lines if line["event"] == "registration_not_withdrawn"]
+    assert told["reason"] == "ZooKeeper did not answer within 5 s"
+    assert all(line.get("reason", "-") for line in lines)
 
 
 async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:

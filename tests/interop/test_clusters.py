@@ -217,6 +217,8 @@ async def cluster(
         jars = kafka_jars(release)
     except MissingRuntimeError as error:
         missing(str(error))
+    if "java" in request.node.callspec.params.get("strangers", ()) and java.compiler is None:
+        missing(f"{java.executable} ({java.source}) has no javac beside it: install a JDK")  # before brokers start
     brokers = KafkaCluster(
         tmp_path / "cluster",
         release,

@@ -96,6 +96,19 @@ async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("group", ["0.9.0.1", "0.10.0.1"], indirect=True)
+async def test_a_member_joins_with_the_timeouts_that_are_the_defaults(group: Group) -> None:
+    """Brokers of 0.9 refuse the session timeout of 45 s, and are asked for 30 s."""
+    await group.produce(0, [b"x"] * 10)
+    daemon = await group.daemon(session_timeout=None, heartbeat_interval=None, rebalance_timeout=None)
+    await group.until(lambda: group.handed() == {0: 10})
+    shortened = [event for event in daemon.events() if event["event"] == "session_timeout_shortened"]
+    assert len(shortened) == (group.release.number < (0, 10))
+    assert await daemon.stop() == ExitCode.OK
+    await group.account()
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
 async def test_members_that_stand_still_again_and_again(group: Group) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.embedded import MissingRuntimeError
+from consumerd.embedded.children import Child
+from consumerd.embedded.jafka import java_command
+from consumerd.embedded.jafka_clients import compile_java
+from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.errors import ExitCode
 from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
 from tests.interop.test_tools_brokers import EACH, GROUP, TOPIC, Tool, fill, versions
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from consumerd.client import ClusterClient
+    from consumerd.embedded.kafka import KafkaRelease
+    from consumerd.java import JavaRuntime
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -108,3 +116,76 @@ async def test_the_doctor_sees_what_a_broker_does_not(
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
+
+
+@pytest.mark.parametrize("version", versions(("3.9.1",), "4.1.0"))
+async def test_members_of_the_consumer_protocol_are_shown_and_examined(
+    version: str,
+    kafka: Any,
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
+    java: JavaRuntime,
+    missing: Callable[[str], Any],
+    cluster_client: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java's own members with group.protocol=consumer (KIP-848), a preview in 3.9."""
+    release = RELEASES[version]
+    classes, source = tmp_path / "classes", Path(__file__).with_name("java") / "KafkaMember.java"
+    try:
+        jars = kafka_jars(release)
+        compile_java(java, [source], jars, classes)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    monkeypatch.chdir(tmp_path)
+    # 3.9 needs it; in 4.1 it is the default.
+    broker = await kafka(version, config={"group.coordinator.rebalance.protocols": "classic,consumer"})
+    tool = Tool(capsys, "--bootstrap-server", f"127.0.0.1:{broker.port}")
+    create = ("topics", "create", "--topic", TOPIC, "--timeout", "30")
+    await tool.well(*create, "--replica-assignment", ",".join([str(broker.broker_id)] * 3))
+    group = ("--group", GROUP)
+
+    def member(number: int) -> Child:
+        command = java_command(
+            broker_java(release), [classes, *jars], tmp_path / f"member-{number}", "KafkaMember", broker.address, GROUP,
+            TOPIC, "group.protocol=consumer", f"client.id=number-{number}", "max.poll.records=5",
+        )  # fmt: skip
+        return Child(command, log=tmp_path / f"member-{number}.log", name=f"member-{number}", pipe=True)
+
+    first, second = member(1), member(2)
+    try:
+        first.start()
+        found = await tool.until(lambda found: found["unowned"] == [], "group", "describe", *group)
+        ((name, told),) = found["members"].items()
+        assert (told["subscription"], told["client"]) == (TOPIC, "number-1 at 127.0.0.1")
+        assert {each["owner"] for each in found["partitions"].values()} == {name}
+        assert (found["coordinator"], found["problems"]) == ("broker", [])
+        second.start()
+        described = "group", "describe", *group
+        found = await tool.until(
+            lambda found: (
+                len({each["owner"] for each in found["partitions"].values()}) == 2 and found["state"] == "Stable"
+            ),
+            *described,
+        )
+        assert {each["client"] for each in found["members"].values()} == {f"number-{n} at 127.0.0.1" for n in (1, 2)}
+        assert (await tool("offsets", "set", *group, f"{TOPIC}/0=5", "--execute")).code == ExitCode.REFUSED
+
+        # Both stand still, and stay members as long as their sessions last.
+        first.pause()
+        second.pause()
+        async with cluster_client(broker) as client:
+            looking = asyncio.create_task(tool("group", "doctor", *group, "--interval", "2"))
+            while not looking.done():
+                for partition in range(3):
+                    await fill(client, TOPIC, partition, int(time.time() * 1000))
+                await asyncio.wait([looking], timeout=0.2)
+        done = await looking
+        assert (done.code, [row[1:3] for row in done.rows]) == (
+            ExitCode.CHECK_FAILED, [["black-hole", f"{TOPIC}/{number}"] for number in range(3)],
+        )  # fmt: skip
+        assert "number-" in done.rows[0][4]
+    finally:
+        for child in (first, second):
+            child.end_now()

@@ -279,5 +279,5 @@ async def test_members_that_are_killed_leave_nothing_in_either_place_that_was_no
         await group.produce(1)
         for coordination in ("zookeeper", "zookeeper", "kafka"):
             await group.nobody_owns()
-            await group.killed(coordination=coordination, topics={"events": 1}, offsets="both")
+            await group.killed(coordination=coordination, topics={"events": 1}, offsets="both", session_timeout=6.0)
         await group.caught_up(coordination="kafka", topics={"events": 1}, offsets="both")

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from consumerd.errors import reason_of
 from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, BrokerRefusesError
 from consumerd.wire.tls import is_tls_alert
 
@@ -92,4 +93,4 @@ class FrameSocket:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long"
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return error.strerror if isinstance(error, OSError) and error.strerror else reason_of(error)

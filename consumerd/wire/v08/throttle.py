@@ -33,6 +33,7 @@ _SINCE: Final = {
     apis.DELETE_TOPICS.key: 2,
     apis.INIT_PRODUCER_ID.key: 1,
     apis.DELETE_GROUPS.key: 1,
+    apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }
 #: No broker may silence us for longer, whatever it says.
 LONGEST: Final = 60.0

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from consumerd.admin import (
     BrokerGroups,
     Coordinator,
+    Kind,
     LogicalChangePlanner,
     LogicalLogs,
     LogicalSurvey,
     LogRange,
+    Look,
     NoAnswer,
     RefusedError,
     Target,
@@ -25,6 +27,7 @@ from consumerd.admin import (
     create_topic,
     deal_replicas,
     delete_topic,
+    diagnose_look,
     in_the_way,
 )
 from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
@@ -196,6 +199,24 @@ def described(
     return {"groups": [group]}
 
 
+def of_consumers(error: int = 0, state: str = "Stable", *members: Answer) -> Answer:
+    group = {
+        "error_code": error, "error_message": None, "group_id": "g", "group_state": state, "group_epoch": 3,
+        "assignment_epoch": 3, "assignor_name": "uniform", "members": list(members),
+    }  # fmt: skip
+    return {"groups": [group]}
+
+
+def consumer(name: str, topics: list[str], pattern: str | None, has: list[int], target: list[int]) -> Answer:
+    def assignment(numbers: list[int]) -> Answer:
+        return {"topic_partitions": [{"topic_name": "t", "partitions": numbers}] if numbers else []}
+
+    return {
+        "member_id": name, "client_id": "c", "client_host": "/10.0.0.1", "subscribed_topic_names": topics,
+        "subscribed_topic_regex": pattern, "assignment": assignment(has), "target_assignment": assignment(target),
+    }  # fmt: skip
+
+
 NOTHING_COMMITTED: Answer = {"error_code": 0, "responses": []}
 
 
@@ -227,7 +248,9 @@ async def test_a_group_and_members_that_cannot_be_understood() -> None:
 )
 async def test_a_group_that_nobody_knows(told: Answer) -> None:
     none = {"error_code": 0, "groups": []}
-    client, _ = cluster(DescribeGroups=told, ListGroups=none, OffsetFetch=NOTHING_COMMITTED)
+    client, _ = cluster(
+        DescribeGroups=told, ConsumerGroupDescribe=of_consumers(69), ListGroups=none, OffsetFetch=NOTHING_COMMITTED
+    )
     with pytest.raises(NotFoundError, match="no broker knows a group 'g'"):
         await BrokerGroups(client).survey("g")
 
@@ -235,12 +258,53 @@ async def test_a_group_that_nobody_knows(told: Answer) -> None:
 @pytest.mark.asyncio
 async def test_a_group_of_another_type_is_named() -> None:
     listed = {"error_code": 0, "groups": [
-        {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "group_type": "consumer"}
+        {"group_id": "g", "protocol_type": "share", "group_state": "Stable", "group_type": "share"}
     ]}  # fmt: skip
-    client, _ = cluster(DescribeGroups=described(error=69), ListGroups=listed, OffsetFetch=NOTHING_COMMITTED)
+    client, _ = cluster(
+        DescribeGroups=described(error=69),
+        ConsumerGroupDescribe=of_consumers(69),
+        ListGroups=listed,
+        OffsetFetch=NOTHING_COMMITTED,
+    )
     survey = await BrokerGroups(client).survey("g")
     assert survey.state == "Stable"
-    assert "of type 'consumer'" in survey.view.problems[0]
+    assert "of type 'share'" in survey.view.problems[0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("told", [described(state="Dead"), described(error=69)], ids=["before 4.0", "since 4.0"])
+async def test_a_group_of_the_consumer_protocol(told: Answer) -> None:
+    members = consumer("a", ["t"], None, [0, 1], [0]), consumer("b", [], "t|u", [], [1])
+    client, _ = cluster(
+        DescribeGroups=told,
+        ConsumerGroupDescribe=[of_consumers(15), of_consumers(0, "Reconciling", *members)],
+        OffsetFetch=NOTHING_COMMITTED,
+    )
+    survey = await BrokerGroups(client).survey("g")
+    assert (survey.state, survey.rule, survey.moving) == ("Reconciling", "uniform", ["a", "b"])
+    assert {name: member.text for name, member in survey.view.members.items()} == {"a": "t", "b": "t|u"}
+    assert survey.view.owners == {T0: ("a", 0), T1: ("a", 0)}
+    assert survey.clients["b"] == "c at 10.0.0.1"
+    assert survey.subscribed == {"t": (0, 1)}
+    assert not survey.view.problems
+    assert len(in_the_way(survey, [T0])) == 2
+    [finding] = [each for each in diagnose_look(Look(survey, {}, 0.0)) if each.kind is Kind.REBALANCING]
+    assert "2 of 2 members" in finding.says
+
+
+@pytest.mark.asyncio
+async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> None:
+    members = consumer("a", [], "t,u", [0], [0]), consumer("b", [], "[", [], [])
+    client, _ = cluster(
+        DescribeGroups=described(error=69),
+        ConsumerGroupDescribe=of_consumers(0, "Stable", *members),
+        OffsetFetch=NOTHING_COMMITTED,
+    )
+    survey = await BrokerGroups(client).survey("g")
+    assert survey.moving == []
+    assert [member.subscription for member in survey.view.members.values()] == [None, None]
+    assert len(survey.view.problems) == 2
+    assert survey.view.owners == {T0: ("a", 0)}
 
 
 @pytest.mark.asyncio

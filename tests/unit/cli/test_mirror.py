@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
-from consumerd.cli.mirror_kafka import target_section
+from consumerd.cli.mirror_kafka import partitions_option, target_section
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def logs() -> Iterator[None]:
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5"], "a column is START-END"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5-2"], "is not possible"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "xml:a"], "none of json:PATH, regex:PATTERN and column:START-END"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "0"], "neither a number nor of the form TOPIC=N"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "=4"], "neither a number nor of the form TOPIC=N"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "4", "--partitions", "t=4"], "give --partitions once"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "t=4", "--partitions", "4"], "give --partitions once"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--partitions", "t=4", "--partitions", "t=5"], "give --partitions once"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--partitions", "4"], "--partitions goes with --to-bootstrap-server only"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--rename", "a"], "is not of the form OLD=NEW"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--rename", "a=b c"], "is no name of a topic"),
         ([*KAFKA, *SOURCE, "--from-bootstrap-server", "h:1", "--topic", "t"], "one of --from-zookeeper and"),
@@ -55,6 +61,12 @@ def logs() -> Iterator[None]:
 def test_wrong_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["mirror", *arguments]) == ExitCode.USAGE
     assert words in capsys.readouterr().err
+
+
+def test_partitions_are_given_for_all_topics_or_for_each() -> None:
+    assert partitions_option([]) is None
+    assert partitions_option(["4"]) == 4
+    assert partitions_option(["clicks=4", "orders=2"]) == {"clicks": 4, "orders": 2}
 
 
 def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,14 +110,37 @@ async def test_a_join_tells_what_the_machine_has_to_know() -> None:
     assert event == e.Joined(1, 4, "me", "range", True, members, 60.0, keep_assignment=True)
     api, version, body = client.channels[0].asked[0]
     assert (api, version) == (JOIN_GROUP, 9)
-    assert (body["session_timeout"], body["rebalance_timeout"], body["protocol_type"]) == (10000, 60000, "consumer")
+    assert (body["session_timeout"], body["rebalance_timeout"], body["protocol_type"]) == (45000, 60000, "consumer")
     assert body["group_protocols"] == [{"protocol_name": "range", "protocol_metadata": b"m"}]
 
 
 async def test_the_oldest_brokers_take_the_session_timeout_for_a_rebalance() -> None:
-    event = await requests(Client(JOINED, at_most=0)).join(e.Join(1, "", ()))
+    event = await requests(Client(JOINED, at_most=0), session_timeout=10.0).join(e.Join(1, "", ()))
     assert isinstance(event, e.Joined)
     assert event.rebalance_timeout == 10.0
+
+
+async def test_the_oldest_brokers_are_asked_for_less_when_they_refuse_the_session_timeout() -> None:
+    """Those of 0.9 grant 30 s by default; the lease then ends with what they granted."""
+    refused = JOINED | {"error_code": 26}
+    client = Client(refused, JOINED, refused, at_most=0)
+    asking = requests(client)
+    assert await asking.join(e.Join(1, "", ())) == e.Failed(1)
+    event = await asking.join(e.Join(2, "", ()))
+    assert isinstance(event, e.Joined)
+    assert event.rebalance_timeout == 30.0
+    assert [body["session_timeout"] for _, _, body in client.channels[0].asked] == [45000, 30000]
+    assert isinstance(await asking.join(e.Join(3, "", ())), e.Refused)
+    assert "group.session_timeout" in str(asking.refusal)
+    assert isinstance(await requests(Client(refused)).join(e.Join(1, "", ())), e.Refused)
+
+
+async def test_a_stop_does_not_wait_for_a_silent_coordinator_as_long_as_a_session_lasts() -> None:
+    client = Client({"error_code": 0})
+    asking = requests(client, session_timeout=3600.0, rebalance_timeout=3600.0)
+    assert await asking.leave(e.Leave(3, "me")) == e.Left(3)
+    [patience] = client.channels[0].timeouts
+    assert patience <= 5.0
 
 
 async def test_a_first_join_is_waited_for_as_long_as_others_may_take() -> None:

@@ -31,6 +31,7 @@ from consumerd.daemon.config import Config, parse
 from consumerd.daemon.config_servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
+from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.partition import TopicPartition
 
 CLOCK, RNG = SystemClock(), random.Random(1)
@@ -61,11 +62,12 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
 @pytest.mark.asyncio
 async def test_a_broker_coordinates() -> None:
     found = config(
-        topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=12.0
+        topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=50.0
     )
     settings = build_coordination(found)
+    assert settings.session_timeout == CoordinationSettings().session_timeout == 45.0  # outlasts a broker's failure
     assert settings.assignors == ("roundrobin", "range")
-    assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 12.0, 4.0)
+    assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 50.0, 4.0)
     assert isinstance(build(found), CoordinatedConsumer)
 
 

@@ -20,6 +20,7 @@ def test_the_handler_is_found_by_its_name() -> None:
         "topics": {"a": "b"}, "key": {"json": "id"}, "codec": "zstd", "partitions": 3, "delivery_timeout": 5,
     })  # fmt: skip
     assert isinstance(plain_handler(made), ForwardHandler)
+    load_handler("forward", {**GOOD, "partitions": {"a": 4, "b": 2}})
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ def test_the_handler_is_found_by_its_name() -> None:
         ({**GOOD, "topic": 5}, "topic = 5 is no text"),
         ({**GOOD, "topics": ["a"]}, "topics = ['a'] is no table"),
         ({**GOOD, "partitions": 0}, "partitions = 0"),
+        ({**GOOD, "partitions": {"a": 4, "b": 0}}, "partitions.b = 0"),
         ({**GOOD, "max_message_bytes": True}, "max_message_bytes = True"),
         ({**GOOD, "delivery_timeout": float("nan")}, "delivery_timeout = nan"),
         ({**GOOD, "headers": "no"}, "neither true nor false"),

@@ -1,6 +1,7 @@
 """The APIs: one module each, named for it; `APIS` has them by key."""
 
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
+from consumerd.wire.v08.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
 from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
 from consumerd.wire.v08.apis.delete_groups import DELETE_GROUPS
@@ -53,12 +54,14 @@ APIS = {
         INIT_PRODUCER_ID,
         SASL_AUTHENTICATE,
         DELETE_GROUPS,
+        CONSUMER_GROUP_DESCRIBE,
     )
 }
 
 __all__ = [
     "APIS",
     "API_VERSIONS",
+    "CONSUMER_GROUP_DESCRIBE",
     "CONTROLLED_SHUTDOWN",
     "CREATE_TOPICS",
     "DELETE_GROUPS",

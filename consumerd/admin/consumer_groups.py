@@ -1,0 +1,69 @@
+"""Groups of the consumer protocol (KIP-848, brokers of 4.x): what their coordinator tells of them becomes a view.
+
+Strategy: the coordinator itself deals, and each member goes from what it has to what it is to have at its own pace, so
+that a group may rebalance while most of it works on. What a member has counts as owned. Patterns are matched here, as
+the coordinator does against whole names, because it does not tell what they come to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from consumerd.cluster import GroupView, Member
+from consumerd.partition import TopicPartition
+from consumerd.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: States in which members go to what was dealt anew.
+MOVING = frozenset({"Assigning", "Reconciling"})
+
+
+def has_patterns(told: Mapping[str, Any]) -> bool:
+    """Whether a member subscribes by a pattern, so that the names of all topics are needed."""
+    return any(each["subscribed_topic_regex"] for each in told["members"])
+
+
+def add_members(view: GroupView, told: Mapping[str, Any], topics: Iterable[str]) -> list[str]:
+    """Fill in members and owners. `topics`: the names that patterns may match. The members that are yet to move."""
+    names = list(topics)
+    moving = []
+    for each in told["members"]:
+        name = each["member_id"]
+        view.members[name] = _member(view, name, each, names)
+        has, target = _partitions(each["assignment"]), _partitions(each["target_assignment"])
+        if has != target:
+            moving.append(name)
+        for partition in has:
+            view.owners[partition] = name, 0
+    return moving
+
+
+def _member(view: GroupView, name: str, told: Mapping[str, Any], topics: list[str]) -> Member:
+    pattern: str | None = told["subscribed_topic_regex"]
+    wanted = sorted(told["subscribed_topic_names"])
+    text = ",".join([*wanted, *([pattern] if pattern else [])])
+    try:
+        if pattern:
+            wanted += _matching(pattern, topics)
+        return Member(text, StaticSubscription(dict.fromkeys(wanted, 1)))
+    except RegistryError as error:
+        view.problems.append(f"member {name}: {error}")
+        return Member(text, None)
+
+
+def _matching(pattern: str, topics: list[str]) -> list[str]:
+    """Raises RegistryError for a pattern whose meaning is not certain."""
+    found = TopicFilter(FilterKind.WHITELIST, pattern)
+    if found.text != pattern:  # commas, blanks and quotes mean something else in filters of old consumers
+        raise RegistryError(f"the pattern {pattern!r} is not understood here")
+    return [topic for topic in topics if found.matches(topic)]
+
+
+def _partitions(told: Mapping[str, Any]) -> set[TopicPartition]:
+    return {
+        TopicPartition.numbered(each["topic_name"], number)
+        for each in told["topic_partitions"]
+        for number in each["partitions"]
+    }

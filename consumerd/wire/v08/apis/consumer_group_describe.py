@@ -1,0 +1,92 @@
+"""ConsumerGroupDescribe (API key 69): groups of the consumer protocol (KIP-848), unknown to DescribeGroups."""
+
+from __future__ import annotations
+
+from consumerd.wire.v08.apis.common import (
+    authorized_operations,
+    error_code,
+    error_message,
+    throttle_time,
+    topic_id,
+)
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, INT32, STRING, STRUCT, Api, Field
+
+
+def _assignment(name: str, what: str) -> Field:
+    topics = Field(
+        "topic_partitions",
+        ARRAY,
+        "By topics.",
+        of=(
+            topic_id(since=0),
+            Field("topic_name", STRING, "Name of the topic."),
+            Field("partitions", ARRAY, "Numbers of partitions.", of=INT32),
+        ),
+    )
+    return Field(name, STRUCT, what, of=(topics,))
+
+
+CONSUMER_GROUP_DESCRIBE = Api(
+    key=69,
+    name="ConsumerGroupDescribe",
+    versions=(0, 1),
+    flexible=0,
+    request=(
+        Field("group_ids", ARRAY, "Names of the groups.", of=STRING),
+        Field(
+            "include_authorized_operations",
+            BOOLEAN,
+            "Whether to say what this client may do with them.",
+            default=False,
+        ),
+    ),
+    response=(
+        throttle_time(since=0),
+        Field(
+            "groups",
+            ARRAY,
+            "The groups.",
+            of=(
+                error_code(),
+                error_message("The error in the broker's words, or null.", since=0),
+                Field("group_id", STRING, "Name of the group."),
+                Field("group_state", STRING, "Empty, Assigning, Reconciling, Stable or Dead; empty with an error."),
+                Field("group_epoch", INT32, "Counts changes of members and of what they want."),
+                Field("assignment_epoch", INT32, "The group epoch for which was dealt last."),
+                Field("assignor_name", STRING, "The way of assigning."),
+                Field(
+                    "members",
+                    ARRAY,
+                    "Its members.",
+                    of=(
+                        Field("member_id", STRING, "Id of the member."),
+                        Field("instance_id", STRING, "The lasting name of a static member.", nullable=0, default=None),
+                        Field("rack_id", STRING, "Where it is.", nullable=0, default=None),
+                        Field("member_epoch", INT32, "The assignment epoch that it has come to."),
+                        Field("client_id", STRING, "Client id with which it joined."),
+                        Field("client_host", STRING, "Address from which it joined."),
+                        Field("subscribed_topic_names", ARRAY, "Topics that it wants, by name.", of=STRING),
+                        Field(
+                            "subscribed_topic_regex",
+                            STRING,
+                            "Topics that it wants, by a pattern of RE2; null for none.",
+                            nullable=0,
+                            default=None,
+                        ),
+                        _assignment("assignment", "What it has."),
+                        _assignment("target_assignment", "What it is to have."),
+                        Field(
+                            "member_type",
+                            INT8,
+                            "0 for a member of the classic protocol, 1 of the consumer protocol, -1 unknown.",
+                            since=1,
+                            default=-1,
+                            ignorable=True,
+                        ),
+                    ),
+                ),
+                authorized_operations("authorized_operations", "the group", since=0),
+            ),
+        ),
+    ),
+)
