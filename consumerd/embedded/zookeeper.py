@@ -49,7 +49,7 @@ class ZooKeeperServer(StartedChild):
 
     `tick_ms` decides the session timeouts that clients may ask for: 2 to 20 ticks. `config` adds or overrides keys of
     its configuration file. `servers` and `my_id` make it a member of an ensemble. With `tls` it also listens on
-    `secure_port`. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
+    `secure_port`. `jars` is the class path of another release than pyspark's. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
     """
 
     _GRACE: ClassVar = 5.0
@@ -67,6 +67,7 @@ class ZooKeeperServer(StartedChild):
         servers: Mapping[int, str] | None = None,
         my_id: int | None = None,
         logging: bool = False,
+        jars: Sequence[Path] | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.port = port or free_port()
@@ -81,6 +82,7 @@ class ZooKeeperServer(StartedChild):
         self._servers = dict(servers or {})
         self._my_id = my_id
         self._logging = logging
+        self._jars = jars
 
     @property
     def connect(self) -> str:
@@ -142,7 +144,9 @@ class ZooKeeperServer(StartedChild):
             self.directory, self.port, tick_ms=self.tick_ms, secure_port=self.secure_port, tls=self.tls,
             servers=self._servers, my_id=self._my_id, extra=self._config,
         )  # fmt: skip
-        command = zookeeper_command(self._java, config, jvm=self._jvm, logging=logging, tls=self.tls is not None)
+        command = zookeeper_command(
+            self._java, config, jvm=self._jvm, logging=logging, tls=self.tls is not None, jars=self._jars
+        )
         child = Child(command, log=self.log_path, name=self.name, cwd=self.directory)
         child.start()
         self._child = child

@@ -115,13 +115,23 @@ def write_zookeeper_config(
 
 
 def zookeeper_command(
-    java: JavaRuntime, config: Path, *, jvm: Sequence[str] = (), logging: bool = False, tls: bool = False
+    java: JavaRuntime,
+    config: Path,
+    *,
+    jvm: Sequence[str] = (),
+    logging: bool = False,
+    tls: bool = False,
+    jars: Sequence[Path] | None = None,
 ) -> list[str]:
-    """The argument list that runs a server on `config`, the file that `write_zookeeper_config` wrote."""
+    """The argument list that runs a server on `config`, the file that `write_zookeeper_config` wrote.
+
+    `jars`: the class path of another release than that of the installed pyspark.
+    """
+    class_path = zookeeper_jars(logging=logging, tls=tls) if jars is None else jars
     return [
         str(java.executable), *_JVM, *jvm,
         "-Dzookeeper.jmx.log4j.disable=true",
         f"-Dlog4j2.configurationFile={config.with_name('log4j2.properties')}",
-        "-cp", ":".join(map(str, zookeeper_jars(logging=logging, tls=tls))),
+        "-cp", ":".join(map(str, class_path)),
         _MAIN, str(config),
     ]  # fmt: skip
