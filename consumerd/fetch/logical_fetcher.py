@@ -84,7 +84,8 @@ class LogicalFetcher(SteadyFetcher):
 
     async def _poll(self, source: BrokerSource, epoch: int) -> None:
         """News, when there is some; its memory is counted when it is here."""
-        size = self._settings.poll_bytes
+        # Less than `min_bytes` of one partition would never be enough, however much there is of it.
+        size = max(self._settings.poll_bytes, self._settings.min_bytes)
         answer = await source.poll(self._want(size, epoch))
         await self._digest(answer, size, self._lane.budget.charge(len(answer.data)))
 
