@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.logical_logs import LogicalLogs
-from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
+from consumerd.admin.logical_survey import Coordinator, LogicalSurvey, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -88,7 +88,10 @@ class BrokerGroups:
             if isinstance(member.subscription, StaticSubscription):
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
-        return LogicalSurvey(view, topics, self.coordinator, state, told.get("protocol", ""), clients=clients)
+        metadata = texts_of(committed)
+        return LogicalSurvey(
+            view, topics, self.coordinator, state, told.get("protocol", ""), clients=clients, metadata=metadata
+        )
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
