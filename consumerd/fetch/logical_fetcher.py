@@ -61,6 +61,7 @@ class LogicalFetcher(SteadyFetcher):
                 await self._resumed.wait()
                 await self._lane.wait_for_room()
                 source, epoch = await self._leaders.leader(self.partition)
+                self._remedies.broker = source.node_id
                 await (self._poll(source, epoch) if self._idle else self._fetch(source, epoch))
             except (BrokerError, WireError) as error:
                 self._leaders.wrong(self.partition)
