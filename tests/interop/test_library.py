@@ -16,12 +16,17 @@ from consumerd import (
     ConsumerConnector,
     KeyedMessage,
     MessageStream,
+    Plain,
     ProducerConfig,
     TopicPartition,
     Whitelist,
     open_producer,
 )
+from consumerd.embedded import free_port
 from consumerd.embedded.kafka import RELEASES
+from consumerd.errors import BrokerError
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.offsets.kafka_store import CommittedOffset
 from consumerd.producer import NotSentError
 from consumerd.producer.murmur2 import key_partition
 
@@ -140,6 +145,58 @@ async def test_a_producer_and_a_connector_by_configuration_alone(
                 await asyncio.sleep(0.05)
         assert sorted([*one.assignment(), *other.assignment()]) == PLACES
     await asyncio.gather(*readers)
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+async def test_offsets_in_both_stores_with_a_text_in_kafka(
+    coordination: Any, kafka: Any, cluster_client: Any, zk: Any, zk_root: str
+) -> None:
+    broker = await kafka("0.10.1.1", partitions=1)
+    at = [f"127.0.0.1:{broker.port}"]
+    async with open_producer(ProducerConfig(bootstrap=at)) as producer:
+        await producer.send(TOPIC, [b"1", b"2", b"3"])
+    config = ConsumerConfig(
+        group="g", zookeeper=zk_root, bootstrap=at, coordination=coordination, offsets="both", metadata="by me"
+    )
+    async with ConsumerConnector(config) as connector:
+        await take((await connector.create_message_streams({TOPIC: 1}))[TOPIC], 3)
+        assert await connector.commit_offsets() == {PLACES[0]: 3}
+    assert zk.get(f"/consumers/g/offsets/{TOPIC}/0")[0] == b"3"
+    async with cluster_client(broker) as client:
+        assert await KafkaOffsetStore(client, "g").read(PLACES[:1]) == {PLACES[0]: CommittedOffset(3, "by me")}
+
+
+async def test_by_a_listener_with_sasl_which_is_given_or_found_in_zookeeper(
+    kafka: Any, zk_root: str, tmp_path: Path
+) -> None:
+    login, plain, secure = tmp_path / "jaas.conf", free_port(), free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    login.write_text(f'KafkaServer {{ {module} username="admin" password="a" user_admin="a" user_alice="b"; }};\n')
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{secure}"
+    await kafka(
+        "0.10.1.1",
+        partitions=1,
+        port=plain,
+        jvm=[f"-Djava.security.auth.login.config={login}"],
+        config={"listeners": listeners, "sasl.enabled.mechanisms": "PLAIN"},
+    )
+    places: list[dict[str, Any]] = [{"zookeeper": zk_root}, {"bootstrap": [f"127.0.0.1:{secure}"]}]
+    for number, where in enumerate(places):
+        asked: list[int] = []
+
+        def alice(asked: list[int] = asked) -> Plain:
+            asked.append(1)
+            return Plain("alice", "b")
+
+        async with open_producer(ProducerConfig(**where, sasl=alice)) as producer:
+            await producer.send(TOPIC, [b"%d" % number])
+        async with ConsumerConnector(ConsumerConfig(group=f"g{number}", **where, sasl=alice)) as connector:
+            found = await take((await connector.create_message_streams({TOPIC: 1}))[TOPIC], number + 1)
+        assert [message.payload for _, message in found] == [b"0", b"1"][: number + 1]
+        assert len(asked) >= 2
+    with pytest.raises(BrokerError, match="hung up on the authentication with PLAIN"):
+        async with open_producer(ProducerConfig(**places[1], sasl=lambda: Plain("alice", "wrong"), session_wait=1.0)):
+            pass
 
 
 async def test_the_programs_of_the_pages(kafka: Any, tmp_path: Path) -> None:
