@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from consumerd.client import Plain, Scram
     from consumerd.consumer import (
         BatchStream,
         ConnectorStateError,
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from consumerd.producer import (
         AsyncProducer,
         CallbackHandler,
+        ClusterProducer,
         Encoder,
         EventHandler,
+        LogicalProducerSettings,
         Partitioner,
         Producer,
         ProducerConfig,
@@ -56,6 +59,7 @@ __all__ = [
     "BatchStream",
     "Blacklist",
     "CallbackHandler",
+    "ClusterProducer",
     "ConnectorStateError",
     "ConsumerConfig",
     "ConsumerConnector",
@@ -71,18 +75,21 @@ __all__ = [
     "InvalidMessageError",
     "KeyedMessage",
     "ListenerFailedError",
+    "LogicalProducerSettings",
     "Message",
     "MessageBatch",
     "MessageStream",
     "NotAssignedError",
     "OffsetOutOfRangeError",
     "Partitioner",
+    "Plain",
     "Producer",
     "ProducerConfig",
     "ProducerData",
     "ProducerSettings",
     "QueueSettings",
     "RebalanceListener",
+    "Scram",
     "SimpleConsumer",
     "TopicFilter",
     "TopicPartition",
@@ -93,14 +100,17 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "consumerd.client": ("Plain", "Scram"),
     "consumerd.errors": ("ConsumerdError",),
     "consumerd.handlers": ("Batch", "Identity", "KeyedMessage", "Message"),
     "consumerd.partition": ("TopicPartition",),
     "consumerd.producer": (
         "AsyncProducer",
         "CallbackHandler",
+        "ClusterProducer",
         "Encoder",
         "EventHandler",
+        "LogicalProducerSettings",
         "Partitioner",
         "Producer",
         "ProducerConfig",

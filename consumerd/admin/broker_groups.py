@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.consumer_groups import add_members, has_patterns
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.logical_logs import LogicalLogs
-from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
+from consumerd.admin.logical_survey import Coordinator, LogicalSurvey, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -101,7 +101,8 @@ class BrokerGroups:
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
         rule = told.get("protocol") or told.get("assignor_name", "")
-        return LogicalSurvey(view, topics, self.coordinator, state, rule, moving, clients=clients)
+        metadata = texts_of(committed)
+        return LogicalSurvey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).

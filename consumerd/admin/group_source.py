@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.editing import write_changes
-from consumerd.admin.logical_survey import Coordinator, numbers_of, survey_zookeeper_group
+from consumerd.admin.logical_survey import Coordinator, numbers_of, survey_zookeeper_group, texts_of
 from consumerd.cluster import LogicalClusterView
 from consumerd.cluster.reading import children
 from consumerd.errors import BrokerError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from consumerd.admin.logical_logs import LogicalLogs
     from consumerd.admin.logical_survey import LogicalSurvey
     from consumerd.cluster import LogicalTopics
+    from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import ZooKeeper
 
 
@@ -93,7 +94,9 @@ class ZooKeeperGroups:
             every = {TopicPartition.numbered(topic, n) for topic, numbers in survey.topics.items() for n in numbers}
             missing = every - survey.view.offsets.keys()
             try:
-                survey.at_broker = await self.kept_by_brokers(group, missing)
+                kept = await self._read_kept_by_brokers(group, missing)
+                survey.at_broker = {partition: each.offset for partition, each in kept.items()}
+                survey.metadata = texts_of(kept)
             except (BrokerError, WireError) as error:
                 survey.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
         return survey
@@ -103,11 +106,17 @@ class ZooKeeperGroups:
 
         Empty where there is no broker to ask. Raises BrokerError, WireError, ZooKeeperError.
         """
+        kept = await self._read_kept_by_brokers(group, partitions)
+        return {partition: each.offset for partition, each in kept.items()}
+
+    async def _read_kept_by_brokers(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
         client, wanted = self.logs.client, sorted(partitions)
         # Without the topic no broker keeps any, and asking for a coordinator would make it.
         if client is None or not wanted or not await self._view.read_assignments([OFFSETS_TOPIC]):
             return {}
-        return await KafkaOffsetStore(client, group).load(wanted)
+        return await KafkaOffsetStore(client, group).read(wanted)
 
     async def addresses(self) -> dict[int, str]:
         """The brokers that are registered, at their first listener."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from consumerd.cluster import GroupView
     from consumerd.group import Assignment
+    from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import NodeStat, ZooKeeper
     from consumerd.registry import Subscription
 
@@ -50,6 +51,11 @@ class _Wanted(NamedTuple):
         return self.subscription.streams_for(topic)
 
 
+def texts_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, str]:
+    """The texts that were committed with offsets, where there is one."""
+    return {partition: each.metadata for partition, each in committed.items() if each.metadata}
+
+
 class Coordinator(Enum):
     """Who says which member owns what."""
 
@@ -73,6 +79,8 @@ class LogicalSurvey(GroupSurvey):
     moving: list[str] | None = None
     #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
+    #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
+    metadata: dict[TopicPartition, str] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)

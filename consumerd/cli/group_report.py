@@ -62,6 +62,8 @@ class _Row(NamedTuple):
     orphan: bool
     at_broker: bool
     unwanted: bool
+    #: The text that was committed with the offset, where a broker keeps one.
+    metadata: str | None
 
     @property
     def remark(self) -> str:
@@ -83,7 +85,7 @@ def _rows(survey: GroupSurvey) -> list[_Row]:
     view = survey.view
     plan = survey.plan() if survey.has_rule else {}
     wanted = survey.wanted()
-    at_broker = survey.at_broker if isinstance(survey, LogicalSurvey) else ()
+    at_broker, texts = (survey.at_broker, survey.metadata) if isinstance(survey, LogicalSurvey) else ((), {})
     rows = []
     for partition in survey.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
@@ -98,6 +100,7 @@ def _rows(survey: GroupSurvey) -> list[_Row]:
                 at_broker=partition in at_broker,
                 # Members of 0.8 and later may be told to want internal topics, too, which nobody else sees.
                 unwanted=survey.dialect is Dialect.V07 and owner is not None and partition not in wanted,
+                metadata=texts.get(partition),
             )
         )
     return rows
@@ -120,9 +123,12 @@ def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
         words = filter(None, (counted(len(members), "member"), survey.state, survey.rule))
         title = f"group {view.group} ({survey.coordinator.value}): {', '.join(words)}"
     show_rows(columns, members, title=title, kind="member")
+    columns = ["partition", "owner", ">offset", "remark", "metadata"]
+    if all(row.metadata is None for row in rows):
+        columns.pop()
     show_rows(
-        ["partition", "owner", ">offset", "remark"],
-        ((row.partition, row.owner, row.offset, row.remark) for row in rows),
+        columns,
+        ((row.partition, row.owner, row.offset, row.remark, row.metadata)[: len(columns)] for row in rows),
         title=f"{counted(len(rows), 'partition')}, {sum(row.unowned for row in rows)} unowned",
         kind="partition",
     )
@@ -145,7 +151,9 @@ def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
         **document,
         "members": members,
         "partitions": {
-            str(row.partition): {"owner": row.owner, "planned": row.planned, "offset": row.offset} for row in rows
+            str(row.partition): {"owner": row.owner, "planned": row.planned, "offset": row.offset}
+            | ({} if row.metadata is None else {"metadata": row.metadata})
+            for row in rows
         },
         "unowned": [str(row.partition) for row in rows if row.unowned],
         "orphaned": [str(row.partition) for row in rows if row.orphan],

@@ -45,6 +45,7 @@ _OF_KAFKA_TARGETS = {
     "key": "--key",
     "no_headers": "--no-headers",
     "resume": "--resume",
+    "round_robin": "--round-robin",
     "to_config": "--to-config",
 }
 _SAID_BY_CONFIG = {
@@ -198,13 +199,16 @@ def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
         raise click.UsageError("give one of --to-zookeeper, --to-broker and --to-bootstrap-server.")
     if options["verify"]:
         raise click.UsageError("--verify is for brokers of 0.7; here all replicas acknowledge what is sent.")
-    if options["any_partition"] and options["key"]:
-        raise click.UsageError("--any-partition and --key do not go together: the key says which partition.")
+    placings = {"any_partition": Placing.ANY, "round_robin": Placing.ROUND_ROBIN, "key": Placing.KEY}
+    said = [name for name in placings if options[name]]
+    if len(said) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in said[:2])
+        raise click.UsageError(f"{first} and {second} do not go together: each says which partition.")
     key = key_option(options["key"])
     partitions = partitions_option(options["partitions"])
     try:
         settings = ForwardSettings(
-            placing=Placing.ANY if options["any_partition"] else Placing.KEY if key else Placing.KEEP,
+            placing=placings[said[0]] if said else Placing.KEEP,
             key=key_extractor(key) if key else None,
             headers=not options["no_headers"],
             codec=Codec[options["codec"].upper()],

@@ -55,6 +55,11 @@ _OPTIONS = (
         help="Take keys out of payloads, and place messages by them: json:user.id, regex:id=(\\w+), column:0-8.",
     ),
     click.option(
+        "--round-robin",
+        is_flag=True,
+        help="Let messages without a key go to one partition after the other: spreads best, and loses the order.",
+    ),
+    click.option(
         "--no-headers", is_flag=True, help="Leave out the headers with the old identity: targets before 0.11."
     ),
     click.option(

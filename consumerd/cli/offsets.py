@@ -99,8 +99,8 @@ def command() -> None:
 def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool) -> None:
     """Show the committed offsets of a group, and when they were written last (UTC).
 
-    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (brokers do not tell it), and what is wrong
-    with the node, if it holds no offset.
+    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (brokers do not tell it), what is wrong
+    with the node, if it holds no offset, and the text that was committed with it, if a broker keeps any for the group.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
@@ -113,7 +113,7 @@ def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tu
 
     async def logical(source: GroupSource) -> list[OffsetRow]:
         survey = await source.survey(name)
-        return offset_rows(survey.view, topics, partitions, survey.at_broker)
+        return offset_rows(survey.view, topics, partitions, survey.at_broker, survey.metadata)
 
     show_offsets(name, run_by_kind(place, v07, logical, groups=[name]), as_json=as_json)
 

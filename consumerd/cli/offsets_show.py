@@ -26,6 +26,8 @@ class OffsetRow(NamedTuple):
     offset: int | None
     written: str | None
     problem: str | None
+    #: The text that was committed with it, where a broker keeps one.
+    metadata: str | None = None
 
 
 def offset_rows(
@@ -33,16 +35,20 @@ def offset_rows(
     topics: Sequence[str],
     partitions: Sequence[str],
     at_broker: Mapping[TopicPartition, int] | None = None,
+    metadata: Mapping[TopicPartition, str] | None = None,
 ) -> list[OffsetRow]:
     """The offsets of a group, of all topics and partitions or of those named; `at_broker`: those kept there instead."""
     rows = []
+    texts = metadata or {}
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             stat = view.stats.get(offset_path(view.group, partition)) if view.stats else None  # brokers tell no times
-            rows.append(OffsetRow(str(partition), offset, None if stat is None else _time(stat.modified_ms), None))
+            written = None if stat is None else _time(stat.modified_ms)
+            rows.append(OffsetRow(str(partition), offset, written, None, texts.get(partition)))
     for partition, offset in (at_broker or {}).items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
-            rows.append(OffsetRow(str(partition), None, None, f"a broker keeps it: {offset}"))
+            problem = f"a broker keeps it: {offset}"
+            rows.append(OffsetRow(str(partition), None, None, problem, texts.get(partition)))
     for subject, fault in _faults(view).items():
         topic, _, name = subject.rpartition("/")
         if (not topics or topic in topics) and (not partitions or name in partitions):
@@ -53,11 +59,19 @@ def offset_rows(
 def show_offsets(group: str, rows: Sequence[OffsetRow], *, as_json: bool) -> None:
     """Print the offsets."""
     if as_json:
-        offsets = {row.subject: {"offset": row.offset, "written": row.written} for row in rows if row.problem is None}
+        offsets = {
+            row.subject: {"offset": row.offset, "written": row.written}
+            | ({} if row.metadata is None else {"metadata": row.metadata})
+            for row in rows
+            if row.problem is None
+        }
         problems = {row.subject: row.problem for row in rows if row.problem is not None}
         click.echo(json.dumps({"group": group, "offsets": offsets, "problems": problems}, indent=2))
         return
-    show_rows(["partition", ">offset", "written (UTC)", "problem"], rows, title=f"group {group}")
+    columns = ["partition", ">offset", "written (UTC)", "problem", "metadata"]
+    if all(row.metadata is None for row in rows):  # as in ZooKeeper, which keeps none
+        columns.pop()
+    show_rows(columns, (row[: len(columns)] for row in rows), title=f"group {group}")
 
 
 async def collect_offsets(

@@ -64,6 +64,7 @@ _OF_KAFKA = {
     "linger": "--linger",
     "headers": "--header",
     "delivery_timeout": "--delivery-timeout",
+    "round_robin": "--round-robin",
 }
 
 
@@ -88,6 +89,7 @@ class Options:
     batch_bytes: int | None
     linger: float | None
     delivery_timeout: float | None
+    round_robin: bool
     headers: tuple[tuple[str, bytes], ...]
 
     @property
@@ -148,6 +150,11 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
     help="Since 0.8: how long a batch is tried. [default: 120]",
+)
+@click.option(
+    "--round-robin",
+    is_flag=True,
+    help="Since 0.8: lines without a key go to one partition after the other. [default: a batch to each]",
 )
 @click.option(
     "--header",
@@ -239,6 +246,8 @@ def require_kafka(options: Options) -> None:
     for name, (option, instead) in _OF_V07.items():
         if _said(options, name):
             raise click.UsageError(f"{option} is for brokers of Kafka 0.7, and these are of 0.8 or later: {instead}.")
+    if options.partition is not None and options.round_robin:
+        raise click.UsageError("--partition and --round-robin do not go together: give one of both.")
     if options.partition == -1:
         raise click.UsageError("--partition -1 is for brokers of Kafka 0.7: leave it out, and lines go anywhere.")
 

@@ -93,5 +93,6 @@ def _settings(options: Options) -> LogicalProducerSettings:
         buffer_bytes=max(ours.buffer_bytes, batch_bytes),
         linger=ours.linger if options.linger is None else options.linger,
         delivery_timeout=options.delivery_timeout or ours.delivery_timeout,
+        keyless="round_robin" if options.round_robin else "sticky",
         create_topics=False,
     )

@@ -10,6 +10,7 @@ from consumerd.client.errors import (
     UnavailableError,
     error_of,
 )
+from consumerd.client.making import find_broker, make_client, parse_bootstrap
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
@@ -39,5 +40,8 @@ __all__ = [
     "UnavailableError",
     "UnsupportedApiError",
     "error_of",
+    "find_broker",
+    "make_client",
+    "parse_bootstrap",
     "topic_partitions",
 ]

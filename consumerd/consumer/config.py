@@ -1,4 +1,8 @@
-"""The configuration of a `ConsumerConnector`: plain values, 0.7.2's defaults, and what is built from them."""
+"""The configuration of a `ConsumerConnector`: plain values, 0.7.2's defaults, and what is built from them.
+
+Strategy: one configuration for all dialects. Who coordinates the group decides what else is needed: a ZooKeeper, or
+brokers to begin with; what a dialect does not have is refused, as soon as that is known.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,50 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from consumerd.client.making import parse_bootstrap
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.errors import ConfigError
 from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
+from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.net import ConnectionSettings
+from consumerd.offsets import OffsetSettings
 from consumerd.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
+    from consumerd.client import Mechanism
     from consumerd.ports import Clock
     from consumerd.registry import Subscription
 
 _FETCH = FetchSettings()
 _CONNECTION = ConnectionSettings()
+_COORDINATION = CoordinationSettings()
+
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "coordination": ("zookeeper", "kafka", None),
+    "dialect": ("auto", "0.7", "0.8"),
+    "offsets": ("zookeeper", "kafka", "both", None),
+    "assignor": ("range", "roundrobin"),
+    "isolation": ("read_uncommitted", "read_committed"),
+}
+#: What may be said of a member of 0.7 about things that it does not have.
+_ONLY_V07: dict[str, tuple[str | None, ...]] = {
+    "offsets": ("zookeeper", None),
+    "assignor": ("range",),
+    "isolation": ("read_uncommitted",),
+    "metadata": ("",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a connector joins and consumes. Times in seconds, sizes in bytes; in brackets the key of 0.7.2.
+    """How a connector joins and consumes. Times in seconds, sizes in bytes; in brackets the key of Kafka.
 
     Raises ConfigError for values that cannot be meant.
     """
@@ -76,6 +101,38 @@ class ConsumerConfig:
     tls: ssl.SSLContext | None = None
     acl: str | Sequence[str] = "open"
 
+    # What follows is for brokers of Kafka 0.8 and later.
+
+    #: Brokers to begin with, ("host:port", ...); groups in ZooKeeper find them there if none is given.
+    bootstrap: Sequence[str] = ()
+    #: Who shares partitions out: the members by way of ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or a broker
+    #: (0.9 and later). None: a broker if `bootstrap` is given.
+    coordination: Literal["zookeeper", "kafka"] | None = None
+    #: Of a group in ZooKeeper; auto: as brokers and members that are registered there speak, which is waited for.
+    dialect: Literal["auto", "0.7", "0.8"] = "auto"
+    #: Where offsets are kept. None: where the group is coordinated.
+    offsets: Literal["zookeeper", "kafka", "both"] | None = None
+    #: A text that is kept with each offset in Kafka.
+    metadata: str = ""
+    #: How partitions are shared out (partition.assignment.strategy).
+    assignor: Literal["range", "roundrobin"] = "range"
+    #: Of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and how long
+    #: a rebalance waits for it.
+    instance_id: str | None = None
+    group_session_timeout: float = _COORDINATION.session_timeout
+    heartbeat_interval: float = _COORDINATION.heartbeat_interval
+    rebalance_timeout: float = _COORDINATION.rebalance_timeout
+    #: Leave out what transactions wrote that were aborted or are still open (isolation.level).
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    #: How long brokers hold answers back (fetch.max.wait.ms), and for how many bytes of new messages (fetch.min.bytes).
+    max_wait: float = _FETCH.max_wait
+    min_bytes: int = _FETCH.min_bytes
+    #: Who we are for the brokers: a name for their logs and quotas, TLS, and what begins to prove it, such as
+    #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
+    client_id: str = "consumerd"
+    broker_tls: ssl.SSLContext | None = None
+    sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
+
     def __post_init__(self) -> None:
         try:
             check_name("group", self.group)
@@ -89,6 +146,60 @@ class ConsumerConfig:
             raise ConfigError("drain_timeout and consumer_timeout must not be negative.")
         if self.initial not in ("earliest", "latest"):
             raise ConfigError(f"initial must be earliest or latest, and is {self.initial!r}.")
+        parse_bootstrap(self.bootstrap)
+        self._check_coordination()
+
+    def _check_coordination(self) -> None:
+        for name, there in _CHOICES.items():
+            if getattr(self, name) not in there:
+                words = ", ".join(each for each in there if each is not None)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; there is {words}.")
+        if self.by_zookeeper:
+            if self.instance_id is not None:
+                raise ConfigError("instance_id is for groups that a broker coordinates: give bootstrap.")
+            if self.dialect == "0.7":
+                self.require_v07()
+            return
+        if not self.bootstrap:
+            raise ConfigError('coordination = "kafka" needs bootstrap: brokers to begin with, such as ["kafka1:9092"].')
+        if self.dialect != "auto":
+            raise ConfigError("dialect is for groups in ZooKeeper: leave it out.")
+        if self.offsets == "zookeeper":
+            raise ConfigError(
+                'offsets = "zookeeper" does not go with a group that a broker coordinates: only Kafka knows whose a '
+                'partition is; use "both" to keep a copy in ZooKeeper.'
+            )
+        self.coordination_settings()
+
+    @property
+    def by_zookeeper(self) -> bool:
+        """Whether the group is coordinated in ZooKeeper."""
+        return self.coordination == "zookeeper" or (self.coordination is None and not self.bootstrap)
+
+    def require_v07(self) -> None:
+        """Raise ConfigError for what brokers and members of 0.7 do not have."""
+        for name, there in _ONLY_V07.items():
+            if getattr(self, name) not in there:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, which Kafka 0.7 does not have: leave it out.")
+
+    def offset_settings(self) -> OffsetSettings:
+        """Where offsets are kept, the default resolved."""
+        return OffsetSettings(self.offsets or ("zookeeper" if self.by_zookeeper else "kafka"), self.metadata)
+
+    def coordination_settings(self) -> CoordinationSettings:
+        """How the membership works where a broker coordinates it. Raises ConfigError."""
+        others = tuple(name for name in ("range", "roundrobin") if name != self.assignor)
+        try:
+            return CoordinationSettings(
+                session_timeout=self.group_session_timeout,
+                heartbeat_interval=self.heartbeat_interval,
+                rebalance_timeout=self.rebalance_timeout,
+                drain_timeout=self.drain_timeout,
+                assignors=(self.assignor, *others),
+                instance_id=self.instance_id,
+            )
+        except ValueError as error:
+            raise ConfigError(f"{error}.") from error
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
         """The ZooKeeper session, not started. Raises ConfigError."""
@@ -145,4 +256,7 @@ class ConsumerConfig:
             on_oversize=BadMessagePolicy(self.oversize),
             on_corrupt=BadMessagePolicy(self.corrupt),
             on_out_of_range=ResetPolicy(self.out_of_range),
+            max_wait=self.max_wait,
+            min_bytes=self.min_bytes,
+            read_committed=self.isolation == "read_committed",
         )

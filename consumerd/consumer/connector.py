@@ -1,9 +1,9 @@
-"""The high-level consumer of 0.7 in asyncio form: a member of a group whose messages come out of streams.
+"""The high-level consumer in asyncio form: a member of a group of any dialect, whose messages come out of streams.
 
-Strategy: the member is the daemon's (`consumerd.consumer.consumer.GroupConsumer`), run by a task that belongs to the
-connector (`MemberRun`); its handler hands batches to streams. The connector adds what a library needs: a session of
-its own, waiting until the first assignment is decided, and a shutdown that is bounded in time and cannot wait for
-itself.
+Strategy: the member is the daemon's, put together as the configuration says (`composition`) and run by a task that
+belongs to the connector (`MemberRun`); its handler hands batches to streams. The connector adds what a library needs:
+connections of its own, waiting until the first assignment is decided, and a shutdown that is bounded in time and cannot
+wait for itself.
 
 A failure of the member (a corrupt partition with the policy `fail`, refused credentials, ...) comes out of its
 streams; if nobody iterates any more, out of `shutdown`.
@@ -12,7 +12,6 @@ streams; if nobody iterates any more, out of `shutdown`.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from itertools import chain
 from random import SystemRandom
 from typing import TYPE_CHECKING, Self
@@ -20,32 +19,31 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.clock import SystemClock
-from consumerd.consumer.backends import V07Backend
-from consumerd.consumer.consumer import GroupConsumer
+from consumerd.consumer.composition import Composition
 from consumerd.consumer.errors import ConnectorStateError
 from consumerd.consumer.member_run import MemberRun
-from consumerd.consumer.streams import MessageStream, StreamHandler
-from consumerd.errors import ConfigError, ZooKeeperError, reason_of
-from consumerd.net import connect as connect_to_broker
+from consumerd.consumer.streams import MessageStream
+from consumerd.errors import ConfigError, reason_of
 from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from random import Random
     from types import TracebackType
 
+    from consumerd.consumer.composition import DealtStreams
     from consumerd.consumer.config import ConsumerConfig
+    from consumerd.consumer.consumer import GroupConsumer
     from consumerd.consumer.controls import PartitionControls
+    from consumerd.consumer.coordinated import CoordinatedConsumer
     from consumerd.consumer.listeners import RebalanceListener
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock, ZooKeeper
     from consumerd.registry import Subscription, TopicFilter
-    from consumerd.zk import Session
 
 log = structlog.get_logger(__name__)
 
@@ -71,12 +69,14 @@ class ConsumerConnector:
     ) -> None:
         self._config = config
         self._listener = listener
-        self._connect = connect or partial(connect_to_broker, settings=config.connection_settings())
         self._clock = clock or SystemClock()
-        self._rng = rng or SystemRandom()
-        self._zk = zk
-        self._session: Session | None = None
+        self._parts = Composition(config, zk=zk, connect=connect, clock=self._clock, rng=rng or SystemRandom())
+        self._open = zk is not None and config.by_zookeeper
+        self._joined = False
+        self._leaving = asyncio.Event()
         self._member: MemberRun | None = None
+        #: Where the connector itself deals the member's partitions to streams.
+        self._dealt: DealtStreams | None = None
         self._failure_told = False
         self._streams: list[MessageStream] = []
         self._closing = asyncio.Lock()
@@ -85,21 +85,20 @@ class ConsumerConnector:
     # -- life
 
     async def start(self) -> None:
-        """Connect to ZooKeeper. Raises ZooKeeperError when it does not answer within `connection_timeout`."""
-        if self._zk is not None:
+        """Connect to ZooKeeper, or to a first broker where that coordinates.
+
+        Raises ZooKeeperError, or BrokerError, when nothing answers within `connection_timeout`.
+        """
+        if self._open:
             return
         if self._closed:
             raise ConnectorStateError("a connector cannot be started again; make a new one")
-        config = self._config
-        session = config.session(clock=self._clock, rng=self._rng)
         try:
-            await session.start(config.connection_timeout)
-        except NotConnected as error:
-            raise ZooKeeperError(
-                f"ZooKeeper at {config.zookeeper} did not answer within {config.connection_timeout:g} s; "
-                "check the connect string and that it runs."
-            ) from error
-        self._zk = self._session = session
+            await self._parts.open()
+        except BaseException:
+            await self._parts.close()
+            raise
+        self._open = True
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -123,6 +122,7 @@ class ConsumerConnector:
         calling task itself took last and did not `ack` is given back. Raises what stopped the member, if no stream has
         raised it. May be called again, and by several tasks.
         """
+        self._leaving.set()
         for stream in self._streams:
             stream.leave(asyncio.current_task())
         async with self._closing:
@@ -133,8 +133,7 @@ class ConsumerConnector:
                     await self._member.leave()
             finally:
                 self._closed = True
-                if self._session is not None:
-                    await self._session.close()
+                await self._parts.close()
         if not any(stream.failure_told for stream in self._streams):
             self._raise_failure()
 
@@ -150,8 +149,10 @@ class ConsumerConnector:
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
         """Join the group with so many streams for each topic; returns when the first assignment is decided.
 
-        A topic that no broker has yet is waited for. Once per connector, as in 0.7. Raises ConfigError, and what keeps
-        the member out of its group: IdTakenError, GroupRefusedError, ZooKeeperError.
+        A topic that no broker has yet is waited for; so is, in ZooKeeper, a first broker or member that shows the
+        dialect. Where a broker coordinates the group, the member's partitions are dealt to the streams of their topic.
+        Once per connector, as in 0.7. Raises ConfigError, and what keeps the member out of its group: IdTakenError,
+        GroupRefusedError, ZooKeeperError, BrokerError.
         """
         if not topics:
             raise ConfigError("name at least one topic.")
@@ -187,27 +188,41 @@ class ConsumerConnector:
     async def _join(
         self, subscription: Subscription, streams: list[MessageStream], find: Callable[[str, int], MessageStream]
     ) -> None:
-        if self._zk is None or self._closed:
+        if not self._open or self._closed:
             raise ConnectorStateError("the connector is not running; use it with `async with`")
-        if self._member is not None:
+        if self._joined:
             raise ConnectorStateError(
                 "this connector has its streams already; make one connector for each subscription"
             )
-        consumer = GroupConsumer(
-            self._config.settings(subscription, clock=self._clock, rng=self._rng),
-            zk=self._zk,
-            backend=V07Backend(self._connect),
-            handler=StreamHandler(find),
-            clock=self._clock,
-            rng=self._rng,
-            listener=self._listener,
-        )
+        self._joined = True
+        try:
+            consumer = await self._made_member(subscription, find)
+        except BaseException:
+            self._joined = False
+            raise
         self._streams = streams
         self._member = MemberRun(
-            consumer, self._session, stop_timeout=self._config.stop_timeout, ended=self._end_streams
+            consumer, self._parts.session, stop_timeout=self._config.stop_timeout, ended=self._end_streams
         )
         await self._member.wait_ready()
         self._raise_failure()
+
+    async def _made_member(
+        self, subscription: Subscription, find: Callable[[str, int], MessageStream]
+    ) -> GroupConsumer | CoordinatedConsumer:
+        """The member, unless the connector is shut down while it waits for what to be a member of."""
+        making = asyncio.create_task(self._parts.member(subscription, find, self._listener))
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait([making, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            making.cancel()
+            leaving.cancel()
+            await asyncio.wait([making, leaving])
+        if self._leaving.is_set() or making.cancelled():
+            raise ConnectorStateError("the connector was shut down before it had joined its group")
+        consumer, self._dealt = making.result()
+        return consumer
 
     def _end_streams(self, failure: BaseException | None) -> None:
         for stream in self._streams:
@@ -217,10 +232,15 @@ class ConsumerConnector:
 
     def assignment(self) -> dict[TopicPartition, int]:
         """The partitions that are ours and whose position is known, with the number of the stream that each feeds."""
-        return self._controls.assignment()
+        assignment = self._controls.assignment()
+        dealt = self._dealt
+        return assignment if dealt is None else {partition: dealt.number(partition) for partition in assignment}
 
     async def commit_offsets(self) -> dict[TopicPartition, int]:
-        """Commit what is handled now, of all partitions. Returns what ZooKeeper then holds. Raises ZooKeeperError."""
+        """Commit what is handled now, of all partitions; returns what is then stored.
+
+        Raises ZooKeeperError, BrokerError.
+        """
         return await self._controls.commit()
 
     def position(self, partition: TopicPartition) -> int:
@@ -228,7 +248,7 @@ class ConsumerConnector:
         return self._controls.position(partition)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """What ZooKeeper holds for these, or for all of ours; those without an offset are left out."""
+        """What is stored for these, or for all of ours; those without an offset are left out."""
         return await self._controls.committed(*partitions)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -236,7 +256,7 @@ class ConsumerConnector:
         return await self._controls.end_offsets(*partitions)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Bytes of the log that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
+        """Bytes (since 0.8 messages) that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
         return await self._controls.lag(*partitions)
 
     async def get_offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -269,7 +289,7 @@ class ConsumerConnector:
         return self._running.controls
 
     @property
-    def _running(self) -> GroupConsumer:
+    def _running(self) -> GroupConsumer | CoordinatedConsumer:
         if self._member is None or self._closed:
             raise ConnectorStateError("the connector has no streams, or is shut down already")
         return self._member.consumer

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.consumer.consumer import GroupConsumer
+    from consumerd.consumer.coordinated import CoordinatedConsumer
     from consumerd.zk import Session
 
 log = structlog.get_logger(__name__)
@@ -28,7 +29,7 @@ class MemberRun:
 
     def __init__(
         self,
-        consumer: GroupConsumer,
+        consumer: GroupConsumer | CoordinatedConsumer,
         session: Session | None,
         *,
         stop_timeout: float,

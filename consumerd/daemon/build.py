@@ -132,6 +132,8 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
                 on_oversize=BadMessagePolicy(fetch.oversize),
                 on_corrupt=BadMessagePolicy(fetch.corrupt),
                 on_out_of_range=ResetPolicy(fetch.out_of_range),
+                max_wait=fetch.max_wait,
+                min_bytes=fetch.min_bytes,
                 read_committed=fetch.isolation == "read_committed",
             ),
             initial=fetch.initial,

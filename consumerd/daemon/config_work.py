@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from consumerd.daemon.config_base import Bytes, Seconds, Section, WireBytes
+from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 
 
 class FetchSection(Section):
@@ -23,6 +24,22 @@ class FetchSection(Section):
     )
     idle_backoff: Seconds = Field(
         1.0, description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds."
+    )
+    max_wait: float = Field(
+        0.5,
+        ge=SHORTEST_WAIT,
+        le=LONGEST_WAIT,
+        description=(
+            "On brokers since 0.8: seconds for which a broker holds an answer back while partitions that are read to "
+            "their ends have less than `min_bytes` of new messages (fetch.max.wait.ms)."
+        ),
+    )
+    min_bytes: WireBytes = Field(
+        1,
+        description=(
+            "On brokers since 0.8: bytes of new messages that end this wait (fetch.min.bytes); at most `size`. More "
+            "means fewer and larger answers, and messages that come up to `max_wait` later."
+        ),
     )
     budget: Bytes = Field(128 << 20, description="Bytes of messages held in memory at most, all partitions together.")
     partition_budget: Bytes = Field(16 << 20, description="Bytes of messages held in memory at most for one partition.")
@@ -48,6 +65,13 @@ class FetchSection(Section):
     )
     socket_timeout: Seconds = Field(30.0, description="Seconds to wait for an answer of a broker (socket.timeout.ms).")
     connect_timeout: Seconds = Field(5.0, description="Seconds to wait for a connection to a broker.")
+
+    @model_validator(mode="after")
+    def _one_fetch_can_bring_enough(self) -> FetchSection:
+        most = min(self.size, FetchSettings().max_answer_bytes)
+        if self.min_bytes > most:
+            raise ValueError(f"min_bytes must be at most {most}, which one fetch can bring, and is {self.min_bytes}")
+        return self
 
 
 class HandlerSection(Section):

@@ -6,6 +6,7 @@ from consumerd.fetch.errors import (
     CorruptPartitionError,
     LaneClosedError,
     MessageTooLargeError,
+    OffsetBeyondError,
     OffsetRefusedError,
 )
 from consumerd.fetch.lane import Lane
@@ -27,6 +28,7 @@ __all__ = [
     "Lane",
     "LaneClosedError",
     "MessageTooLargeError",
+    "OffsetBeyondError",
     "OffsetRefusedError",
     "Reservation",
     "ResetPolicy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError, CorruptDataError
+from consumerd.registry import MAX_OFFSET
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -31,6 +32,20 @@ class OffsetRefusedError(BrokerError):
             " group's offset to one that exists, or set fetch.out_of_range to earliest or latest"
         )
         self.partition = partition
+        self.offset = offset
+
+
+class OffsetBeyondError(BrokerError):
+    """A broker sent what ends at an offset that no log can have."""
+
+    def __init__(self, partition: TopicPartition, broker: int, offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"broker {broker} sent messages at offset {offset} of {partition} that end at {next_offset}, beyond the"
+            f" largest offset, {MAX_OFFSET}: its log is damaged, or it is no Kafka broker; check the log with"
+            " `consumerd log verify`, and set the group's offset to one that exists"
+        )
+        self.partition = partition
+        self.broker = broker
         self.offset = offset
 
 

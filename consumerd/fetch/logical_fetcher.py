@@ -61,6 +61,7 @@ class LogicalFetcher(SteadyFetcher):
                 await self._resumed.wait()
                 await self._lane.wait_for_room()
                 source, epoch = await self._leaders.leader(self.partition)
+                self._remedies.broker = source.node_id
                 await (self._poll(source, epoch) if self._idle else self._fetch(source, epoch))
             except (BrokerError, WireError) as error:
                 self._leaders.wrong(self.partition)
@@ -84,7 +85,8 @@ class LogicalFetcher(SteadyFetcher):
 
     async def _poll(self, source: BrokerSource, epoch: int) -> None:
         """News, when there is some; its memory is counted when it is here."""
-        size = self._settings.poll_bytes
+        # Less than `min_bytes` of one partition would never be enough, however much there is of it.
+        size = max(self._settings.poll_bytes, self._settings.min_bytes)
         answer = await source.poll(self._want(size, epoch))
         await self._digest(answer, size, self._lane.budget.charge(len(answer.data)))
 

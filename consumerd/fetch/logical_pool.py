@@ -14,6 +14,7 @@ from consumerd.fetch.logical_fetcher import LogicalFetcher
 from consumerd.fetch.logical_source import BrokerSource
 from consumerd.fetch.remedies import Services
 from consumerd.fetch.steady_pool import SteadyPool
+from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import OFFSETS
 from consumerd.wire.v08.error_codes import error_info
 
@@ -88,8 +89,12 @@ class LogicalFetchPool(SteadyPool):
                 self.wrong(partition)
             raise error
         if version == 0:
-            return tuple(told[0]["offsets"])
-        return () if told[0]["offset"] == _NO_OFFSET else (told[0]["offset"],)
+            offsets = tuple(told[0]["offsets"])
+        else:
+            offsets = () if told[0]["offset"] == _NO_OFFSET else (told[0]["offset"],)
+        if any(offset < 0 for offset in offsets):
+            raise FrameError(f"broker {node.id} answered with offset {min(offsets)} of {partition}")
+        return offsets
 
 
 _ISOLATION_SINCE = 2

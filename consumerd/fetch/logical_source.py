@@ -4,7 +4,7 @@ Strategy: fetchers of partitions come with a `Want` each and wait; a sender gath
 hands the parts of the answer out. A broker works on one request of a connection at a time, and may hold it back until
 there is news. So there are two ways with a connection each: *busy* partitions, whose last answer brought something, are
 asked with no waiting, by a few senders in turn, so that the broker and the network work while answers are decoded;
-*idle* ones are asked together, and the broker waits up to `max_wait` for the first news of any of them.
+*idle* ones are asked together, and the broker waits up to `max_wait` for `min_bytes` of news of any of them.
 
 Memory: a busy want comes with its reservation. What idle ones may bring together is bounded by the request, and counted
 when it is here. What one sender asks for at once never exceeds `max_answer_bytes`, which brokers before 0.10.1 do not
@@ -184,7 +184,7 @@ class BrokerSource:
         most = sum(want.max_bytes for want in wants)
         body = {
             "replica_id": _CONSUMER,
-            "max_wait_time": int(way.wait * 1000),
+            "max_wait_time": round(way.wait * 1000),
             "min_bytes": settings.min_bytes if way.wait else 0,
             "max_bytes": min(most, settings.max_answer_bytes),
             "isolation_level": int(settings.read_committed),

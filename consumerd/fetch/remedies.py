@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetRefusedError
+from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
 from consumerd.fetch.judge import Finding, Verdict
 from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
+from consumerd.registry import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
 if TYPE_CHECKING:
@@ -67,12 +68,19 @@ class Remedies:
     """The remedies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
 
     def __init__(self, partition: TopicPartition, lane: Lane, services: Services) -> None:
+        #: Whose answers are judged.
+        self.broker = partition.broker
         self._partition = partition
         self._lane = lane
         self._services = services
         self._settings = services.settings
         self._torn: _Torn | None = None
         self._log = log.bind(partition=str(partition))
+
+    def require_possible(self, offset: int, next_offset: int) -> None:
+        """What begins at `offset` ends at `next_offset`: fail where no log can reach so far, nor a store hold it."""
+        if next_offset > MAX_OFFSET:
+            raise self._fail(offset, OffsetBeyondError(self._partition, self.broker, offset, next_offset))
 
     def corrupt(self, offset: int, verdict: Verdict) -> int:
         """Bytes that are no message."""
@@ -139,6 +147,7 @@ class Remedies:
         return offsets[0] if offsets else 0
 
     def _skip(self, offset: int, next_offset: int, reason: str) -> int:
+        self.require_possible(offset, next_offset)
         self._log.warning("message_skipped", offset=offset, next_offset=next_offset, reason=reason)
         self._services.counters.skipped += 1
         self._pass_over(offset, next_offset)

@@ -11,6 +11,12 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
+#: Seconds a broker may be asked to hold an answer back. Shorter waits are a loop of requests; in longer ones partitions
+#: that have just become idle wait for the answer about others.
+SHORTEST_WAIT = 0.01
+LONGEST_WAIT = 60.0
+
+
 class BadMessagePolicy(StrEnum):
     """What to do about a message that cannot be had: larger than `max_fetch_bytes`, or corrupt."""
 
@@ -46,7 +52,8 @@ class FetchSettings:
     #: Between attempts after a broken connection or a broker's error: doubles, with jitter.
     retry_backoff_min: float = 0.05
     retry_backoff_max: float = 2.0
-    #: Brokers of 0.8 and later hold an answer back for so long, or until they have `min_bytes`.
+    #: Brokers of 0.8 and later hold the answer about idle partitions back for so long, or until they have `min_bytes`
+    #: of new messages of them (fetch.max.wait.ms 500, fetch.min.bytes 1).
     max_wait: float = 0.5
     min_bytes: int = 1
     #: Bytes of one answer of theirs to many partitions (fetch.max.bytes 52428800).
@@ -67,6 +74,10 @@ class FetchSettings:
             raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= poll_backoff_max")
         if not 0 < self.retry_backoff_min <= self.retry_backoff_max:
             raise ValueError("retry back-offs must satisfy 0 < retry_backoff_min <= retry_backoff_max")
+        if not SHORTEST_WAIT <= self.max_wait <= LONGEST_WAIT:
+            raise ValueError(f"max_wait must be from {SHORTEST_WAIT:g} to {LONGEST_WAIT:g} s")
+        if not 0 < self.min_bytes <= min(self.fetch_bytes, self.max_answer_bytes):
+            raise ValueError("min_bytes must be at least 1 and at most fetch_bytes, and at most max_answer_bytes")
         most = self.max_fetch_bytes
         wide = replace(
             self.limits,

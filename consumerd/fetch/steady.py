@@ -61,6 +61,7 @@ class SteadyFetcher(ABC):
 
     def _keep(self, fetched: Fetched, received: int, reservation: Reservation) -> None:
         """Put in the lane what there is and move on; gives the reservation back where there is nothing."""
+        self._remedies.require_possible(fetched.start_offset, fetched.next_offset)
         counters = self._services.counters
         counters.received_bytes += received
         if fetched.next_offset > fetched.start_offset:

@@ -97,6 +97,7 @@ class Feed:
                 buffer_bytes=4 * room,
                 linger=_LINGER,
                 delivery_timeout=settings.delivery_timeout,
+                keyless="round_robin" if settings.placing is Placing.ROUND_ROBIN else "sticky",
                 idempotent=settings.idempotent,
                 create_topics=False,
             ),
@@ -194,9 +195,9 @@ class Feed:
     def _partition(self, key: bytes | None) -> int | None:
         """None leaves it to the producer."""
         placing = self._settings.placing
-        if placing is Placing.ANY or (placing is Placing.KEY and key is not None):
-            return None
-        return self.place
+        if placing is Placing.KEEP or (placing is Placing.KEY and key is None):
+            return self.place
+        return None
 
     async def _send(self, chunk: list[_Outgoing], batch: Batch) -> None:
         """Return when the target has all of `chunk`, and `batch` knows."""

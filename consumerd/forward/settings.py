@@ -22,8 +22,10 @@ class Placing(StrEnum):
     KEEP = "keep"
     #: That of its key, as the JVM's producers choose it: order is kept for each key. Without a key as KEEP.
     KEY = "key"
-    #: Any: spreads best, keeps no order.
+    #: That of its key, else any, the same for a whole chunk: large batches, no order.
     ANY = "any"
+    #: That of its key, else one after the other: spreads best, in smaller batches, no order.
+    ROUND_ROBIN = "round_robin"
 
 
 class Resume(StrEnum):

@@ -38,19 +38,19 @@ class TargetTopics:
         self._turn = asyncio.Lock()
 
     async def ensure(self, topic: str) -> None:
-        """Return when all live brokers have `topic`, if none had it; once it is there it is not looked for again.
+        """Return when all live brokers have `topic`; once they have it, it is not looked for again.
 
         Raises ZooKeeperError, BrokerError; a topic that is not registered in time is left to itself, with a warning.
         """
         if topic in self._there:
             return
         async with self._turn:
-            if topic in self._there or await self._brokers(topic):
-                self._there.add(topic)
+            if topic in self._there:
                 return
-            brokers = await self._view.read_brokers()
-            for broker in brokers.values():
-                await self._make(topic, *broker.address)
+            brokers, having = await self._view.read_brokers(), await self._brokers(topic)
+            for number, broker in brokers.items():
+                if number not in having:
+                    await self._make(topic, *broker.address)
             deadline = self._clock.monotonic() + _PATIENCE
             while brokers and not brokers.keys() <= await self._brokers(topic):
                 if self._clock.monotonic() > deadline:

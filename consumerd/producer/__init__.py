@@ -1,6 +1,7 @@
-"""The producers of Kafka 0.7, synchronous and asynchronous, to a list of brokers or as ZooKeeper says (ring 1)."""
+"""Producers for brokers of Kafka 0.7 and for those of 0.8 and later; `open_producer` chooses (ring 1)."""
 
 from consumerd.producer.async_producer import AsyncProducer
+from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.config import ProducerConfig
 from consumerd.producer.data import ProducerData
 from consumerd.producer.encoders import DefaultEncoder, Encoder
@@ -22,6 +23,8 @@ from consumerd.producer.errors import (
 from consumerd.producer.event_handling import DefaultEventHandler
 from consumerd.producer.events import CallbackHandler, Event, EventHandler
 from consumerd.producer.keys import Key, java_bytes_hash, java_string_hash, key_index
+from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.opening import open_producer
 from consumerd.producer.partitioners import HashPartitioner, Partitioner, load_partitioner
 from consumerd.producer.producer import Producer
@@ -35,6 +38,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncProducerStats",
     "CallbackHandler",
+    "ClusterProducer",
     "DefaultEncoder",
     "DefaultEventHandler",
     "Encoder",
@@ -44,6 +48,8 @@ __all__ = [
     "EventsFailedError",
     "HashPartitioner",
     "Key",
+    "LogicalProducer",
+    "LogicalProducerSettings",
     "MessageSizeTooLargeError",
     "Missing",
     "NoBrokerError",

@@ -21,7 +21,7 @@ import structlog
 
 from consumerd.errors import reason_of
 from consumerd.fetch.backoff import sleep_unless
-from consumerd.producer.data import NOT_A_LIST
+from consumerd.producer.data import NOT_A_LIST, ProducerData, require_plain
 from consumerd.producer.dispatch import Dispatch
 from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.event_handling import DefaultEventHandler
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.ports import Clock
-    from consumerd.producer.data import ProducerData
     from consumerd.producer.events import EventHandler
     from consumerd.producer.producer import Producer
+    from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 
@@ -96,15 +96,25 @@ class AsyncProducer:
         self._task = asyncio.create_task(self._run(), name="async producer")
 
     async def send(
-        self, topic: str, payloads: Sequence[Any], *, key: Hashable = None, partition: int | None = None
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        key: Hashable = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
     ) -> None:
         """Put `payloads` into the queue, one message each, in order.
 
+        Brokers of 0.7 keep neither `headers` nor `timestamp`: EncodingError.
         Raises InvalidTopicError, ProducerClosedError; QueueFullError with WhenFull.TIMEOUT; what the callbacks raise.
         """
         self._check(topic)
         if isinstance(payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(NOT_A_LIST)
+        if headers or timestamp is not None:
+            require_plain(ProducerData(topic, payloads, key, partition, headers, timestamp))
         accepted, offer = 0, self._queue.offer
         self._queue.mark()
         for message in payloads:
@@ -124,6 +134,7 @@ class AsyncProducer:
         """The same for several. All that goes to one partition in one batch is joined, whatever `merge` says."""
         for item in data:
             self._check(item.topic)
+            require_plain(item)
         for item in data:
             await self.send(item.topic, item.payloads, key=item.key, partition=item.partition)
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from consumerd.client.making import parse_bootstrap
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectionSettings
+from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.wire.compression import Codec
+from consumerd.wire.v08.records import Codec as LogicalCodec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import ssl
+    from collections.abc import Callable, Mapping, Sequence
 
+    from consumerd.client import Mechanism
     from consumerd.producer.encoders import Encoder
     from consumerd.producer.events import CallbackHandler, EventHandler
     from consumerd.producer.partitioners import Partitioner
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """Where to send, and how. Exactly one of `brokers` and `zookeeper` is given.
+    """Where to send, and how. Exactly one of `brokers` (0.7), `zookeeper` and `bootstrap` (0.8 and later) is given.
 
     The parts that can be replaced are objects, or names: module:attribute, and for a partitioner an entry point of the
     group `consumerd.partitioners` too. Times are in seconds.
@@ -50,16 +55,54 @@ class ProducerConfig:
     session_timeout: float = 6.0
     #: To wait for ZooKeeper at the start.
     session_wait: float = 10.0
+    #: Brokers of 0.8 and later to begin with, ("host:port", ...).
+    bootstrap: Sequence[str] = ()
+    #: Of the brokers in `zookeeper`; auto: as those that are registered speak, 0.7 where none is.
+    dialect: Literal["auto", "0.7", "0.8"] = "auto"
+    #: Of a producer for brokers of 0.8 and later. None: what `settings` says of codec and confirmation, else defaults.
+    logical: LogicalProducerSettings | None = None
+    #: Who we are for these: a name for their logs and quotas, TLS, and what begins to prove it, such as
+    #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
+    client_id: str = "consumerd"
+    broker_tls: ssl.SSLContext | None = None
+    sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
     #: Properties that were given, are known in 0.7.2 and have no effect here.
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if bool(self.brokers) == bool(self.zookeeper):
-            raise ConfigError("a producer needs either a list of brokers (broker.list) or a ZooKeeper (zk.connect).")
+        if [bool(self.brokers), bool(self.zookeeper), bool(self.bootstrap)].count(True) != 1:
+            raise ConfigError(
+                "a producer needs either a list of brokers (broker.list), or a ZooKeeper (zk.connect), or bootstrap: "
+                "brokers of Kafka 0.8 or later to begin with."
+            )
+        if self.dialect not in ("auto", "0.7", "0.8"):
+            raise ConfigError(f"dialect is {self.dialect!r}; there is auto, 0.7, 0.8.")
+        if self.bootstrap:
+            parse_bootstrap(self.bootstrap)
+            self.require_v08()
         if self.brokers and self.partitioner is not None:
             raise ConfigError("a partitioner needs a ZooKeeper: a list of brokers does not name the partitions.")
         if not self.background and (self.callbacks is not None or self.event_handler is not None):
             raise ConfigError("callbacks and event handlers are parts of an asynchronous producer (producer.type).")
+
+    def require_v08(self) -> None:
+        """Raise ConfigError for what a producer for brokers of 0.8 and later does not have."""
+        given = {
+            "callbacks": self.callbacks is not None,
+            "event_handler": self.event_handler is not None,
+            "settings.verify": self.settings.verify,
+            "settings.compressed_topics": bool(self.settings.compressed_topics),
+        }
+        for name, said in given.items():
+            if said:
+                raise ConfigError(f"{name} is for brokers of Kafka 0.7, and these are of 0.8 or later: leave it out.")
+
+    def logical_settings(self) -> LogicalProducerSettings:
+        """Of a producer for brokers of 0.8 and later, the default resolved."""
+        if self.logical is not None:
+            return self.logical
+        codec = LogicalCodec[self.settings.codec.name]
+        return LogicalProducerSettings(codec=codec, acks=-1 if self.settings.confirm else 0)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ProducerConfig:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from consumerd.producer.errors import EncodingError
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+
+    from consumerd.wire.v08.records import Headers
 
 NOT_A_LIST = "payloads is a list of messages: put a single one into brackets"
 
@@ -22,7 +26,16 @@ class ProducerData:
     payloads: Sequence[Any]
     key: Hashable = None
     partition: int | None = None
+    #: Since 0.11, and 0.10; brokers of 0.7 have no place for them. The timestamp is in milliseconds.
+    headers: Headers = ()
+    timestamp: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(NOT_A_LIST)
+
+
+def require_plain(data: ProducerData) -> None:
+    """Raise EncodingError for what brokers of 0.7 cannot keep."""
+    if data.headers or data.timestamp is not None:
+        raise EncodingError("brokers of Kafka 0.7 keep neither headers nor timestamps: leave them out.")

@@ -178,7 +178,7 @@ class LogicalProducer:
         self._require_open()
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata:
-            count = await self._partition_count(topic)
+            count = await self.partition_count(topic)
             self._require_open()
             route = self._routes[topic] = Route(
                 topic,
@@ -224,7 +224,8 @@ class LogicalProducer:
         if not self._open:
             raise ProducerClosedError("the producer is not open.")
 
-    async def _partition_count(self, topic: str) -> int:
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has. Raises BrokerError while nothing is known of it."""
         known = self._client.metadata.topics.get(topic)
         if known is not None and known.partitions:
             return len(known.partitions)

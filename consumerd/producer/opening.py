@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
 from consumerd.clock import SystemClock
+from consumerd.cluster import LogicalClusterView, look_for_dialect
 from consumerd.net import connect as connect_to_broker
 from consumerd.producer.async_producer import AsyncProducer
+from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
-from consumerd.producer.errors import PluginError
+from consumerd.producer.errors import NoBrokerError, PluginError
 from consumerd.producer.events import CallbackHandler, EventHandler
+from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.partitioners import load_partitioner
 from consumerd.producer.plugins import load_instance
 from consumerd.producer.producer import Producer
 from consumerd.producer.routing import StaticRouter
 from consumerd.producer.zookeeper_routing import ZooKeeperRouter
+from consumerd.registry import Dialect
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from consumerd.client import ClusterClient
     from consumerd.net import Connector
     from consumerd.ports import Clock
     from consumerd.producer.config import ProducerConfig
@@ -44,15 +50,15 @@ async def open_producer(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     connect: Connector | None = None,
-) -> AsyncIterator[Producer | AsyncProducer]:
-    """An AsyncProducer if `config.background`, else a Producer, for `async with`.
+) -> AsyncIterator[Producer | AsyncProducer | ClusterProducer]:
+    """The producer that the configuration asks for, for `async with`; all have the same methods.
 
-    Raises ConfigError (PluginError among it), ZooKeeperError when ZooKeeper does not answer, and at the end as
-    `close` of the producer.
+    For brokers of 0.7 an AsyncProducer if `config.background`, else a Producer; for later ones a ClusterProducer.
+    Raises ConfigError (PluginError among it), ZooKeeperError and BrokerError when ZooKeeper or the first brokers do not
+    answer, and at the end as `close` of the producer.
     """
     clock = clock or SystemClock()
     rng = rng or random.SystemRandom()
-    connect = connect or partial(connect_to_broker, settings=config.connection)
     for name in config.ignored:
         log.warning("producer_property_without_effect", name=name)
     encoder = _part("encoder", config.encoder, Encoder) or DefaultEncoder()
@@ -60,14 +66,25 @@ async def open_producer(
     event_handler: EventHandler | None = _part("event handler", config.event_handler, EventHandler)
     partitioner = load_partitioner(config.partitioner)
     async with AsyncExitStack() as stack:
-        router: Router
-        if config.zookeeper is None:
-            router = StaticRouter(config.brokers, rng=rng)
-        else:
+        session: Session | None = None
+        if config.zookeeper is not None:
             session = Session(config.zookeeper, clock=clock, rng=rng, session_timeout=config.session_timeout)
             stack.push_async_callback(session.close)
             await session.start(config.session_wait)
+        if config.bootstrap or (session is not None and await _is_v08(session, config)):
+            client = await stack.enter_async_context(await _client(session, config, connect, clock, rng))
+            logical = LogicalProducer(client, config.logical_settings(), clock=clock, rng=rng)
+            chosen = None if config.partitioner is None else partitioner
+            yield await stack.enter_async_context(
+                ClusterProducer(logical, background=config.background, encoder=encoder, partitioner=chosen)
+            )
+            return
+        router: Router
+        if session is None:
+            router = StaticRouter(config.brokers, rng=rng)
+        else:
             router = ZooKeeperRouter(session, rng=rng, partitioner=partitioner)
+        connect = connect or partial(connect_to_broker, settings=config.connection)
         producer = Producer(router, connect=connect, clock=clock, rng=rng, settings=config.settings, encoder=encoder)
         if not config.background:
             yield await stack.enter_async_context(producer)
@@ -76,6 +93,43 @@ async def open_producer(
             producer, clock=clock, queue=config.queue, callbacks=callbacks, event_handler=event_handler
         )
         yield await stack.enter_async_context(queued)
+
+
+async def _is_v08(session: Session, config: ProducerConfig) -> bool:
+    """Whether the brokers that are registered are of 0.8 or later. Raises DialectError where they are of both kinds."""
+    if config.dialect != "auto":
+        return config.dialect == "0.8"
+    return await look_for_dialect(session) is Dialect.V08
+
+
+async def _client(
+    session: Session | None, config: ProducerConfig, connect: Connector | None, clock: Clock, rng: random.Random
+) -> ClusterClient:
+    """A client that has found a broker. Raises NoBrokerError, ConfigError."""
+    config.require_v08()
+    addresses = parse_bootstrap(config.bootstrap)
+    if session is not None:
+        protocol = security_protocol(tls=config.broker_tls is not None, sasl=config.sasl is not None)
+        brokers = await LogicalClusterView(session).read_brokers()
+        addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
+        if not addresses:
+            raise NoBrokerError(f"no broker with a {protocol} listener is registered in ZooKeeper; is one running?")
+    client = make_client(
+        addresses,
+        config.connection,
+        client_id=config.client_id,
+        tls=config.broker_tls,
+        sasl=config.sasl,
+        clock=clock,
+        rng=rng,
+        connector=connect,
+    )
+    try:
+        await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.session_wait)
+    except BaseException:
+        await client.close()
+        raise
+    return client
 
 
 def _part(kind: str, given: Any, wanted: Any) -> Any:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from consumerd.producer.data import ProducerData
+from consumerd.producer.data import ProducerData, require_plain
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.sending import Sender
 from consumerd.producer.settings import ProducerSettings
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from consumerd.net import Connector
     from consumerd.ports import Clock
     from consumerd.producer.routing import Router
+    from consumerd.wire.v08.records import Headers
 
 DEFAULT_SETTINGS = ProducerSettings()
 DEFAULT_ENCODER = DefaultEncoder()
@@ -64,15 +65,24 @@ class Producer:
         self.sender = Sender(router, connect=connect, clock=clock, rng=rng, settings=settings)
 
     async def send(
-        self, topic: str, payloads: Sequence[Any], *, key: Hashable = None, partition: int | None = None
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        key: Hashable = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
     ) -> None:
         """Send `payloads` as one batch, to one partition. An empty batch sends nothing.
+
+        Brokers of 0.7 keep neither `headers` nor `timestamp`: EncodingError.
 
         Raises InvalidTopicError, EncodingError, MessageSizeTooLargeError, NoPartitionError, PartitionerError before
         anything is sent; ConnectError, NoBrokerError, UncertainError, ZooKeeperError after the tries that the settings
         allow; NotArrivedError.
         """
-        await self.send_all([ProducerData(topic, payloads, key, partition)])
+        await self.send_all([ProducerData(topic, payloads, key, partition, headers, timestamp)])
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = False) -> None:
         """Send several batches; those for one broker travel together, as a MULTIPRODUCE.
@@ -80,6 +90,8 @@ class Producer:
         Each is an entry of its own, unless `merge` joins those of one partition: then a compressed batch compresses
         better, and keyed messages need not be grouped by the caller. Raises as `send`.
         """
+        for item in data:
+            require_plain(item)
         pending = [replace(item, payloads=encode_all(self.encoder, item.payloads)) for item in data]
         await self.sender.send(pending, merge=merge)
 

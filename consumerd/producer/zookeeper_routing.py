@@ -5,8 +5,10 @@ again, which arms the watches anew. Bursts of changes cost one read, topics that
 and while ZooKeeper is away the last knowledge serves.
 
 The rules are 0.7.2's (golden notes, 7): candidates are all (broker, partition) pairs, sorted; a key takes one by its
-hash, no key takes any; a topic that no broker has registered yet is sent to partition 0 of the live brokers, which
-makes them create it.
+hash, no key takes any. A live broker that has not registered the topic is a candidate with its partition 0, which
+every broker has; the first message makes it create the topic and register all of its partitions. So a new topic comes
+to be on every broker, also on those that join later (spec 004, "Creating New Topics"), which 0.7.2 leaves out until
+the producer is made anew.
 """
 
 from __future__ import annotations
@@ -130,10 +132,9 @@ class ZooKeeperRouter(Router):
     ) -> tuple[int, int]:
         """Broker id and partition number."""
         if partition == ANY_PARTITION or not counts:
-            # A new topic: its partition 0 on any live broker.
             candidates = [(broker, partition or 0) for broker in alive]
         else:
-            candidates = [(broker, number) for broker in sorted(counts) for number in range(counts[broker])]
+            candidates = _pairs(counts, alive)
             if partition is not None:
                 candidates = [candidate for candidate in candidates if candidate[1] == partition]
                 if not candidates:
@@ -147,6 +148,12 @@ class ZooKeeperRouter(Router):
         if key is None:
             return self._rng.choice(candidates)
         return candidates[checked_index(self._partitioner, key, len(candidates))]
+
+
+def _pairs(counts: dict[int, int], alive: list[int]) -> list[tuple[int, int]]:
+    """All (broker, partition) pairs of a topic, sorted: of a live broker that has not registered it, partition 0."""
+    partitions = dict.fromkeys(alive, 1) | counts
+    return [(broker, number) for broker in sorted(partitions) for number in range(partitions[broker])]
 
 
 async def _read_brokers(kept: _Kept[dict[int, Broker]]) -> dict[int, Broker]:

@@ -7,15 +7,15 @@ import contextlib
 import functools
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
 from consumerd.clock import SystemClock
 from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
-from consumerd.errors import BrokerError, ConsumerdError
-from consumerd.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.errors import BrokerError, ConsumerdError, ExitCode
+from consumerd.fetch import ByteBudget, FetchSettings, Lane, OffsetBeyondError
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
@@ -24,7 +24,9 @@ from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription
+from consumerd.wire import WireError
 from consumerd.wire.v08 import apis
+from consumerd.wire.v08.records import encode_record_batch
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
 
 if TYPE_CHECKING:
@@ -192,6 +194,37 @@ async def test_fetching_survives_lies(seed: int) -> None:
             running.cancel()
             await asyncio.wait([running])
         assert {place.partition: payloads for place, payloads in found.items()} == SENT
+
+
+@pytest.mark.parametrize("listed", [(1 << 63) - 1, -5])
+async def test_an_offset_that_no_log_has_is_an_error_of_the_broker_by_its_name(listed: int) -> None:
+    class AtTheEnd(HostileKafka):
+        """Its log has one message, whose successor would have no offset."""
+
+        def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
+            return self._for_each(body["topics"], lambda _: {"error_code": 0, "offset": listed})
+
+        async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
+            data = encode_record_batch([b"x"], base_offset=(1 << 63) - 1, timestamps=1000)
+            return self._for_each(
+                body["topics"], lambda _: {"error_code": 0, "high_watermark": (1 << 63) - 1, "record_set": data}
+            )
+
+        _answers: ClassVar[Any] = HostileKafka._answers | {apis.OFFSETS.key: _offsets}
+
+    rng = random.Random(1)
+    async with AtTheEnd(rng) as broker, client_of(broker) as client:
+        if listed < 0:
+            pool = LogicalFetchPool(client, FetchSettings(), CLOCK, rng, Told())
+            with pytest.raises(WireError, match=f"broker 1 answered with offset {listed} of {PLACES[0]}"):
+                await pool.list_offsets(PLACES[0], -1)
+            return
+        handler = Kept()
+        async with asyncio.timeout(30):
+            with pytest.raises(OffsetBeyondError, match=f"broker 1 sent messages at offset {listed} of") as caught:
+                await member(client, handler, rng).run()
+        assert caught.value.exit_code is ExitCode.BROKER
+        assert not handler.found
 
 
 class Kept(Handler):

@@ -358,10 +358,13 @@ async def test_a_new_topic_starts_in_partition_0_and_is_spread_once_it_is_known(
             first = await router.route("t", "hello", None)
             assert first == ("127.0.0.1", [zero.port, one.port][key_index("hello", 2)], 0)
             assert {(await router.route("t", None, None))[1:] for _ in range(50)} == {(zero.port, 0), (one.port, 0)}
-            # Both are routed before either arrives, and the topic is registered.
-            await producer.send_all([ProducerData("t", [b"first"], key) for key in ("a", "b")])
+            sent = 0
 
             async def known() -> bool:
+                """Sends one message for each look, so that one broker registers the topic before the other has it."""
+                nonlocal sent
+                sent += 1
+                await producer.send("t", [b"early"])
                 return len({await router.route("t", None, None) for _ in range(100)}) == 4
 
             await until(known)
@@ -377,7 +380,67 @@ async def test_a_new_topic_starts_in_partition_0_and_is_spread_once_it_is_known(
             by_candidate = [await stored(port, "t", p) for port, p in candidates]
             for n in range(40):
                 assert b"%d" % n in by_candidate[key_index(str(n), 4)]
-            assert sum(map(len, by_candidate)) == 42
+            assert sum(map(len, by_candidate)) == 40 + sent
+
+
+async def test_a_broker_that_joins_later_gets_its_share_of_a_topic(zk_root: str, tmp_path: Path) -> None:
+    async with (
+        session(zk_root) as zk,
+        session(zk_root) as mine,
+        make_broker(tmp_path / "0", zookeeper=zk, broker_id=0) as zero,
+    ):
+        router = ZooKeeperRouter(mine, rng=random.Random(5))
+        async with make_producer(router) as producer:
+
+            async def spread_over(candidates: set[tuple[int, int]]) -> None:
+                async def reached() -> bool:
+                    await producer.send("t", [b"x"])
+                    return {(await router.route("t", None, None))[1:] for _ in range(100)} == candidates
+
+                await until(reached)
+
+            on_zero = {(zero.port, 0), (zero.port, 1)}
+            await spread_over(on_zero)
+            async with make_broker(tmp_path / "1", zookeeper=zk, broker_id=1) as one:
+                await spread_over(on_zero | {(one.port, 0), (one.port, 1)})
+                assert await stored(one.port, "t", 0)
+
+
+async def test_brokers_without_the_topic_take_part_with_partition_0_beside_those_that_have_it(zk_root: str) -> None:
+    async with session(zk_root) as zk, session(zk_root) as mine:
+        for path, data in {
+            "/brokers/ids/0": b"somebody-1:127.0.0.1:9000",
+            "/brokers/ids/1": b"somebody-1:127.0.0.1:9001",
+            "/brokers/topics/t/0": b"2",
+        }.items():
+            await zk.ensure(path.rpartition("/")[0])
+            await zk.create(path, data)
+        router = ZooKeeperRouter(mine, rng=random.Random(5))
+
+        async def routes(partition: int | None = None) -> list[tuple[int, int]]:
+            return sorted({(await router.route("t", None, partition))[1:] for _ in range(100)})
+
+        candidates = [(9000, 0), (9000, 1), (9001, 0)]
+        assert await routes() == candidates
+        for key in ("a", "b", "c", "d", "hello"):
+            assert (await router.route("t", key, None))[1:] == candidates[key_index(key, 3)]
+        assert await routes(0) == [(9000, 0), (9001, 0)]
+        assert await routes(1) == [(9000, 1)]  # whether broker 1 will have one is not known
+
+        async def reached(candidates: list[tuple[int, int]]) -> None:
+            async def look() -> bool:
+                return await routes() == candidates
+
+            await until(look)
+
+        await zk.create("/brokers/ids/2", b"somebody-1:127.0.0.1:9002")
+        await reached([(9000, 0), (9000, 1), (9001, 0), (9002, 0)])
+        await zk.create("/brokers/topics/t/1", b"3")
+        await reached([(9000, 0), (9000, 1), (9001, 0), (9001, 1), (9001, 2), (9002, 0)])
+        await zk.delete("/brokers/topics/t/0")
+        await zk.delete("/brokers/ids/0")
+        await reached([(9001, 0), (9001, 1), (9001, 2), (9002, 0)])
+        await router.close()
 
 
 async def test_a_broker_that_moves_is_followed(zk_root: str, tmp_path: Path) -> None:
@@ -445,10 +508,11 @@ async def test_nodes_that_make_no_sense(zk_root: str) -> None:
             ("127.0.0.1", 9092, 0),
             ("127.0.0.1", 9092, 1),
         }
+        keys = {key_index(key, 2): key for key in ("a", "b")}
         with pytest.raises(NoBrokerError, match="broker 0, which has topic 'u', is not registered as alive"):
-            await router.route("u", "key", None)
-        with pytest.raises(NoBrokerError):
-            await router.route("u", None, None)
+            await router.route("u", keys[0], None)
+        assert await router.route("u", keys[1], None) == ("127.0.0.1", 9092, 0)
+        assert await router.route("u", None, None) == ("127.0.0.1", 9092, 0)
         await zk.set("/brokers/ids/0", b'{"host":"h","port":9092,"version":1,"jmx_port":-1}')
 
         async def refused() -> bool:

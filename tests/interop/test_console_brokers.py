@@ -48,6 +48,13 @@ async def refused(code: ExitCode, words: str, *arguments: str, stdin: bytes = b"
     assert b"Traceback" not in done.stderr
 
 
+async def counts(at: tuple[str, str]) -> list[int]:
+    """How many messages each partition has."""
+    consume = ("consume", *at, "--topic", "events", "--exit-at-end")
+    found = await asyncio.gather(*(well(*consume, "--partition", str(n)) for n in range(PARTITIONS)))
+    return [*map(len, found)]
+
+
 @pytest.mark.zookeeper
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
@@ -105,11 +112,20 @@ async def test_lines_there_and_back(version: str, kafka: Any, zk_root: str, tmp_
         await well(*produce, stdin=b"one more")
         assert await well(*consume, *group) == [b"one more"]
 
+    # Lines without a key: a batch of one partition, or one partition after the other.
+    before = await counts(at)
+    await well(*produce, "--linger", "60", stdin=b"x\n" * 300)
+    together = await counts(at)
+    await well(*produce, "--linger", "60", "--round-robin", stdin=b"x\n" * 300)
+    spread = await counts(at)
+    assert sorted(after - count for after, count in zip(together, before, strict=True)) == [0, 0, 300]
+    assert all(90 <= after - count <= 110 for after, count in zip(spread, together, strict=True))
+
     # By ZooKeeper, where the brokers are registered.
     if not release.kraft:
         by_zookeeper = ("--zookeeper", zk_root, "--topic", "events")
         await well("produce", *by_zookeeper, "--linger", "0", stdin=b"by ZooKeeper")
         seen = await well("consume", *by_zookeeper, "--group", "old", "--exit-at-end")
-        assert len(seen) == (1005 if version == "0.8.2.2" else 1006)
+        assert len(seen) == (1605 if version == "0.8.2.2" else 1606)
         assert b"by ZooKeeper" in seen
         await refused(ExitCode.USAGE, "--magic is for brokers of Kafka 0.7", "produce", *by_zookeeper, "--magic", "0")

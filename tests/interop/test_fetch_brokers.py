@@ -172,6 +172,21 @@ async def test_every_format_and_codec_comes_back(version: str, cluster: Any) -> 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("version", EVERYDAY)
+async def test_a_broker_holds_its_answer_back_until_there_is_enough(version: str, cluster: Any) -> None:
+    settings = FetchSettings(max_wait=60, min_bytes=100_000, poll_bytes=1024)
+    magic = 2 if version == "3.9.1" else 0
+    async with cluster(version, settings) as made, asyncio.timeout(45):
+        made.pool.add(PLACE, 0, made.lane)
+        while not made.pool.counters.fetches:  # the answer is empty, and so is idle what comes next
+            await asyncio.sleep(0.01)
+        await made.produce([b"little"], Codec.NONE, magic)
+        for _ in range(6):
+            await made.produce([b"x" * 1000] * 20, Codec.NONE, magic)
+        assert len(await made.take(1)) > 50  # all of the first answer
+
+
+@pytest.mark.asyncio
 async def test_an_offset_that_is_gone_is_reset_and_reported(cluster: Any) -> None:
     async with cluster("3.9.1") as made:
         await made.produce([b"a", b"b"], Codec.NONE, 2)

@@ -121,6 +121,20 @@ async def test_keys_decide_where_they_are_taken_out_of_payloads(kafka: Any, clus
     assert not any(name.endswith((".broker", ".crc")) for name, _ in tombstone.headers)
 
 
+async def test_messages_without_a_key_take_turns_where_that_is_asked_for(kafka: Any, cluster_client: Any) -> None:
+    broker = await kafka("3.9.1", partitions=3)
+    for options, counts in (({"placing": "keep"}, [0, 300, 0]), ({"placing": "round_robin"}, [100, 400, 100])):
+        handler = handler_to(broker, partitions=3, **options)
+        await handler.start(CONTEXT)
+        await handler.handle(old(TopicPartition("events", 0, 1), [b"%d" % n for n in range(300)]))
+        async with cluster_client(broker) as client:
+            await client.retrying(
+                "find the leaders", lambda: asyncio.gather(*(client.leader("events", n) for n in range(3)))
+            )
+            assert [len(part) for part in await held(client, "events")] == counts
+        await handler.stop()
+
+
 async def test_what_cannot_be_mended_is_the_last_word(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=1, config={"message.max.bytes": 20_000})
     source = TopicPartition("events", 0, 0)

@@ -303,12 +303,27 @@ async def test_topics_and_groups_of_brokers(
 
     consumer = await member(bootstrap)
     try:
-        await consumer.commit(dict.fromkeys(consumer.assignment(), 2 * EACH - 1))
+        committed: dict[Any, Any] = dict.fromkeys(consumer.assignment(), 2 * EACH - 1)
+        committed[next(each for each in committed if each.partition == 1)] = (2 * EACH - 1, "by \x1bhand")
+        await consumer.commit(committed)
         found = await tool.until(lambda found: found["state"] == "Stable", "group", "describe", "--group", GROUP)
         ((name, told),) = found["members"].items()
         assert (told["subscription"], told["client"]) == (TOPIC, "other at 127.0.0.1")
         assert found["partitions"] == {
-            f"{TOPIC}/{number}": {"owner": name, "planned": None, "offset": 2 * EACH - 1} for number in range(3)
+            f"{TOPIC}/{number}": {"owner": name, "planned": None, "offset": 2 * EACH - 1}
+            | ({"metadata": "by \x1bhand"} if number == 1 else {})
+            for number in range(3)
+        }
+        rows = (await tool.well("group", "describe", "--group", GROUP)).rows
+        assert [row[-1] for row in rows if row[0] == "partition"] == ["", "by \\x1bhand", ""]
+        assert (await tool.well("offsets", "get", "--group", GROUP)).rows == [
+            [f"{TOPIC}/{number}", str(2 * EACH - 1), "", "", "by \\x1bhand" if number == 1 else ""]
+            for number in range(3)
+        ]
+        assert (await tool.well("offsets", "get", "--group", GROUP, "--json")).json["offsets"] == {
+            f"{TOPIC}/{number}": {"offset": 2 * EACH - 1, "written": None}
+            | ({"metadata": "by \x1bhand"} if number == 1 else {})
+            for number in range(3)
         }
         assert (found["coordinator"], found["unowned"], found["problems"]) == ("broker", [], [])
         lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json

@@ -68,6 +68,8 @@ def test_texts_that_are_no_addresses(text: str) -> None:
         ([*KAFKA, "--verify"], "see --acks"),
         ([*KAFKA, "--verify-timeout", "1"], "see --acks"),
         ([*KAFKA, "--partition", "-1"], "leave it out"),
+        ([*KAFKA, "--partition", "1", "--round-robin"], "--partition and --round-robin do not go together"),
+        (["--topic", "t", "--broker", "a:1", "--round-robin"], "--round-robin is for brokers of Kafka 0.8 and later"),
         ([*KAFKA, "--acks", "2"], "--acks"),
         ([*KAFKA, "--header", "=b"], "not of the form KEY=VALUE"),
         ([*KAFKA, "--key-separator", ""], "--key-separator"),

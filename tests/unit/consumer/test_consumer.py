@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from consumerd.consumer import GroupRefusedError
-from consumerd.errors import HandlerFailedError, IdTakenError, ZooKeeperError
-from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, ResetPolicy
+from consumerd.errors import ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
+from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, OffsetBeyondError, ResetPolicy
 from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.partition import TopicPartition
 from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
-from consumerd.wire.v07 import Codec
+from consumerd.wire.v07 import (
+    Codec,
+    ErrorCode,
+    FetchResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+    Request,
+    encode_message_set,
+)
 from consumerd.zk.errors import AuthFailed
 
 pytestmark = pytest.mark.asyncio
@@ -562,6 +570,24 @@ async def test_corrupt_bytes_stop_the_member_after_what_is_sound_before_them(gro
         await member.ended()
     assert member.handler.seen == [b"one"]
     assert group.offset(TP) == sound
+
+
+async def test_an_offset_that_no_log_has_stops_the_member_and_names_the_broker(group: Any) -> None:
+    most = (1 << 63) - 1
+
+    def lie(request: Request) -> bytes | None:
+        if isinstance(request, OffsetsRequest):
+            return OffsetsResponse(ErrorCode.NONE, (most,)).encode()[4:]
+        return FetchResponse(ErrorCode.NONE, encode_message_set([b"x"])).encode()[4:]
+
+    group.topic("t", 1)
+    group.broker.on_request = lie
+    member = await group.member()
+    with pytest.raises(OffsetBeyondError, match=f"broker 0 sent messages at offset {most} of t/0-0 that end") as caught:
+        await member.ended()
+    assert caught.value.exit_code is ExitCode.BROKER
+    assert member.handler.seen == []
+    assert group.offset(TP) in (None, most)  # where the broker says that its log ends
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("skip", [b"one", b"three"]), ("park", [b"one"])])

@@ -146,7 +146,7 @@ async def test_a_lost_session_is_told_as_lost(group: Any) -> None:
     async with connector(group, listener) as made:
         await made.create_message_streams({"t": 1})
         await group.until(lambda: together(listener.calls) == [("assigned", {T0, T1})])
-        group.zookeeper.expire(made._zk)
+        group.zookeeper.expire(made._parts._zk)
         await group.until(lambda: together(listener.calls)[2:] == [("assigned", {T0, T1})])
     assert together(listener.calls)[1::2] == [("lost", {T0, T1}), ("revoked", {T0, T1})]
 
@@ -167,7 +167,7 @@ async def test_a_session_that_ends_during_on_revoked_is_not_told_twice(group: An
         async with connector(group, None, "b") as second:
             await second.create_message_streams({"t": 1})
             await group.until(lambda: len(listener.calls) == 2)
-            group.zookeeper.expire(made._zk)
+            group.zookeeper.expire(made._parts._zk)
             await group.until(lambda: not made.assignment())
             going_on.set()
             await group.until(lambda: len(made.assignment()) == 1)

@@ -506,7 +506,7 @@ async def test_a_lost_session_in_the_loop(group: Any) -> None:
     async with connector(group) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         assert await take(stream, 2) == [b"0", b"1"]
-        group.zookeeper.expire(made._zk)
+        group.zookeeper.expire(made._parts._zk)
         await group.until(lambda: not made.assignment())
         stream.ack()
         assert await take(stream, 4) == [b"0", b"1", b"2", b"3"]
@@ -533,7 +533,7 @@ async def test_a_failure_while_zookeeper_is_away_comes_out_within_the_stop_timeo
     async with connector(group, stop_timeout=0.05) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         await anext(stream)
-        group.zookeeper.disconnect(made._zk)
+        group.zookeeper.disconnect(made._parts._zk)
         made._member.consumer.request_stop(CorruptPartitionError(TP, 0, "as it were"))
         with pytest.raises(CorruptPartitionError, match="as it were"):
             async for _ in stream:

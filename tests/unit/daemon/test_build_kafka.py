@@ -30,6 +30,7 @@ from consumerd.daemon.build_sasl import build_mechanism
 from consumerd.daemon.config import Config, parse
 from consumerd.daemon.config_servers import KafkaSection
 from consumerd.errors import ConfigError
+from consumerd.fetch import FetchSettings
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.partition import TopicPartition
@@ -57,6 +58,15 @@ def test_addresses_are_read_with_names_and_numbers_of_either_kind() -> None:
 def test_an_address_that_is_none_is_named(address: str) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap"):
         build_bootstrap(KafkaSection(bootstrap=(address,)))
+
+
+def test_what_brokers_wait_for_is_configured_and_else_as_ever() -> None:
+    for table, settings in (
+        ({}, FetchSettings()),
+        ({"max_wait": 3, "min_bytes": 100_000}, FetchSettings(max_wait=3, min_bytes=100_000)),
+    ):
+        found = parse({"group": {"id": "g", "topics": {"t": 1}}, "fetch": table}, "a test")
+        assert build_settings(found, clock=CLOCK, rng=RNG).fetch == settings
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,19 @@ async def broker() -> MemoryBroker:
 
 @pytest_asyncio.fixture
 async def source(broker: MemoryBroker) -> AsyncIterator[BrokerSource]:
-    settings = FetchSettings(max_answer_bytes=8 * MIB)
+    async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
+        yield source
+
+
+@asynccontextmanager
+async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterator[BrokerSource]:
     source = BrokerSource(1, broker, settings, FetchCounters())  # type: ignore[arg-type]
-    running = asyncio.create_task(source.run())
-    yield source
-    running.cancel()
-    await asyncio.wait([running])
+    task = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def want(number: int, max_bytes: int) -> Want:
@@ -124,6 +132,26 @@ async def test_idle_partitions_are_asked_together_as_far_as_one_answer_goes(
     broker.released.set()
     await asyncio.gather(*tasks)
     assert broker.asked[1:] == [[8, 9]]
+
+
+async def test_how_long_and_for_how_much_a_broker_waits_is_a_setting(broker: MemoryBroker) -> None:
+    settings = FetchSettings(max_wait=2.001, min_bytes=100_000)
+    async with running(broker, settings) as source:
+        tasks = [*await asking(source, "fetch", [MIB]), *await asking(source, "poll", [MIB])]
+        asked = [(body["max_wait_time"], body["min_bytes"]) for body in broker.bodies]
+        assert asked == [(0, 0), (2001, 100_000)]
+        assert broker.patience == [0.2, 0.2 + 2.001]
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_wait": 0.0}, {"max_wait": 0.001}, {"max_wait": 61.0}, {"min_bytes": 0}, {"min_bytes": MIB + 1}],
+)
+async def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FetchSettings(**wrong)
 
 
 async def test_who_was_cancelled_is_not_asked_for(source: BrokerSource, broker: MemoryBroker) -> None:

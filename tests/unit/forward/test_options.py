@@ -30,7 +30,7 @@ def test_the_handler_is_found_by_its_name() -> None:
         ({"bootstrap": []}, "bootstrap: "),
         ({"bootstrap": ["nowhere"]}, "'nowhere' is not of the form host:port"),
         ({**GOOD, "topik": "x"}, "did you mean 'topic'"),
-        ({**GOOD, "placing": "random"}, "there is keep, key, any"),
+        ({**GOOD, "placing": "random"}, "there is keep, key, any, round_robin"),
         ({**GOOD, "codec": "brotli"}, "codec = 'brotli' does not exist"),
         ({**GOOD, "resume": "source"}, "there is committed, target"),
         ({**GOOD, "resume": "target", "headers": False}, "needs headers = true"),

@@ -55,13 +55,16 @@ async def test_a_new_topic_is_made_once_on_all_brokers() -> None:
         assert not cluster.broker.connections
 
 
-async def test_a_topic_that_some_broker_has_is_left_alone() -> None:
+async def test_a_topic_that_some_broker_has_is_made_on_the_others() -> None:
+    """Else its partition 0 there would take part in the routing, and more of them after the first message."""
     cluster = Cluster()
     cluster.zookeeper.put("/brokers/topics/t/1", b"1")
     async with cluster.zookeeper.session() as zk:
         topics = TargetTopics(zk, connect=cluster.connect, clock=cluster.clock)
         await topics.ensure("t")
-        assert not cluster.made
+        assert cluster.made == [("t", 9000)]
+        await topics.ensure("t")
+        assert cluster.made == [("t", 9000)]
 
 
 async def test_registration_is_waited_for_but_not_for_ever() -> None:

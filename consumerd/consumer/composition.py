@@ -1,0 +1,211 @@
+"""What a connector's member stands on, put together as its configuration says: who coordinates, and which dialect.
+
+Strategy: as in the daemon. A group in ZooKeeper is joined in the dialect of the brokers and members that are registered
+there, which is waited for if nobody is: a node of the wrong dialect breaks the rebalance of every peer. Where a broker
+coordinates, it deals partitions to members and knows no streams, so the member's share is dealt on to its streams here.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
+from consumerd.cluster import read_dialect, wait_for_dialect
+from consumerd.consumer.backends import V07Backend, V08Backend
+from consumerd.consumer.consumer import GroupConsumer
+from consumerd.consumer.coordinated import CoordinatedConsumer
+from consumerd.consumer.errors import GroupRefusedError
+from consumerd.consumer.streams import StreamHandler
+from consumerd.errors import ZooKeeperError
+from consumerd.group import V08Rules
+from consumerd.net import connect as connect_to_broker
+from consumerd.registry import Dialect, DialectError, FilterSubscription
+from consumerd.zk.errors import NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from consumerd.client import ClusterClient
+    from consumerd.consumer.backends import GroupBackend
+    from consumerd.consumer.config import ConsumerConfig
+    from consumerd.consumer.listeners import RebalanceListener
+    from consumerd.consumer.sinks import Sink
+    from consumerd.consumer.streams import MessageStream
+    from consumerd.net import Connector
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.registry import Subscription
+    from consumerd.zk import Session
+
+log = structlog.get_logger(__name__)
+
+_DIALECTS = {"0.7": Dialect.V07, "0.8": Dialect.V08}
+
+
+class DealtStreams(StreamHandler):
+    """Deals the partitions of a member that a broker coordinates to its streams, evenly, anew in each generation."""
+
+    def __init__(self, find: Callable[[str, int], MessageStream], subscription: Subscription) -> None:
+        super().__init__(find)
+        self._subscription = subscription
+        self._numbers: dict[TopicPartition, int] = {}
+        self._generation = -1
+        #: Set before the member runs.
+        self.member: CoordinatedConsumer | None = None
+
+    def number(self, partition: TopicPartition) -> int:
+        """The stream that a partition of the member feeds."""
+        member = self.member
+        assert member is not None
+        if self._generation != member.stats.rebalances:
+            self._generation, self._numbers = member.stats.rebalances, self._deal(member.assigned)
+        return self._numbers.get(partition, 0)
+
+    def _deal(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
+        together = isinstance(self._subscription, FilterSubscription)  # whose streams are for all topics
+        turns: dict[str, int] = {}
+        numbers = {}
+        for partition in sorted(assigned):
+            topic = "" if together else partition.topic
+            turn = turns[topic] = turns.get(topic, -1) + 1
+            numbers[partition] = turn % max(1, self._subscription.streams_for(partition.topic))
+        return numbers
+
+    def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
+        """A sink of the stream that the partition was dealt to; a broker names none."""
+        return super().for_partition(partition, self.number(partition), allowed)
+
+
+class Composition:
+    """Session and client as the configuration needs them, and the member on top; `close` ends what is ours."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        *,
+        zk: ZooKeeper | None,
+        connect: Connector | None,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._config = config
+        self._zk = zk
+        self._connect = connect
+        self._clock = clock
+        self._rng = rng
+        self._client: ClusterClient | None = None
+        self._ours = AsyncExitStack()
+        #: The session, if it is ours.
+        self.session: Session | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises ZooKeeperError, or NoBrokerError, when nothing answers within `connection_timeout`."""
+        config = self._config
+        if self._zk is None and (config.by_zookeeper or config.offset_settings().in_zookeeper):
+            self._zk = self.session = await self._started_session()
+        if not config.by_zookeeper:
+            await find_broker(self._opened_client(), config.bootstrap, config.connection_timeout)
+
+    async def close(self) -> None:
+        """Close what is ours; not before the member has ended."""
+        await self._ours.aclose()
+
+    async def _started_session(self) -> Session:
+        config = self._config
+        session = config.session(clock=self._clock, rng=self._rng)
+        self._ours.push_async_callback(session.close)
+        try:
+            await session.start(config.connection_timeout)
+        except NotConnected as error:
+            raise ZooKeeperError(
+                f"ZooKeeper at {config.zookeeper} did not answer within {config.connection_timeout:g} s; "
+                "check the connect string and that it runs."
+            ) from error
+        return session
+
+    def _opened_client(self) -> ClusterClient:
+        config = self._config
+        self._client = make_client(
+            parse_bootstrap(config.bootstrap),
+            config.connection_settings(),
+            client_id=config.client_id,
+            tls=config.broker_tls,
+            sasl=config.sasl,
+            clock=self._clock,
+            rng=self._rng,
+            connector=self._connect,
+        )
+        self._ours.push_async_callback(self._client.close)
+        return self._client
+
+    async def member(
+        self,
+        subscription: Subscription,
+        find: Callable[[str, int], MessageStream],
+        listener: RebalanceListener | None,
+    ) -> tuple[GroupConsumer | CoordinatedConsumer, DealtStreams | None]:
+        """The member, not running, as soon as it is known what to be a member of; and its streams, where it deals them.
+
+        Raises ConfigError, GroupRefusedError where the dialects do not fit, ZooKeeperError.
+        """
+        settings = self._config.settings(subscription, clock=self._clock, rng=self._rng)
+        if self._config.by_zookeeper:
+            assert self._zk is not None  # it was opened
+            consumer = GroupConsumer(
+                settings,
+                zk=self._zk,
+                backend=await self._backend(self._zk),
+                handler=StreamHandler(find),
+                clock=self._clock,
+                rng=self._rng,
+                listener=listener,
+            )
+            return consumer, None
+        assert self._client is not None
+        streams = DealtStreams(find, subscription)
+        streams.member = CoordinatedConsumer(
+            settings,
+            self._config.coordination_settings(),
+            client=self._client,
+            handler=streams,
+            clock=self._clock,
+            rng=self._rng,
+            offsets=self._config.offset_settings(),
+            zk=self._zk,
+            listener=listener,
+        )
+        return streams.member, streams
+
+    async def _backend(self, zk: ZooKeeper) -> GroupBackend:
+        config = self._config
+        if await self._dialect(zk) is Dialect.V07:
+            config.require_v07()
+            return V07Backend(self._connect or partial(connect_to_broker, settings=config.connection_settings()))
+        protocol = security_protocol(tls=config.broker_tls is not None, sasl=config.sasl is not None)
+        return V08Backend(
+            self._opened_client(),
+            V08Rules(config.assignor),
+            protocol=None if config.bootstrap else protocol,
+            offsets=config.offset_settings(),
+        )
+
+    async def _dialect(self, zk: ZooKeeper) -> Dialect:
+        """As configured, if nobody there says otherwise, or as found, as soon as somebody is there."""
+        group, dialect = self._config.group, _DIALECTS.get(self._config.dialect)
+        try:
+            if dialect is None:
+                return await wait_for_dialect(zk, group, self._clock)
+            found = await read_dialect(zk, group)
+            if found not in (None, dialect):
+                raise DialectError(
+                    f"the brokers or members registered there speak the dialect of Kafka {found.value}, and dialect "
+                    f"is {self._config.dialect!r}; check it, and the chroot of the address"
+                )
+        except DialectError as error:
+            raise GroupRefusedError(group, str(error)) from error
+        return dialect

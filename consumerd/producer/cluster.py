@@ -1,0 +1,178 @@
+"""The producer for brokers of 0.8 and later with the methods of `Producer` and `AsyncProducer`.
+
+Strategy: one `LogicalProducer` below, which batches, retries and keeps the order of each partition. In the foreground
+`send` waits until the brokers have confirmed what it was given; in the background it returns when that is buffered, and
+what was given up later is counted here, batch by batch, and told by the next flush.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import structlog
+
+from consumerd.producer.data import NOT_A_LIST
+from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
+from consumerd.producer.errors import EncodingError, NotSentError
+from consumerd.producer.partitioners import checked_index
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Hashable, Sequence
+    from types import TracebackType
+
+    from consumerd.producer.data import ProducerData
+    from consumerd.producer.logical import LogicalProducer
+    from consumerd.producer.logical_batches import Batch, Delivery
+    from consumerd.producer.partitioners import Partitioner
+    from consumerd.wire.v08.records import Headers
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_ENCODER = DefaultEncoder()
+
+
+class ClusterProducer:
+    """Sends messages through `producer`, which it runs and ends. `open_producer` makes one.
+
+    `partitioner`: which of a topic's partitions a key belongs to; by default that of Java's producers.
+    """
+
+    def __init__(
+        self,
+        producer: LogicalProducer,
+        *,
+        background: bool = False,
+        encoder: Encoder = DEFAULT_ENCODER,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self._producer = producer
+        self._background = background
+        self._partitioner = partitioner
+        #: In the background: messages of ours in batches of which nothing is known yet.
+        self._pending: dict[Batch, int] = {}
+        self._failed = 0
+        self._cause: BaseException | None = None
+
+    async def send(
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        key: Hashable = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Send `payloads`, one message each, in order, all with `key`, `headers` and `timestamp` (milliseconds).
+
+        A payload of None deletes what has the key, in a compacted topic. In the foreground returns when the brokers
+        have confirmed all of it, as `acks` says, and raises the first error; what it does not concern may be there. In
+        the background returns when there is room. Raises EncodingError and PartitionerError before anything is sent;
+        MessageSizeTooLargeError, BrokerError, ProducerClosedError.
+        """
+        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+            raise TypeError(NOT_A_LIST)
+        await self._confirmed(await self._taken(topic, payloads, key, partition, headers, timestamp))
+
+    async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
+        """The same for several. What goes to one partition is joined anyway, whatever `merge` says."""
+        deliveries: list[Delivery] = []
+        for item in data:
+            deliveries += await self._taken(
+                item.topic, item.payloads, item.key, item.partition, item.headers, item.timestamp
+            )
+        await self._confirmed(deliveries)
+
+    async def _taken(
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        key: Hashable,
+        partition: int | None,
+        headers: Headers,
+        timestamp: int | None,
+    ) -> list[Delivery]:
+        values = [None if payload is None else encode_all(self.encoder, [payload])[0] for payload in payloads]
+        encoded = _encoded_key(key)
+        if values and partition is None and key is not None and self._partitioner is not None:
+            partition = checked_index(self._partitioner, key, await self._producer.partition_count(topic))
+        send = self._producer.send
+        deliveries = []
+        for value in values:
+            delivery = await send(topic, value, key=encoded, partition=partition, timestamp=timestamp, headers=headers)
+            if self._background:
+                self._watch(delivery.batch)
+            else:
+                deliveries.append(delivery)
+        return deliveries
+
+    @staticmethod
+    async def _confirmed(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            await delivery
+
+    def _watch(self, batch: Batch) -> None:
+        if batch not in self._pending:
+            self._pending[batch] = 0
+            batch.outcome.add_done_callback(partial(self._settled, batch))
+        self._pending[batch] += 1
+
+    def _settled(self, batch: Batch, outcome: asyncio.Future[Any]) -> None:
+        count = self._pending.pop(batch, 0)  # none where `_tell` was faster
+        if count and not outcome.cancelled() and (error := outcome.exception()) is not None:
+            self._failed += count
+            self._cause = self._cause or error
+            log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], error=str(error))
+
+    async def flush(self) -> None:
+        """Return when all that was sent is settled. Raises NotSentError where some was given up since the last time."""
+        await self._producer.flush()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Raise NotSentError about what was given up since the last time, also if that was just now."""
+        for batch in [batch for batch in self._pending if batch.outcome.done()]:
+            self._settled(batch, batch.outcome)
+        if self._failed:
+            (count, cause), self._failed, self._cause = (self._failed, self._cause), 0, None
+            raise NotSentError(count, str(cause)) from cause
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left, for at most `timeout` seconds (by default `delivery_timeout`), and end.
+
+        Raises as `flush`.
+        """
+        await self._producer.close(timeout)
+        self._tell()
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        elif isinstance(error, Exception) and self._background:
+            # What was accepted is sent; the error in the block tells more than one about that could.
+            try:
+                await self.close()
+            except Exception as own:
+                log.error("producer_not_closed_in_order", error=str(own))
+        else:
+            await self._producer.abort()
+
+
+def _encoded_key(key: Hashable) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise EncodingError(f"a key is text that UTF-8 cannot hold: {error.reason}.") from error
+    raise EncodingError(f"a key is of type {type(key).__name__}, and not text or bytes, which brokers keep.")

@@ -1,0 +1,134 @@
+"""What a connector's configuration chooses and refuses, and what is waited for before it joins."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from consumerd.client import NoBrokerError
+from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
+from consumerd.consumer.composition import DealtStreams
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.embedded import free_port
+from consumerd.errors import ConfigError
+from consumerd.offsets import OffsetSettings
+from consumerd.partition import TopicPartition
+from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
+
+KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bootstrap": "kafka1:9092"}, "bootstrap is a list of brokers"),
+        ({"bootstrap": ["kafka1"]}, "'kafka1' is not of the form host:port"),
+        ({"bootstrap": ["kafka1:99999"]}, "is not of the form host:port"),
+        ({"coordination": "kafka"}, "needs bootstrap"),
+        ({"coordination": "kafak"}, "coordination is 'kafak'; there is zookeeper, kafka"),
+        ({"dialect": "0.9"}, "dialect is '0.9'; there is auto, 0.7, 0.8"),
+        ({**KAFKA, "dialect": "0.8"}, "dialect is for groups in ZooKeeper"),
+        ({**KAFKA, "offsets": "zookeeper"}, "only Kafka knows whose a partition is"),
+        ({**KAFKA, "heartbeat_interval": 60.0}, "twice the heartbeat interval"),
+        ({"instance_id": "a"}, "instance_id is for groups that a broker coordinates"),
+        ({"dialect": "0.7", "assignor": "roundrobin"}, "assignor is 'roundrobin', which Kafka 0.7 does not have"),
+        ({"dialect": "0.7", "offsets": "both"}, "offsets is 'both', which Kafka 0.7 does not have"),
+        ({"max_wait": 0.0}, "max_wait"),
+        ({"min_bytes": 0}, "min_bytes"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ConsumerConfig(group="g", **given)
+
+
+def test_brokers_to_begin_with_choose_who_coordinates_unless_the_configuration_says_it() -> None:
+    assert ConsumerConfig(group="g").by_zookeeper
+    assert ConsumerConfig(group="g").offset_settings() == OffsetSettings("zookeeper")
+    broker = ConsumerConfig(group="g", **KAFKA, metadata="by me", assignor="roundrobin", instance_id="a")
+    assert not broker.by_zookeeper
+    assert broker.offset_settings() == OffsetSettings("kafka", "by me")
+    assert broker.coordination_settings().assignors == ("roundrobin", "range")
+    assert broker.coordination_settings().instance_id == "a"
+    assert ConsumerConfig(group="g", **KAFKA, coordination="zookeeper", offsets="both").by_zookeeper
+    assert "secret" not in repr(ConsumerConfig(group="g", **KAFKA, sasl=lambda secret="secret": secret))  # type: ignore[misc]
+
+
+class Member:
+    """What `DealtStreams` asks a member."""
+
+    def __init__(self, *assigned: TopicPartition) -> None:
+        self.stats = ConsumerStats(rebalances=1)
+        self.assigned = list(assigned)
+
+
+def test_a_member_s_share_is_dealt_evenly_to_its_streams_in_each_generation() -> None:
+    t = [TopicPartition.numbered("t", number) for number in range(6)]
+    u = [TopicPartition.numbered("u", number) for number in range(2)]
+    dealt = DealtStreams(lambda *_: None, StaticSubscription({"t": 2, "u": 1}))  # type: ignore[arg-type]
+    member = Member(*t[::2], *u)
+    dealt.member = member  # type: ignore[assignment]
+    assert [dealt.number(each) for each in (*t[::2], *u)] == [0, 1, 0, 0, 0]
+    member.assigned = t[1:3]  # of the next generation, once it has begun
+    assert dealt.number(t[2]) == 1
+    member.stats.rebalances += 1
+    assert [dealt.number(each) for each in t[1:3]] == [0, 1]
+    together = DealtStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
+    together.member = Member(t[0], t[1], *u)  # type: ignore[assignment]
+    assert [together.number(each) for each in (t[0], t[1], *u)] == [0, 1, 2, 0]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_registered_before_the_dialect_is_known(group: Any) -> None:
+    config = ConsumerConfig(group="g", consumer_id="a")
+    group.zookeeper.remove("/brokers/ids/0")
+    async with group.zookeeper.session(session_timeout=6.0) as zk:
+        made = ConsumerConnector(config, zk=zk, connect=group.broker.connect, rng=random.Random(1))
+        joining = asyncio.create_task(made.create_message_streams({"t": 1}))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not joining.done()
+        assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
+        group.topic("t", 1)
+        group.register_broker(0)
+        await joining
+        assert group.data("/consumers/g/ids/g_a") is not None
+        with pytest.raises(ConnectorStateError, match="has its streams already"):
+            await made.create_message_streams({"t": 1})
+        await made.shutdown()
+
+
+@pytest.mark.asyncio
+async def test_a_shutdown_ends_the_wait_for_a_first_broker(group: Any) -> None:
+    group.zookeeper.remove("/brokers/ids/0")
+    async with group.zookeeper.session(session_timeout=6.0) as zk:
+        made = ConsumerConnector(ConsumerConfig(group="g"), zk=zk, rng=random.Random(1))
+        joining = asyncio.create_task(made.create_message_streams({"t": 1}))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await made.shutdown()
+        with pytest.raises(ConnectorStateError, match="shut down before it had joined"):
+            await joining
+
+
+@pytest.mark.asyncio
+async def test_another_dialect_than_that_of_the_configuration_is_refused(group: Any) -> None:
+    group.topic("t", 1)
+    config = ConsumerConfig(group="g", dialect="0.8")
+    async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
+        with pytest.raises(GroupRefusedError, match=r"speak the dialect of Kafka 0\.7, and dialect is '0\.8'"):
+            await made.create_message_streams({"t": 1})
+
+
+@pytest.mark.asyncio
+async def test_a_broker_to_begin_with_that_does_not_answer_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    made = ConsumerConnector(ConsumerConfig(group="g", bootstrap=[address], connection_timeout=0.2))
+    with pytest.raises(NoBrokerError, match=f"no broker of {address} answered within 0.2 s; check bootstrap"):
+        await made.start()
+    with pytest.raises(ConnectorStateError, match="is not running"):
+        await made.create_message_streams({"t": 1})
+    await made.shutdown()
