@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.admin.errors import ChangedMeanwhileError
+from consumerd.admin.writing import write_together
 from consumerd.ports import Create, Delete, SetData
 from consumerd.registry import format_offset, format_owner, offset_path, offsets_path, owner_path, owners_path
 from consumerd.zk.errors import MultiFailed
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from consumerd.admin.offset_file import GroupOffsets
     from consumerd.admin.survey import GroupSurvey
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Operation, ZooKeeper
+    from consumerd.ports import ZooKeeper
 
 #: Up to three operations each.
 CHANGES_PER_MULTI = 100
@@ -69,14 +70,14 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool
             fenced.add((group, topic))
     for start in range(0, len(moving), CHANGES_PER_MULTI):
         some = moving[start : start + CHANGES_PER_MULTI]
-        operations: list[Operation] = []
+        operations: list[Create | Delete | SetData] = []
         cause: list[Change] = []
         for change in some:
             step = _operations(change, fenced=_topic(change) in fenced, force=force)
             operations += step
             cause += [change] * len(step)
         try:
-            await zk.multi(operations)
+            await write_together(zk, operations)
         except MultiFailed as failure:
             change = cause[failure.index]
             raise ChangedMeanwhileError(
@@ -90,10 +91,10 @@ def _topic(change: Change) -> tuple[str, str]:
     return change.group, change.partition.topic
 
 
-def _operations(change: Change, *, fenced: bool, force: bool) -> list[Operation]:
+def _operations(change: Change, *, fenced: bool, force: bool) -> list[Create | Delete | SetData]:
     path = offset_path(change.group, change.partition)
     version = -1 if force or change.version is None else change.version
-    write: Operation
+    write: Create | Delete | SetData
     if change.after is None:
         write = Delete(path, version)
     elif change.version is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.errors import ChangedMeanwhileError
+from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.admin.findings import Fix, Nudge, Removal
 from consumerd.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, nudge_operations
 from consumerd.zk.errors import NoNode, NotEmpty
@@ -54,6 +54,11 @@ async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect:
     Raises ChangedMeanwhileError for a node that is another one by now, NotEmpty, and what ZooKeeper says.
     """
     if isinstance(step, Nudge):
+        if not zk.has_multi:
+            raise RefusedError(
+                f"group {group!r} cannot be nudged: this ZooKeeper is older than 3.4 and has no multi; restart one of "
+                "the members instead."
+            )
         await zk.multi(nudge_operations(group, name, _NUDGES[dialect]))
         return
     stat = await zk.exists(step.path)

@@ -11,6 +11,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
+from consumerd.admin.writing import write_together
 from consumerd.cluster.reading import children, node, read_all
 from consumerd.errors import NotFoundError
 from consumerd.ports import Delete
@@ -75,7 +76,7 @@ async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
     for start in range(0, len(order), NODES_PER_MULTI):
         some = order[start : start + NODES_PER_MULTI]
         try:
-            await zk.multi([Delete(each.path, each.stat.version) for each in some])
+            await write_together(zk, [Delete(each.path, each.stat.version) for each in some])
         except MultiFailed as failure:
             raise ChangedMeanwhileError(
                 f"group {group!r} came to life or was changed meanwhile ({failure.cause}); {start} of {len(order)} "

@@ -49,7 +49,8 @@ class ZooKeeperServer(StartedChild):
 
     `tick_ms` decides the session timeouts that clients may ask for: 2 to 20 ticks. `config` adds or overrides keys of
     its configuration file. `servers` and `my_id` make it a member of an ensemble. With `tls` it also listens on
-    `secure_port`. `jars` is the class path of another release than pyspark's. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
+    `secure_port`. `jars` is the class path of another release than that of pyspark. Raises MissingRuntimeError from
+    `start` where Java or pyspark is missing.
     """
 
     _GRACE: ClassVar = 5.0

@@ -1,0 +1,46 @@
+"""Several writes at once, all or nothing; on ZooKeeper servers without multi (before 3.4), one after the other.
+
+Strategy: the order of the operations is such that stopping at the first that fails does no harm: whatever guards comes
+first, what it guards after it. What was created for the moment only is deleted again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import ZooKeeperError
+from consumerd.ports import Create, Delete, SetData
+from consumerd.zk.errors import MultiFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.ports import ZooKeeper
+
+
+async def write_together(zk: ZooKeeper, operations: Sequence[Create | Delete | SetData]) -> None:
+    """Carry out the operations. Raises MultiFailed with the first one that fails, and the errors of the session."""
+    if zk.has_multi:
+        await zk.multi(operations)
+        return
+    passing = {operation.path for operation in operations if isinstance(operation, Create)} & {
+        operation.path for operation in operations if isinstance(operation, Delete)
+    }
+    for index, operation in enumerate(operations):
+        try:
+            await _write(zk, operation)
+        except ZooKeeperError as error:
+            for made in operations[:index]:
+                if isinstance(made, Create) and made.path in passing:
+                    await zk.delete_owned(made.path)  # by now it may be somebody else's
+            raise MultiFailed(index, error) from error
+
+
+async def _write(zk: ZooKeeper, operation: Create | Delete | SetData) -> None:
+    match operation:
+        case Create(path, data, ephemeral):
+            await zk.create(path, data, ephemeral=ephemeral)
+        case SetData(path, data, version):
+            await zk.set(path, data, version=version)
+        case Delete(path, version):
+            await zk.delete(path, version=version)
