@@ -240,7 +240,9 @@ async def test_what_begins_together_is_asked_for_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "passing"), [({"initial": "latest"}, True), ({"initial": "earliest"}, False)], ids=["latest", "earliest"]
+    ("changes", "passing"),
+    [({"initial": "latest"}, True), ({"initial": "earliest"}, False)],
+    ids=["latest", "earliest"],
 )
 async def test_only_a_place_that_nobody_finds_again_has_to_be_written_down(
     changes: dict[str, object], passing: bool
