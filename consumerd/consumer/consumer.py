@@ -97,9 +97,7 @@ class GroupConsumer(RunningMember[events.Event]):
             triggered=self._triggered,
         )
         store = backend.store(zk, settings.group, self._coordination)
-        self._partitions = self._make_partitions(
-            pool, budget, store, lambda partitions: self._queue.put_nowait(events.OwnershipLost(partitions))
-        )
+        self._partitions = self._make_partitions(pool, budget, store, self._ownership_lost)
         self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
@@ -231,6 +229,10 @@ class GroupConsumer(RunningMember[events.Event]):
         if not self._trigger_queued:
             self._trigger_queued = True
             self._queue.put_nowait(events.Triggered())
+
+    def _ownership_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._coordination.look_again(partitions)
+        self._queue.put_nowait(events.OwnershipLost(partitions))
 
     def _session_event(self, event: SessionEvent, session_id: int) -> None:
         match event:

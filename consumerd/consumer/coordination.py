@@ -223,6 +223,11 @@ class GroupCoordination:
         node = self._owners.known_node(owner_path(self._group, partition))
         return node.stat.version if node is not None and node.stat.ephemeral_owner == session_id else None
 
+    def look_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Believe nothing that was read of these owner nodes: a commit was refused, or a sink knows of a new owner."""
+        for partition in partitions:
+            self._owners.refresh(owner_path(self._group, partition))
+
     # -- owner nodes: releasing
 
     async def release(self, action: Release) -> Released:

@@ -300,18 +300,39 @@ async def test_no_commit_goes_out_on_a_session_that_did_not_claim(group: Any) ->
     assert group.offset(TP) in (None, 0)
 
 
-async def test_nothing_is_handed_over_or_committed_while_the_session_is_suspended(group: Any) -> None:
+async def test_a_suspended_member_hands_over_on_its_lease_and_commits_when_it_is_back(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     member = await group.member(commit_interval=0.005)
     await group.until(lambda: group.offset(TP) is not None and member.handler.seen == [b"one"])
     await group.until(lambda: group.offset(TP) == member.consumer.owned[TP])
+    before = group.offset(TP)
+    member.zk._lifecycle.timeout = 600.0  # a lease that outlasts the test
     group.zookeeper.disconnect(member.zk)
+    mark = len(group.journal.entries)
+    end = group.broker.append("t", 0, b"two")
+    await group.until(lambda: member.handler.seen == [b"one", b"two"])
+    await asyncio.sleep(0.05)
+    assert group.offset(TP) == before
+    group.zookeeper.reconnect(member.zk)
+    await group.until(lambda: group.offset(TP) == end)
+    assert [path for _, path in group.journal.entries[mark:] if path == OWNER] == []
+    await member.stop()
+    assert member.handler.seen == [b"one", b"two"]
+
+
+async def test_nothing_is_handed_over_on_a_lease_that_has_ended(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    member = await group.member(commit_interval=0.005)
+    await group.until(lambda: group.offset(TP) is not None and group.offset(TP) == member.consumer.owned[TP])
+    group.zookeeper.disconnect(member.zk)
+    member.zk._lifecycle.timeout = 0.0
     mark = len(group.journal.entries)
     group.broker.append("t", 0, b"two")
     await asyncio.sleep(0.1)
     assert group.journal.entries[mark:] == []
-    assert member.handler.seen == [b"one"]
+    member.zk._lifecycle.timeout = 6.0
     group.zookeeper.reconnect(member.zk)
     await group.until(lambda: member.handler.seen == [b"one", b"two"])
     assert group.journal.of(OWNER, "/consumers/g/ids/g_a") == [
@@ -400,6 +421,7 @@ async def test_a_node_that_a_peer_took_is_left_to_it(group: Any) -> None:
         group.zookeeper.remove(OWNER)
         await peer.create_ephemeral(OWNER, b"g_z-0", wait=0)
         before = group.offset(TP)
+        group.zookeeper.put(OFFSET, b"%d" % before)  # the peer's first commit
         group.broker.append("t", 0, b"two")
         await group.until(lambda: member.consumer.stats.lost_partitions > 0)
         assert group.offset(TP) == before

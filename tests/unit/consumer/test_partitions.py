@@ -105,7 +105,8 @@ async def test_a_last_commit_that_hangs_does_not_keep_the_partition(
         member, end = await consuming(group, b"one", membership=MembershipSettings(drain_timeout=0.05))
         Commits(member).go.clear()
         await member.stop()
-    assert [entry["position"] for entry in logs if entry["event"] == "last_commit_timed_out"] == [end]
+    assert [entry["partitions"] for entry in logs if entry["event"] == "last_commit_timed_out"] == [1]
+    assert [entry["positions"] for entry in logs if entry["event"] == "positions_not_committed"] == [{"t/0-0": end}]
     assert group.owner(TP) is None
     assert group.offset(TP) is None
 
@@ -144,12 +145,12 @@ async def test_one_lost_partition_does_not_keep_the_others_from_being_committed(
     member.zk.lose_watches = True
     group.zookeeper.remove(OWNER)
     await member.consumer._partitions.commit_all()
-    assert member.consumer.stats.lost_partitions == 1
     assert (group.offset(TP), group.offset(TopicPartition("t", 0, 1))) == (None, ends[1])
     # It is still ours, and claimed anew.
     await group.until(lambda: group.journal.entries.count(("position", "a t/0-0")) == 2)
     await group.until(lambda: member.consumer.owned.get(TP) is not None)
     assert group.owner(TP) == "g_a-0"
+    assert member.consumer.stats.lost_partitions == 1
     await member.stop()
     assert group.offset(TP) == ends[0]
     assert len(member.handler.seen) == 2  # on the same session nothing is forgotten
@@ -184,10 +185,10 @@ async def test_what_the_store_forgets_is_written_again_though_it_does_not_move(g
     await group.until(lambda: member.consumer.owned.get(TP) == end)
     await asyncio.sleep(0.05)
     assert commits.sent == []  # nodes of ZooKeeper stay
-    member.consumer._partitions._store.keeps_for = 0.1
+    member.consumer._partitions._commits._store.keeps_for = 0.1
     await group.until(lambda: len(commits.sent) >= 2)
     assert set(commits.sent) == {end}
-    member.consumer._partitions._store.keeps_for = 600.0
+    member.consumer._partitions._commits._store.keeps_for = 600.0
     await asyncio.sleep(0.05)
     sent = len(commits.sent)
     await asyncio.sleep(0.05)
@@ -241,7 +242,7 @@ class Moving:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self.load, self.keeps_for = store.load, store.keeps_for
+        self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
         self.failures = 1
 
     async def commit(self, positions: Any, *, session_id: int) -> Any:
@@ -254,7 +255,7 @@ class Moving:
 async def test_the_last_commit_of_a_drain_outlasts_a_move_of_the_coordinator(group: Any) -> None:
     member, end = await consuming(group, b"one")
     flow = member.consumer._partitions
-    flow._store = Moving(flow._store)
+    flow._commits._store = Moving(flow._commits._store)
     await member.stop()
     assert group.offset(TP) == end
 
@@ -264,7 +265,7 @@ class Late:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self.load, self.keeps_for = store.load, store.keeps_for
+        self.load, self.changed, self.keeps_for = store.load, store.changed, store.keeps_for
         self.go = asyncio.Event()
         self.asked = 0
 
@@ -277,7 +278,7 @@ class Late:
 async def test_a_commit_that_fails_after_the_partition_came_back_does_not_take_it_away_again(group: Any) -> None:
     member, _ = await consuming(group, b"one")
     flow = member.consumer._partitions
-    late = flow._store = Late(flow._store)
+    late = flow._commits._store = Late(flow._commits._store)
     commit = asyncio.create_task(flow.commit_all())
     await group.until(lambda: late.asked == 1)
     before = flow._owned[TP]
@@ -287,7 +288,7 @@ async def test_a_commit_that_fails_after_the_partition_came_back_does_not_take_i
     late.go.set()
     await commit
     assert member.consumer.stats.lost_partitions == 0
-    flow._store = late._store
+    flow._commits._store = late._store
     await asyncio.sleep(0.05)
     assert flow._owned[TP] is now
     await member.stop()
@@ -343,7 +344,7 @@ async def test_a_commit_that_cannot_even_be_made_ends_the_member_in_order(group:
 
     member, _ = await consuming(group, b"one")
     flow = member.consumer._partitions
-    flow._store = Broken(flow._store)
+    flow._commits._store = Broken(flow._commits._store)
     with pytest.raises(EncodeError):
         await member.stop()
     assert group.owner(TP) is None

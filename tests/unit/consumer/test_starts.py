@@ -53,14 +53,19 @@ class Store:
         self.offset: int | None = None
         self.failures = 0
         self.refusal: BrokerError | None = None
+        self.asked: list[list[TopicPartition]] = []
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        self.asked.append(list(partitions))
         if self.refusal is not None:
             raise self.refusal
         if self.failures:
             self.failures -= 1
             raise OffsetsUnavailableError("the coordinator is away")
-        return {} if self.offset is None else dict.fromkeys(partitions, self.offset)
+        return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        raise NotImplementedError
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         raise NotImplementedError
@@ -132,6 +137,12 @@ class Setup:
         return await self.finder.find(TP, SESSION)
 
 
+async def turns() -> None:
+    """As many turns of the loop as an attempt may take that waits for nothing."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_policy() -> None:
     setup = Setup(stop_at_end=True)
     assert await setup.find() == Start(100, None, 200)
@@ -139,7 +150,7 @@ async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_polic
     assert await setup.find() == Start(120, 120, 200)
     setup.sink.own = 130
     assert await setup.find() == Start(130, 120, 200)
-    assert await Setup(initial="latest").find() == Start(200, None, None)
+    assert await Setup(initial="latest").find() == Start(200, None, None, passing=True)
 
 
 async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() -> None:
@@ -149,12 +160,14 @@ async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() ->
     ends = [190, 200, 230]
     setup.pool.ends = ends
     finding = asyncio.create_task(setup.find())
+    await turns()
     for _ in range(3):
         await setup.clock.advance(RETRY_PAUSE)
     assert finding.done()
     assert await finding == Start(210, 210, 230)
     assert not ends
     finding = asyncio.create_task(setup.find())  # the log is really shorter
+    await turns()
     for _ in range(7):
         await setup.clock.advance(RETRY_PAUSE)
     assert finding.done()
@@ -178,7 +191,7 @@ async def test_a_store_that_will_never_answer_is_not_asked_without_end(refusal: 
     setup = Setup()
     setup.store.refusal = refusal
     finding = asyncio.create_task(setup.find())
-    await setup.clock.advance(5.0)
+    await turns()
     assert finding.done()
     with pytest.raises(BrokerError, match="no"):
         await finding
@@ -202,7 +215,7 @@ async def test_nor_does_one_whose_lease_ran_out_while_the_store_was_away() -> No
     setup = Setup()
     setup.store.failures = 1000
     finding = asyncio.create_task(setup.find())
-    await asyncio.sleep(0)  # the first attempt
+    await turns()  # the first attempt
     await setup.clock.advance(60.0)
     last = setup.sink.asked[-1]
     assert setup.lease.until - RETRY_PAUSE - 0.6 < last <= setup.lease.until - 0.5
@@ -211,5 +224,32 @@ async def test_nor_does_one_whose_lease_ran_out_while_the_store_was_away() -> No
     assert not finding.done()
     setup.lease.until = setup.clock.now + 6.0  # it was ours all the time: only the answers were late
     await setup.clock.advance(1.0)
+    await turns()
+    assert finding.done()
     assert (await finding).offset == 100
     assert len(setup.sink.asked) == len({*setup.sink.asked})
+
+
+async def test_what_begins_together_is_asked_for_together() -> None:
+    setup = Setup()
+    setup.store.offset = 120
+    places = [TopicPartition("t", 0, number) for number in range(50)]
+    found = await asyncio.gather(*(setup.finder.find(place, SESSION) for place in places))
+    assert {start.offset for start in found} == {120}
+    assert [len(wanted) for wanted in setup.store.asked] == [50]
+
+
+@pytest.mark.parametrize(
+    ("changes", "passing"),
+    [({"initial": "latest"}, True), ({"initial": "earliest"}, False)],
+    ids=["latest", "earliest"],
+)
+async def test_only_a_place_that_nobody_finds_again_has_to_be_written_down(
+    changes: dict[str, object], passing: bool
+) -> None:
+    setup = Setup(**changes)
+    assert (await setup.find()).passing is passing
+    setup.store.offset = 120
+    assert not (await setup.find()).passing
+    setup.store.offset, setup.sink.own = None, 130
+    assert not (await setup.find()).passing

@@ -1,7 +1,6 @@
 """The hand-over of one partition: order, the fence, drains and what counts as handled."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from consumerd.errors import HandlerFailedError
 from consumerd.fetch import ByteBudget, Lane
 from consumerd.handlers import Batch, Handler
 from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
 
 TP = TopicPartition("t", 0, 1)
@@ -69,7 +69,6 @@ class Setup:
         self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
         self.stats = ConsumerStats()
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
-        self.fence.open()
         sink = PlainHandler(self.handler).for_partition(TP, 0, lambda: True)
         self.work = PartitionWork(
             TP, SESSION, self.start, self.lane, sink, self.fence, SystemClock(), self.stats, self.on_progress
@@ -135,18 +134,6 @@ async def test_nothing_is_handed_over_for_a_session_that_is_not_the_claims(setup
 
 
 @pytest.mark.asyncio
-async def test_a_closed_gate_holds_back_until_it_opens(setups: list[Setup]) -> None:
-    handler = Recorder()
-    setups.append(s := Setup(handler))
-    s.fence.close()
-    end = s.put(batch(0, b"a"))
-    await asyncio.sleep(0.1)
-    assert handler.seen == []
-    s.fence.open()
-    await s.position(end)
-
-
-@pytest.mark.asyncio
 async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: list[Setup]) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: gate)
@@ -154,7 +141,7 @@ async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: lis
     first = s.put(batch(0, b"a"))
     s.put(batch(first, b"b"))
     await handler.started.wait()
-    drain = asyncio.create_task(s.work.drain(s.task, time.monotonic() + 5))
+    drain = asyncio.create_task(s.work.drain(s.task, SystemClock().monotonic() + 5))
     await asyncio.sleep(0)
     gate.set_result(None)
     await drain
@@ -164,12 +151,15 @@ async def test_a_drain_lets_the_batch_in_hand_end_and_drops_the_rest(setups: lis
 
 
 @pytest.mark.asyncio
-async def test_a_drain_cancels_the_handler_at_the_deadline_and_awaits_its_end(setups: list[Setup]) -> None:
+async def test_a_drain_returns_at_the_deadline_to_whoever_cancels_the_handler_then(setups: list[Setup]) -> None:
     handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
     setups.append(s := Setup(handler))
     s.put(batch(0, b"a"))
     await handler.started.wait()
-    await s.work.drain(s.task, time.monotonic() + 0.05)
+    await s.work.drain(s.task, SystemClock().monotonic() + 0.05)
+    assert not s.task.done()
+    s.task.cancel()
+    await asyncio.wait([s.task])
     assert handler.ended.is_set()
     assert (handler.seen, s.work.position) == ([], 0)
 
@@ -186,7 +176,9 @@ async def test_what_a_cancelled_handler_marked_counts_up_to_a_whole_outer_messag
     setups.append(s := Setup(Marks()))
     s.put(batch(0, b"a", b"b", b"c"))
     await started.wait()
-    await s.work.drain(s.task, time.monotonic())
+    await s.work.drain(s.task, SystemClock().monotonic())
+    s.task.cancel()
+    await asyncio.wait([s.task])
     assert s.work.position == 2 * len(encode_message_set([b"a"]))
 
 
@@ -232,14 +224,13 @@ async def test_after_a_seek_what_was_begun_counts_for_nothing(setups: list[Setup
 @pytest.mark.asyncio
 async def test_a_seek_while_a_batch_waits_at_the_fence_drops_it(setups: list[Setup]) -> None:
     handler = Recorder()
-    setups.append(s := Setup(handler))
-    s.fence.close()
+    setups.append(s := Setup(handler, Lease(left=0.0)))
     s.put(batch(0, b"a"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(s.lane) == 0
     s.work.seek(500)
-    s.fence.open()
+    s.lease.left = 5.0
     end = s.put(batch(500, b"b"))
     await s.position(end)
     assert handler.seen == [b"b"]
@@ -267,27 +258,85 @@ async def test_a_reset_backwards_takes_the_position_with_it(setups: list[Setup])
     assert handler.seen == [b"again"]
 
 
+class Watched:
+    """A fence with a watch, in a time that passes when the test says so."""
+
+    def __init__(self, left: float) -> None:
+        self.lease = Lease(left=left)
+        self.clock = FakeClock()
+        self.fence = Fence(self.lease, self.clock, 0.5)
+        #: What was left each time that the end of the lease was told.
+        self.told: list[float] = []
+        self.tasks = [asyncio.create_task(self.fence.watch(lambda: self.told.append(self.lease.left)))]
+
+    async def set(self, left: float) -> None:
+        """What the lease is from now on; return when the watch has surely looked."""
+        self.lease.left = left
+        await self.clock.advance(10.0)
+
+    def wait(self) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(self.fence.wait(SESSION)))
+        return self.tasks[-1]
+
+
+@pytest_asyncio.fixture
+async def watched() -> AsyncIterator[Watched]:
+    made = Watched(5.0)
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.wait(made.tasks)
+
+
 @pytest.mark.asyncio
-async def test_the_fence_tells_once_when_the_lease_runs_out() -> None:
-    lease = Lease(left=0.55)
-    fence = Fence(lease, SystemClock(), 0.5)
-    told: list[float] = []
-    rang = asyncio.Event()
+async def test_the_end_of_each_lease_is_told_and_told_once(watched: Watched) -> None:
+    await watched.set(5.0)
+    assert watched.told == []
+    await watched.set(0.2)
+    await watched.set(0.1)
+    assert watched.told == [0.2]
+    await watched.set(3.0)
+    assert watched.told == [0.2]
+    await watched.set(0.5)
+    assert watched.told == [0.2, 0.5]
+    await watched.set(3.0)
+    await watched.set(-1.0)
+    assert watched.told == [0.2, 0.5, -1.0]
 
-    def expired() -> None:
-        told.append(lease.left)
-        rang.set()
 
-    watching = asyncio.create_task(fence.watch(expired))
-    lease.left = 0.2
-    async with asyncio.timeout(5):
-        await rang.wait()
-    rang.clear()
-    lease.left = 3.0
-    await asyncio.sleep(0.12)
-    assert told == [0.2]
-    watching.cancel()
-    await asyncio.wait([watching])
+@pytest.mark.asyncio
+async def test_the_end_of_a_lease_is_told_when_it_comes_and_not_before(watched: Watched) -> None:
+    end = watched.clock.now + 5.0
+    while watched.clock.now < end + 0.1:
+        watched.lease.left = end - watched.clock.now
+        await watched.clock.advance(0.01)
+    assert len(watched.told) == 1
+    assert 0.5 - 0.05 < watched.told[0] <= 0.5
+
+
+@pytest.mark.asyncio
+async def test_whoever_waits_at_the_fence_goes_on_when_the_lease_is_back(watched: Watched) -> None:
+    await watched.set(0.0)
+    waiting = [watched.wait() for _ in range(3)]
+    await watched.clock.advance(10.0)
+    asked = len(watched.clock.sleeps)
+    await watched.clock.advance(1.0)
+    assert len(watched.clock.sleeps) - asked < 30  # the watch looks, and nobody else
+    assert not any(task.done() for task in waiting)
+    await watched.set(3.0)
+    assert all(task.done() for task in waiting)
+
+
+@pytest.mark.asyncio
+async def test_nobody_passes_the_fence_on_a_lease_that_ended_since_the_watch_looked(watched: Watched) -> None:
+    await asyncio.sleep(0)
+    watched.lease.left = 0.0  # the watch still sleeps for as long as it was
+    waiting = watched.wait()
+    await watched.clock.advance(0.01)
+    assert not waiting.done()
+    watched.lease.left = 3.0
+    await watched.clock.advance(0.1)
+    assert waiting.done()
 
 
 def test_the_margin_never_eats_a_short_session_up() -> None:

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
 
 from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.offsets import ZooKeeperOffsetStore
@@ -16,9 +18,10 @@ from consumerd.registry.paths import offset_path, offsets_path, owner_path
 from consumerd.zk.errors import ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.errors import ZooKeeperError
+    from consumerd.offsets import CommitResult
     from consumerd.ports import NodeStat, Operation
 
 pytestmark = pytest.mark.asyncio
@@ -102,22 +105,47 @@ async def test_nothing_is_sent_when_everything_is_lost() -> None:
 
 
 async def test_the_server_refuses_what_was_lost_since_the_look() -> None:
-    """Deleted, or claimed anew by a peer that wrote into the node: both fail the check inside the multi."""
+    """Deleted, or claimed by a peer that has committed: its owner node looks like ours was, so its offset tells."""
     server = MemoryZooKeeper()
-    async with server.session() as zk:
+    async with server.session() as zk, server.session() as peer:
         partitions = many(5)
         claim(server, zk, partitions)
+        times = iter([False, True])
 
         def meddle(operations: Sequence[Operation]) -> None:
-            server.remove(owner_path(GROUP, partitions[1]))
-            server.put(owner_path(GROUP, partitions[3]), b"g_peer-0")
+            if next(times, False):
+                server.remove(owner_path(GROUP, partitions[1]))
+                server.remove(owner_path(GROUP, partitions[3]))
+                claim(server, peer, [partitions[3]])
+                server.put(offset_path(GROUP, partitions[3]), b"9")
 
-        multis = Multis(zk, meddle)
-        result = await ZooKeeperOffsetStore(multis, GROUP).commit(
-            dict.fromkeys(partitions, 5), session_id=zk.session_id
-        )
+        store = ZooKeeperOffsetStore(Multis(zk, meddle), GROUP)
+        for partition in partitions:
+            server.put(offset_path(GROUP, partition), b"1")
+        await store.load(partitions)
+        await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
+        result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
         assert result.lost == {partitions[1], partitions[3]}
         assert result.committed == {partitions[0], partitions[2], partitions[4]}
+        assert [stored(server, each) for each in partitions] == [b"5", b"2", b"5", b"9", b"5"]
+
+
+async def test_an_owner_node_that_a_peer_wrote_into_is_ours_still() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        partitions = many(3)
+        claim(server, zk, partitions)
+        times = iter([True])
+
+        def scribble(operations: Sequence[Operation]) -> None:
+            if next(times, False):
+                server.put(owner_path(GROUP, partitions[1]), b"g_peer-0")
+
+        store = ZooKeeperOffsetStore(Multis(zk, scribble), GROUP)
+        for position in (5, 6):
+            result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
+            assert result == (frozenset(partitions), frozenset())
+            assert stored(server, partitions[1]) == b"%d" % position
 
 
 async def test_an_offset_node_made_by_somebody_faster() -> None:
@@ -133,8 +161,124 @@ async def test_an_offset_node_made_by_somebody_faster() -> None:
         multis = Multis(zk, race)
         result = await ZooKeeperOffsetStore(multis, GROUP).commit({partition: 5}, session_id=zk.session_id)
         assert result.committed == {partition}
-        assert [type(operations[1]) for operations in multis.sent] == [SetData, Create, SetData]
+        assert [type(operations[1]) for operations in multis.sent] == [Create, SetData]
         assert stored(server, partition) == b"5"
+
+
+class Commits:
+    """One partition that is ours, on a server with multi or without, and the lines of the log."""
+
+    def __init__(self, server: MemoryZooKeeper, zk: MemorySession, *, with_multi: bool) -> None:
+        zk._lifecycle.has_multi = with_multi
+        (self.partition,) = many(1)
+        claim(server, zk, [self.partition])
+        self.server = server
+        self.zk = Multis(zk)
+        self.store = ZooKeeperOffsetStore(self.zk, GROUP)
+        self.with_multi = with_multi
+
+    async def commit(self, position: int) -> CommitResult:
+        result = await self.store.commit({self.partition: position}, session_id=self.zk.session_id)
+        assert bool(self.zk.sent) is self.with_multi
+        return result
+
+    def foreign(self, offset: bytes) -> None:
+        self.server.put(offset_path(GROUP, self.partition), offset)
+
+    @property
+    def stored(self) -> bytes | None:
+        return stored(self.server, self.partition)
+
+
+@pytest_asyncio.fixture(params=[True, False], ids=["multi", "no multi"])
+async def commits(request: pytest.FixtureRequest) -> AsyncIterator[Commits]:
+    server = MemoryZooKeeper()
+    async with server.session() as zk:
+        yield Commits(server, zk, with_multi=request.param)
+
+
+async def test_what_a_peer_that_is_none_any_more_wrote_below_us_is_overwritten(commits: Commits) -> None:
+    await commits.commit(10)
+    commits.foreign(b"3")
+    assert await commits.store.changed([commits.partition, TopicPartition("unknown", 0, 0)]) == {commits.partition}
+    with capture_logs() as logs:
+        assert (await commits.commit(10)).committed == {commits.partition}
+    assert commits.stored == b"10"
+    assert [(entry["offset"], entry["position"]) for entry in logs] == [(3, 10)]
+    assert await commits.store.changed([commits.partition]) == frozenset()
+    commits.foreign(b"junk")
+    await commits.commit(11)
+    assert commits.stored == b"11"
+
+
+async def test_nothing_less_is_written_over_what_somebody_else_wrote_but_by_a_seek(commits: Commits) -> None:
+    await commits.commit(10)
+    commits.foreign(b"20")
+    for position in (12, 15):
+        assert (await commits.commit(position)).committed == {commits.partition}
+        assert commits.stored == b"20"
+    assert await commits.store.changed([commits.partition]) == frozenset()
+    await commits.commit(14)
+    assert commits.stored == b"14"
+    commits.foreign(b"20")
+    await commits.commit(16)
+    assert commits.stored == b"20"
+    await commits.commit(21)
+    assert commits.stored == b"21"
+    await commits.commit(4)
+    assert commits.stored == b"4"
+
+
+@pytest.mark.parametrize("later", [5, 6])
+async def test_our_own_write_whose_reply_was_lost_is_nobody_elses(commits: Commits, later: int) -> None:
+    await commits.commit(1)
+    real = commits.zk._zk
+    cut_during = "multi" if commits.with_multi else "set"
+    call = getattr(real, cut_during)
+
+    async def lose(*args: Any, **options: Any) -> Any:
+        setattr(real, cut_during, call)
+        commits.server.cut_next_call(real, carried_out=True)
+        return await call(*args, **options)
+
+    setattr(real, cut_during, lose)
+    with pytest.raises(ConnectionLost):
+        await commits.commit(5)
+    assert commits.stored == b"5"
+    commits.server.reconnect(real)
+    with capture_logs() as logs:
+        assert (await commits.commit(later)).committed == {commits.partition}
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == []
+    assert commits.stored == b"%d" % later
+
+
+async def test_an_offset_node_that_somebody_deleted_is_made_again(commits: Commits) -> None:
+    await commits.commit(5)
+    commits.server.remove("/consumers/g/offsets")
+    assert await commits.store.changed([commits.partition]) == {commits.partition}
+    assert (await commits.commit(5)).committed == {commits.partition}
+    assert commits.stored == b"5"
+    await commits.commit(6)
+    assert commits.stored == b"6"
+
+
+async def test_a_commit_that_comes_after_the_next_owners_is_refused_without_multi_too() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as zk, server.session() as peer:
+        commits = Commits(server, zk, with_multi=False)
+        await commits.commit(5)
+        write = zk.set
+
+        async def late(path: str, data: bytes, *, version: int = -1) -> NodeStat:
+            server.remove(owner_path(GROUP, commits.partition))
+            claim(server, peer, [commits.partition])
+            commits.foreign(b"9")
+            zk.set = write  # type: ignore[method-assign]
+            return await write(path, data, version=version)
+
+        zk.set = late  # type: ignore[method-assign]
+        assert await commits.commit(7) == (frozenset(), {commits.partition})
+        assert commits.stored == b"9"
 
 
 async def test_parents_deleted_under_our_hands() -> None:

@@ -1,0 +1,218 @@
+"""Nodes that are read once: what costs a request, what makes them stale, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cluster.watched import WatchedNodes
+from consumerd.testing.clock import FakeClock
+from consumerd.zk.errors import NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+pytestmark = pytest.mark.asyncio
+
+
+class Counted:
+    """A session that notes what is asked of it; `behind` is done once, behind the next answer."""
+
+    def __init__(self, zk: MemorySession) -> None:
+        self._zk = zk
+        self.asked: list[tuple[str, str]] = []
+        self.behind: Callable[[], None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("get", "exists", "children"):
+            return getattr(self._zk, name)
+
+        async def call(path: str, *, watch: bool = False) -> Any:
+            self.asked.append((name, path))
+            assert watch
+            try:
+                return await getattr(self._zk, name)(path, watch=True)
+            finally:
+                if self.behind is not None:
+                    behind, self.behind = self.behind, None
+                    behind()
+                    await self._zk.exists("/")  # the watch event comes before this answer
+
+        return call
+
+
+class Setup:
+    def __init__(self, zk: MemorySession) -> None:
+        self.zk = zk
+        self.session = Counted(zk)
+        self.clock = FakeClock()
+        self.told: list[str] = []
+        self.nodes = WatchedNodes(self.session, self.clock, self.told.append)
+
+    def asked(self) -> list[tuple[str, str]]:
+        """What was asked for since the last time."""
+        asked, self.session.asked = self.session.asked, []
+        return asked
+
+    async def events(self) -> None:
+        """Return when the watches that have fired are told."""
+        await self.zk.exists("/")
+
+
+@pytest.fixture
+def setup(zk: MemorySession) -> Setup:
+    return Setup(zk)
+
+
+async def test_what_is_fresh_costs_no_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    zookeeper.put("/a/b", b"1")
+    for _ in range(3):
+        node = await setup.nodes.node("/a/b")
+        assert node is not None
+        assert (node.data, node.stat.version) == (b"1", 0)
+        assert await setup.nodes.children("/a") == ["b"]
+    assert setup.asked() == [("get", "/a/b"), ("children", "/a")]
+    assert setup.nodes.known_node("/a/b") == node
+    assert setup.told == []
+
+
+async def test_a_change_is_told_and_read_again_once(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    zookeeper.put("/a", b"1")
+    await setup.nodes.node("/a")
+    zookeeper.put("/a", None)
+    assert not setup.told
+    await setup.events()
+    assert setup.told == ["/a"]
+    assert not setup.nodes.is_fresh("/a")
+    assert setup.nodes.known_node("/a") is None
+    for _ in range(2):
+        node = await setup.nodes.node("/a")
+        assert node is not None
+        assert node.data == b""
+    assert setup.asked() == [("get", "/a")] * 2
+
+
+@pytest.mark.parametrize("kind", ["node", "children"])
+async def test_a_watch_that_fires_during_the_read_makes_it_stale(
+    zookeeper: MemoryZooKeeper, setup: Setup, kind: str
+) -> None:
+    zookeeper.put("/a", b"1")
+    setup.session.behind = lambda: zookeeper.put("/a" if kind == "node" else "/a/b", b"2")
+    await getattr(setup.nodes, kind)("/a")
+    assert setup.told == ["/a"]
+    assert not setup.nodes.is_fresh("/a")
+    after = await getattr(setup.nodes, kind)("/a")
+    assert after == ["b"] if kind == "children" else after.data == b"2"
+    assert setup.nodes.is_fresh("/a")
+
+
+async def test_a_reconnect_makes_everything_stale(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    zookeeper.put("/a", b"1")
+    await setup.nodes.node("/a")
+    await setup.nodes.children("/b")
+    zookeeper.disconnect(setup.zk)
+    zookeeper.put("/a", b"2")
+    zookeeper.reconnect(setup.zk)
+    await setup.events()
+    assert not setup.nodes.is_fresh("/a")
+    assert not setup.nodes.is_fresh("/b")
+    node = await setup.nodes.node("/a")
+    assert node is not None
+    assert node.data == b"2"
+
+
+async def test_a_read_that_fails_leaves_the_node_stale(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    zookeeper.put("/a", b"1")
+    setup.zk._lifecycle.wait_connected = 0.0
+    zookeeper.disconnect(setup.zk)
+    with pytest.raises(NotConnected):
+        await setup.nodes.node("/a")
+    assert not setup.nodes.is_fresh("/a")
+    zookeeper.reconnect(setup.zk)
+    assert (await setup.nodes.node("/a")) is not None
+
+
+async def test_a_missing_node_is_kept_as_missing_and_its_creation_is_told(
+    zookeeper: MemoryZooKeeper, setup: Setup
+) -> None:
+    for _ in range(2):
+        assert await setup.nodes.node("/a") is None
+        assert await setup.nodes.children("/b") == []
+    assert setup.asked() == [("get", "/a"), ("exists", "/a"), ("children", "/b"), ("exists", "/b")]
+    assert setup.nodes.is_fresh("/a")
+    assert setup.nodes.known_node("/a") is None
+    zookeeper.put("/a", b"1")
+    zookeeper.put("/b/c", None)
+    await setup.events()
+    assert sorted(setup.told) == ["/a", "/b"]
+    assert await setup.nodes.children("/b") == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["node", "children"])
+async def test_a_node_that_is_created_between_two_looks_is_read(
+    zookeeper: MemoryZooKeeper, setup: Setup, kind: str
+) -> None:
+    setup.session.behind = lambda: zookeeper.put("/a/b", b"")
+    found = await getattr(setup.nodes, kind)("/a")
+    assert found == ["b"] if kind == "children" else found is not None
+
+
+async def test_a_missing_node_may_be_of_no_interest(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    assert await setup.nodes.node_if_there("/a") is None
+    assert setup.asked() == [("get", "/a")]
+    assert len(setup.nodes) == 0
+    zookeeper.put("/a", b"1")
+    await setup.events()
+    assert setup.told == []
+    assert await setup.nodes.node_if_there("/a") is not None
+    assert setup.nodes.paths() == {"/a"}
+    zookeeper.remove("/a")
+    await setup.events()
+    assert setup.told == ["/a"]
+    assert await setup.nodes.node_if_there("/a") is None
+    assert len(setup.nodes) == 0
+
+
+async def test_what_is_forgotten_tells_nothing_any_more(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    for path in ("/a", "/b", "/c"):
+        zookeeper.put(path, b"1")
+        await setup.nodes.node(path)
+    setup.nodes.forget("/a")
+    setup.nodes.forget("/nothing")
+    assert setup.nodes.paths() == {"/b", "/c"}
+    setup.nodes.close()
+    assert len(setup.nodes) == 0
+    for path in ("/a", "/b", "/c"):
+        zookeeper.put(path, b"2")
+    await setup.events()
+    assert setup.told == []
+
+
+async def test_what_is_to_be_refreshed_is_read_again_though_nothing_was_told(
+    zookeeper: MemoryZooKeeper, setup: Setup
+) -> None:
+    zookeeper.put("/a", b"1")
+    await setup.nodes.node("/a")
+    assert setup.nodes.age("/a") == 0.0
+    setup.clock.jump(3.0)
+    assert setup.nodes.age("/a") == 3.0
+    setup.nodes.refresh("/a")
+    setup.nodes.refresh("/nothing")
+    assert setup.nodes.known_node("/a") is None
+    await setup.nodes.node("/a")
+    assert setup.asked() == [("get", "/a")] * 2
+    assert setup.nodes.age("/a") == 0.0
+    assert len(setup.nodes) == 1
+
+
+async def test_each_node_is_watched_by_itself(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+    zookeeper.put("/a", b"1")
+    zookeeper.put("/b", b"1")
+    await asyncio.gather(setup.nodes.node("/a"), setup.nodes.node("/b"))
+    zookeeper.put("/a", b"2")
+    await setup.events()
+    assert (setup.nodes.is_fresh("/a"), setup.nodes.is_fresh("/b")) == (False, True)

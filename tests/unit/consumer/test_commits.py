@@ -1,0 +1,172 @@
+"""Which positions are written, and what becomes of those that are lost or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from consumerd.consumer.commits import Commits
+from consumerd.consumer.owned import Owned
+from consumerd.consumer.stats import ConsumerStats
+from consumerd.offsets import CommitResult, OffsetsUnavailableError
+from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.consumer.fence import Fence
+    from consumerd.consumer.work import PartitionWork
+
+pytestmark = pytest.mark.asyncio
+SESSION = 7
+
+
+class Store:
+    """Offsets in memory. Partitions in `foreign` are not ours, those in `overwritten` were written by another."""
+
+    keeps_for: float | None = None
+
+    def __init__(self) -> None:
+        self.held: dict[TopicPartition, int] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.sessions: set[int] = set()
+        self.foreign: set[TopicPartition] = set()
+        self.overwritten: set[TopicPartition] = set()
+        self.error: Exception | None = None
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        raise NotImplementedError
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(partitions) & self.overwritten
+
+    async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
+        await asyncio.sleep(0)
+        self.commits.append(dict(positions))
+        self.sessions.add(session_id)
+        if self.error is not None:
+            raise self.error
+        taken = {each: offset for each, offset in positions.items() if each not in self.foreign}
+        self.held.update(taken)
+        return CommitResult(frozenset(taken), frozenset(positions.keys() & self.foreign))
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.store = Store()
+        self.clock = FakeClock()
+        self.fence = SimpleNamespace(session_id=SESSION)
+        self.stats = ConsumerStats()
+        self.lost: list[list[Owned]] = []
+        self.commits = Commits(self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append)
+
+    def owned(self, number: int, position: int | None, session_id: int = SESSION) -> Owned:
+        made = Owned(TopicPartition("t", 0, number), 0, session_id)
+        if position is not None:
+            made.work = cast("PartitionWork", SimpleNamespace(position=position))
+        return made
+
+    @staticmethod
+    def move(owned: Owned, position: int) -> None:
+        cast("Any", owned.work).position = position
+
+
+async def test_only_what_moved_is_written() -> None:
+    setup = Setup()
+    some = [setup.owned(number, number) for number in range(3)]
+    some[2].committed = 2
+    unborn = setup.owned(9, None)
+    await setup.commits.commit([*some, unborn])
+    assert setup.store.commits == [{some[0].partition: 0, some[1].partition: 1}]
+    assert [each.committed for each in some] == [0, 1, 2]
+    await setup.commits.commit(some)
+    assert len(setup.store.commits) == 1
+    setup.move(some[0], 4)
+    await setup.commits.commit(some)
+    assert setup.store.commits[1:] == [{some[0].partition: 4}]
+    assert (setup.stats.commits, setup.stats.failed_commits) == (3, 0)
+
+
+async def test_many_that_ask_at_once_are_written_at_once() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(100)]
+    await asyncio.gather(*(setup.commits.commit([each]) for each in some))
+    assert [len(commit) for commit in setup.store.commits] == [100]
+
+
+async def test_only_what_is_of_the_present_session_is_written() -> None:
+    setup = Setup()
+    old, new = setup.owned(0, 5, SESSION - 1), setup.owned(1, 6)
+    await setup.commits.commit([old, new])
+    assert setup.store.commits == [{new.partition: 6}]
+    assert setup.store.sessions == {SESSION}
+    assert old.committed is None
+    setup.fence.session_id = 0
+    setup.move(new, 7)
+    await setup.commits.commit([old, new])
+    assert len(setup.store.commits) == 1
+
+
+async def test_what_the_store_calls_lost_is_told_and_counts_as_not_written() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(3)]
+    setup.store.foreign = {some[1].partition}
+    await setup.commits.commit(some)
+    assert setup.lost == [[some[1]]]
+    assert [each.committed for each in some] == [5, None, 5]
+    assert setup.stats.commits == 2
+
+
+async def test_a_commit_that_fails_is_counted_and_repeated_by_the_next() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(3)]
+    setup.store.error = OffsetsUnavailableError("away")
+    with pytest.raises(OffsetsUnavailableError):
+        await setup.commits.commit(some)
+    assert (setup.stats.commits, setup.stats.failed_commits) == (0, 3)
+    setup.store.error = None
+    await setup.commits.commit(some)
+    assert setup.store.held == {each.partition: 5 for each in some}
+
+
+async def test_what_moves_during_a_commit_is_due_again() -> None:
+    setup = Setup()
+    owned = setup.owned(0, 5)
+    commit = asyncio.create_task(setup.commits.commit([owned]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    setup.move(owned, 6)
+    await commit
+    assert owned.committed == 5
+    await setup.commits.commit([owned])
+    assert setup.store.held == {owned.partition: 6}
+
+
+async def test_what_the_store_forgets_is_written_again_after_half_the_time() -> None:
+    setup = Setup()
+    setup.store.keeps_for = 60.0
+    owned = setup.owned(0, 5)
+    owned.committed = 5  # by whoever was there before: it may be old
+    await setup.commits.commit([owned])
+    setup.clock.jump(29.0)
+    await setup.commits.commit([owned])
+    assert len(setup.store.commits) == 1
+    setup.clock.jump(1.0)
+    await setup.commits.commit([owned])
+    assert len(setup.store.commits) == 2
+
+
+async def test_what_another_wrote_over_ours_is_due_again() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(3)]
+    await setup.commits.commit(some)
+    unborn = setup.owned(3, None)
+    assert not await setup.commits.check([*some, unborn])
+    setup.store.overwritten = {some[1].partition, unborn.partition}
+    assert await setup.commits.check([*some, unborn])
+    await setup.commits.commit(some)
+    assert setup.store.commits[1:] == [{some[1].partition: 5}]

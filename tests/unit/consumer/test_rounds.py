@@ -1,0 +1,138 @@
+"""Group commit: one round at a time, and all that is asked for meanwhile in the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.consumer.rounds import Rounds
+
+pytestmark = pytest.mark.asyncio
+
+
+class Work:
+    """Notes the items of each round; a round ends when it is let go, with what `outcomes` says."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[str]] = []
+        self.under_way = 0
+        self.error: Exception | None = None
+        self._go = asyncio.Semaphore(0)
+        self.made = Rounds(self.perform)
+
+    async def perform(self, items: list[str]) -> int:
+        assert self.under_way == 0, "two at the same time"
+        self.under_way += 1
+        try:
+            self.rounds.append(items)
+            await self._go.acquire()
+            if self.error is not None:
+                raise self.error
+            return len(self.rounds)
+        finally:
+            self.under_way -= 1
+
+    def ask(self, *items: str) -> asyncio.Task[int]:
+        return asyncio.create_task(self.made.take_part(items))
+
+    async def end(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self._go.release()
+        await turns()
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_asked_for_at_once_is_one_round() -> None:
+    work = Work()
+    tasks = [work.ask(item) for item in "abca"]
+    await turns()
+    assert work.rounds == [["a", "b", "c"]]
+    await work.end()
+    assert [task.result() for task in tasks] == [1] * 4
+
+
+async def test_what_is_asked_for_meanwhile_gathers_in_the_next_round() -> None:
+    work = Work()
+    first = work.ask("a")
+    await turns()
+    others = [work.ask("b")]
+    await turns()
+    others.append(work.ask("c"))
+    await turns()
+    others.append(work.ask("a"))
+    await turns()
+    assert work.rounds == [["a"]]
+    await work.end()
+    assert first.result() == 1
+    assert work.rounds == [["a"], ["b", "c", "a"]]
+    assert not any(task.done() for task in others)
+    await work.end()
+    assert [task.result() for task in others] == [2] * 3
+    assert len(work.rounds) == 2
+
+
+async def test_an_error_reaches_all_of_its_round_and_nobody_else() -> None:
+    work = Work()
+    first = work.ask("a")
+    await turns()
+    others = [work.ask("b"), work.ask("c")]
+    await work.end()
+    work.error = ValueError("as it were")
+    await work.end()
+    assert first.result() == 1
+    for task in others:
+        with pytest.raises(ValueError, match="as it were"):
+            task.result()
+    work.error = None
+    last = work.ask("d")
+    await work.end()
+    assert last.result() == 3
+
+
+async def test_a_performer_that_is_cancelled_leaves_its_round_to_the_next() -> None:
+    work = Work()
+    first = work.ask("a")
+    second = work.ask("b")
+    await turns()
+    first.cancel()
+    await turns()
+    assert first.cancelled()
+    assert work.rounds == [["a", "b"], ["a", "b"]]
+    await work.end()
+    assert second.result() == 2
+
+
+async def test_a_round_whose_every_asker_is_cancelled_keeps_nobody_waiting() -> None:
+    work = Work()
+    first = work.ask("a")
+    await turns()
+    first.cancel()
+    await turns()
+    second = work.ask("b")
+    await work.end()
+    assert second.result() == 2
+    await asyncio.wait_for(work.made.wait_for(["a", "b"]), 5)
+
+
+async def test_waiting_for_items_lasts_until_their_round_has_ended() -> None:
+    work = Work()
+    first = work.ask("a", "b")
+    await turns()
+    later = work.ask("c")
+    await turns()
+    waiting = asyncio.create_task(work.made.wait_for(["x", "b"]))
+    unconcerned = asyncio.create_task(work.made.wait_for(["x"]))
+    await turns()
+    assert not waiting.done()
+    assert unconcerned.done()
+    await work.end()
+    assert first.done()
+    await asyncio.wait([waiting], timeout=5)
+    await work.end()
+    assert waiting.done()
+    assert later.done()
