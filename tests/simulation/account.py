@@ -6,6 +6,7 @@ is written; what may never be is a `violation` at that moment. What is lost or r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,10 +31,18 @@ class Account:
         self._kernel = kernel
         self.hand_overs: list[HandOver] = []
         self.violations: list[str] = []
-        #: Whether an offset may be set back: where a peer does that, or somebody seeks.
+        #: Whether an offset may be set back: where somebody seeks.
         self.may_go_back = False
+        #: Who may set one back all the same: peers that write blindly.
+        self.careless: set[str] = set()
+        #: Processes that stand still now: what they have in hand is in nobody's.
+        self.frozen: set[str] = set()
+        #: Members whose ownership was ended from outside while their lease ran on, and until when they may not know.
+        self._displaced: dict[tuple[str, TopicPartition | None], float] = {}
+        #: Messages before these positions need not be handed over; None: not counted yet.
+        self._default_since: float | None = None
         self._produced: dict[TopicPartition, list[int]] = {}
-        self._since: dict[TopicPartition, int] = {}
+        self._since: dict[TopicPartition, float] = {}
         self._in_hand: dict[TopicPartition, str] = {}
         self._handed: Counter[tuple[TopicPartition, int]] = Counter()
         self._handled: set[tuple[TopicPartition, int]] = set()
@@ -42,7 +51,7 @@ class Account:
     @property
     def count(self) -> int:
         """Messages that have to be handed over."""
-        return sum(offset >= self._since.get(tp, 0) for tp, offsets in self._produced.items() for offset in offsets)
+        return sum(offset >= self._begin_of(tp) for tp, offsets in self._produced.items() for offset in offsets)
 
     # -- what happens
 
@@ -53,11 +62,24 @@ class Account:
     def count_from(self, ends: dict[TopicPartition, int]) -> None:
         """Messages before these positions need not be handed over: there was no group yet."""
         self._since = dict(ends)
+        self._default_since = 0
+
+    def count_all(self, *, latest: bool = False) -> None:
+        """Every message counts; with `latest` those behind the first that was handed over or committed."""
+        self._default_since = math.inf if latest else 0
+
+    def _begin_of(self, partition: TopicPartition) -> float:
+        return self._since.get(partition, self._default_since or 0)
+
+    def _counts_from(self, partition: TopicPartition, position: int) -> None:
+        if self._default_since == math.inf:
+            self._since[partition] = min(position, self._begin_of(partition))
 
     def begin(self, member: str, partition: TopicPartition, offsets: list[int]) -> None:
         """A handler gets messages."""
         holder = self._in_hand.get(partition)
-        if holder is not None:
+        self._counts_from(partition, offsets[0])
+        if holder is not None and not any(self._may_not_know(each, partition) for each in (holder, member)):
             self._violate(f"{member} is handed {partition} at {offsets[0]} while {holder} has it in hand")
         self._in_hand[partition] = member
         for offset in offsets:
@@ -71,23 +93,32 @@ class Account:
         if handled:
             self._handled.update((partition, offset) for offset in offsets)
 
+    def displaced(self, member: str, partition: TopicPartition | None, seconds: float) -> None:
+        """Somebody else ended what a member owns (one partition or all): for so long it may not know."""
+        self._displaced[member, partition] = self._kernel.now + seconds
+
+    def _may_not_know(self, member: str, partition: TopicPartition) -> bool:
+        until = max(self._displaced.get((member, each), -1.0) for each in (partition, None))
+        return member in self.frozen or member in self.careless or self._kernel.now < until
+
     def died(self, member: str) -> None:
         """What a dead process had in hand is in nobody's."""
         for partition in [each for each, holder in self._in_hand.items() if holder == member]:
             del self._in_hand[partition]
 
-    def committed(self, partition: TopicPartition, position: int) -> None:
-        """An offset was written."""
+    def committed(self, partition: TopicPartition, position: int, writer: str = "") -> None:
+        """An offset was written by a process."""
+        self._counts_from(partition, position)
         before = self._committed.get(partition)
         self._committed[partition] = position
-        if before is not None and position < before and not self.may_go_back:
-            self._violate(f"the offset of {partition} goes back from {before} to {position}")
-        since = max(self._since.get(partition, 0), before or 0)
+        if before is not None and position < before and not self.may_go_back and writer not in self.careless:
+            self._violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
+        since = max(self._begin_of(partition), before or 0)
         for offset in reversed(self._produced.get(partition, [])):
             if offset < since:
                 break
-            if offset < position and (partition, offset) not in self._handled and self._since:
-                self._violate(f"{partition} is committed up to {position}, but {offset} was not handled")
+            if offset < position and (partition, offset) not in self._handled and self._default_since is not None:
+                self._violate(f"{partition} is committed up to {position} by {writer}, but {offset} was not handled")
                 break
 
     def _violate(self, what: str) -> None:
@@ -107,6 +138,11 @@ class Account:
         }
 
     @property
+    def begun(self) -> set[TopicPartition]:
+        """Partitions of which it is known where their messages begin to count."""
+        return set(self._since)
+
+    @property
     def flowing(self) -> set[TopicPartition]:
         """Partitions of which something was handed over."""
         return {partition for partition, _ in self._handed}
@@ -118,7 +154,7 @@ class Account:
             (partition, offset)
             for partition, offsets in self._produced.items()
             for offset in offsets
-            if offset >= self._since.get(partition, 0) and (partition, offset) not in self._handed
+            if offset >= self._begin_of(partition) and (partition, offset) not in self._handed
         ]
 
     @property

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from tests.simulation.world import World
 
+_SHORTEST = 1e-6
+
 
 class ProcessClock:
     """The clock port of one process: it runs on while the process is stopped and while its machine is suspended."""
@@ -36,7 +38,8 @@ class ProcessClock:
         return WALL + self._loop.kernel.now
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds))
+        # No real clock goes so slowly that the rest of a rounded difference counts.
+        await asyncio.sleep(max(_SHORTEST, seconds) if seconds > 0 else 0)
 
 
 class RecordingHandler:
@@ -85,6 +88,7 @@ class Daemon:
         }
         for table, keys in settings.items():
             tables.setdefault(table, {}).update(keys)
+        self._suspended_at = 0.0
         self._config = Config.model_validate(tables)
         self._handling = handling
         world.kernel.note(name, "starts")
@@ -132,9 +136,23 @@ class Daemon:
     def freeze(self) -> None:
         """SIGSTOP."""
         self.world.kernel.note(self.name, "SIGSTOP")
+        self.world.account.frozen.add(self.name)
         self.loop.stop_process()
 
     def thaw(self) -> None:
         """SIGCONT."""
         self.world.kernel.note(self.name, "SIGCONT")
+        self.world.account.frozen.discard(self.name)
         self.loop.continue_process()
+
+    def suspend(self) -> None:
+        """The machine sleeps: its clocks but one stand still, and its connections are as they were."""
+        self.world.kernel.note(self.name, "the machine is suspended")
+        self.world.account.frozen.add(self.name)
+        self._suspended_at = self.world.kernel.now
+        self.loop.stop_process()
+
+    def resume(self) -> None:
+        """The machine wakes up."""
+        self.loop.suspended += self.world.kernel.now - self._suspended_at
+        self.thaw()

@@ -229,7 +229,7 @@ class World:
             topic, _, name = path.removeprefix(self._offsets_root).partition("/")
             if name:
                 position = parse_offset(self.zookeeper.tree.nodes[path].data)
-                self.account.committed(TopicPartition.parse(topic, name), position)
+                self.account.committed(TopicPartition.parse(topic, name), position, self.zookeeper.serving)
 
     def _log(self, logger: Any, method: str, entry: MutableMapping[str, Any]) -> Mapping[str, Any]:
         """What daemons log goes to the timeline, warnings with a mark."""

@@ -163,6 +163,8 @@ class SimulatedZooKeeper:
         #: Ends of sessions that nobody asked for: (time, process).
         self.expired: list[tuple[float, str]] = []
         self.down = False
+        #: The process whose request is carried out; "" for what the simulation does itself.
+        self.serving = ""
         #: Told, by process and kind, of every request right before it is carried out.
         self.before: Callable[[str, str], None] = lambda owner, kind: None
         #: Told of every change of the leader's tree.
@@ -339,11 +341,14 @@ class SimulatedZooKeeper:
         self.before(session.owner, name)
         if kind == wire.MULTI and not self.with_multi:
             return
+        self.serving = session.owner
         try:
             body = self._answer(connection, session, kind, reader)
             code = 0
         except RefusedError as error:
             body, code = b"", error.code
+        finally:
+            self.serving = ""
         zxid = self.tree.zxid if kind in _WRITES or kind == wire.SYNC else connection.replica.tree.zxid
         answer = wire.reply(xid, zxid, code, body)
         if connection.pending or zxid > connection.replica.tree.zxid:

@@ -1,0 +1,89 @@
+"""Random schedules of whole groups (`tests.simulation.schedule`): what no seed may break.
+
+`CONSUMERD_SEED=<seed>` plays that one alone; `CONSUMERD_LONG_SEEDS` is how many `make test-long` adds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.schedule import KINDS, Outcome, Schedule, ScheduleError
+
+pytestmark = pytest.mark.timeout(900)
+
+#: Schedules in every test run, and in one test of them.
+SEEDS = 300
+BLOCK = 20
+#: Schedules with `-m long`, on top.
+LONG_SEEDS = int(os.environ.get("CONSUMERD_LONG_SEEDS", "20000"))
+LONG_BLOCK = 200
+#: Of this many failing seeds the timeline is shown.
+SHOWN = 2
+ONE = os.environ.get("CONSUMERD_SEED")
+
+one_alone = pytest.mark.skipif(ONE is not None, reason="one schedule alone was asked for")
+
+
+def blocks(first: int, end: int, size: int) -> list[range]:
+    return [range(start, min(start + size, end)) for start in range(first, end, size)]
+
+
+def play(seeds: range) -> list[Outcome]:
+    """Raises what failed, some of it whole."""
+    outcomes, failures = [], []
+    for seed in seeds:
+        try:
+            outcomes.append(Schedule(seed).run())
+        except ScheduleError as error:
+            failures.append(str(error))
+    count = f"{len(failures)} of {len(seeds)} schedules failed"
+    headlines = [failure.splitlines()[0] for failure in failures[SHOWN:]]
+    assert not failures, "\n\n".join([count, *failures[:SHOWN], *headlines])
+    return outcomes
+
+
+@pytest.mark.parametrize("seeds", [range(int(ONE), int(ONE) + 1)] if ONE else blocks(0, SEEDS, BLOCK), ids=str)
+def test_no_seeds_break_the_group(seeds: range) -> None:
+    play(seeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS, LONG_BLOCK), ids=str)
+def test_no_more_seeds_break_the_group(seeds: range) -> None:
+    play(seeds)
+
+
+@one_alone
+def test_the_schedules_are_not_empty() -> None:
+    outcomes = play(range(40))
+    assert {outcome.kind for outcome in outcomes} == set(KINDS)
+    assert sum(outcome.members > 2 and outcome.partitions > 2 for outcome in outcomes) > len(outcomes) / 3
+    assert sum(bool(outcome.repeated) for outcome in outcomes) > 3  # faults do show
+    assert all(outcome.messages for outcome in outcomes)
+    events = {price.event for outcome in outcomes for price in outcome.prices}
+    assert events == {"join", "leave", "partition"}
+
+
+@one_alone
+def test_a_seed_gives_the_same_schedule_in_every_process() -> None:
+    """Whatever the hashes of strings are there."""
+    script = "from tests.simulation.schedule import Schedule\nfor seed in range(6): print(Schedule(seed).run())"
+    root = Path(__file__).parents[2]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert len(runs[0].splitlines()) == 6
