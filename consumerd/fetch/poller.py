@@ -15,6 +15,7 @@ then every fetcher of that poll is told to fetch for itself, which finds out whi
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from consumerd.fetch.link import BrokerLink
     from consumerd.fetch.listener import FetchCounters
     from consumerd.fetch.settings import FetchSettings
+    from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -87,15 +89,21 @@ class IdlePoller:
         self._counters = counters
         self._idlers: dict[Idler, None] = {}  # a set that keeps its order
         self._nudge = asyncio.Event()
+        #: When `run` looks for what is due again, by itself.
+        self._wakes = math.inf
+        #: The last poll: what was asked for, and the request.
+        self._asked: tuple[int, list[tuple[TopicPartition, int]]] = (0, [])
+        self._request = b""
 
     async def wait(self, idler: Idler, offset: int) -> Answer | None:
         """Wait until `offset` brings data or an error. None: fetch for yourself, the poll failed."""
         idler.offset = offset
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         idler.future = future
-        self._postpone(idler)
+        self._postpone(idler, self._clock.monotonic())
         self._idlers[idler] = None
-        self.nudge()
+        if idler.due < self._wakes:  # a thousand that come one by one do not have all be looked at each time
+            self.nudge()
         try:
             return await future
         except asyncio.CancelledError:
@@ -109,7 +117,7 @@ class IdlePoller:
             idler.future = None
 
     def nudge(self) -> None:
-        """Plan anew: somebody joined, or goes on after a pause."""
+        """Plan anew: somebody is due earlier, or goes on after a pause."""
         self._nudge.set()
 
     async def run(self) -> None:
@@ -117,10 +125,11 @@ class IdlePoller:
         while True:
             waiting = [idler for idler in self._idlers if not idler.paused]
             self._nudge.clear()
+            self._wakes = min((idler.due for idler in waiting), default=math.inf)
             if not waiting:
                 await self._nudge.wait()
                 continue
-            rest = min(idler.due for idler in waiting) - self._clock.monotonic()
+            rest = self._wakes - self._clock.monotonic()
             if rest > 0:
                 await sleep_unless(self._clock, rest, self._nudge)
                 continue
@@ -137,12 +146,10 @@ class IdlePoller:
             if not idlers or connection.closed:
                 return
             futures = [idler.future for idler in idlers]
-            request = MultiFetchRequest(
-                tuple(FetchRequest(i.lane.partition.topic, i.lane.partition.partition, i.offset, size) for i in idlers)
-            )
+            request = self._encoded(idlers, size)
             longest = ANSWER_HEADER + len(idlers) * (ENTRY_HEADER + size)
             try:
-                body = await connection.request(request.encode(), max_response=longest)
+                body = await connection.request(request, max_response=longest)
                 answers = decode_multifetch_response(body, len(idlers)).entries
             except ConnectionClosedError as error:
                 if error.blamed:
@@ -158,6 +165,7 @@ class IdlePoller:
                 return
             self._link.worked()
             self._counters.polls += 1
+            now = self._clock.monotonic()
             for idler, future, answer in zip(idlers, futures, answers, strict=True):
                 if future is None or future.done() or idler.future is not future:
                     continue  # it left while the poll was under way
@@ -166,9 +174,18 @@ class IdlePoller:
                     bulk.resize(max(0, bulk.amount - len(answer.data)))
                     future.set_result(Answer(answer.error, answer.data, size, held))
                 else:
-                    self._postpone(idler)
+                    self._postpone(idler, now)
         finally:
             bulk.release()
+
+    def _encoded(self, idlers: list[Idler], size: int) -> bytes:
+        """The request. As long as nothing comes, it is the same each time."""
+        asked = (size, [(idler.lane.partition, idler.offset) for idler in idlers])
+        if asked != self._asked:
+            fetches = (FetchRequest(each.topic, each.partition, offset, size) for each, offset in asked[1])
+            self._request = MultiFetchRequest(tuple(fetches)).encode()
+            self._asked = asked
+        return self._request
 
     def _share(self) -> int:
         """Bytes that a poll may ask for in all: it must not wait for much, because others wait behind it."""
@@ -181,10 +198,10 @@ class IdlePoller:
         due.sort(key=lambda idler: idler.due)
         return due
 
-    def _postpone(self, idler: Idler) -> None:
+    def _postpone(self, idler: Idler, now: float) -> None:
         smallest, largest = self._settings.poll_backoff_min, self._settings.poll_backoff_max
         idler.delay = min(largest, 2 * idler.delay) if idler.delay else smallest
-        idler.due = self._clock.monotonic() + idler.delay
+        idler.due = now + idler.delay
 
     @staticmethod
     def _dissolve(futures: list[asyncio.Future[Answer | None] | None]) -> None:

@@ -7,6 +7,7 @@ name a node of some other group; each function raises NameRefusedError for a nam
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from consumerd.registry.errors import NameRefusedError, shown
@@ -19,15 +20,8 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 
 
-def _forbidden(char: str) -> bool:
-    """Characters that ZooKeeper refuses in a path, the separator included."""
-    return (
-        char == "/"
-        or char <= "\x1f"
-        or "\x7f" <= char <= "\x9f"
-        or "\ud800" <= char <= "\uf8ff"
-        or "\ufff0" <= char <= "\uffff"
-    )
+#: Characters that ZooKeeper refuses in a path, the separator included.
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -36,9 +30,11 @@ def check_name(kind: str, name: str) -> str:
         raise NameRefusedError(f"the {kind} is empty: give it a name")
     if name in (".", ".."):
         raise NameRefusedError(f"{name!r} cannot be a {kind}: ZooKeeper reserves it")
-    bad = next((char for char in name if _forbidden(char)), None)
+    bad = _FORBIDDEN.search(name)
     if bad is not None:
-        raise NameRefusedError(f"the {kind} {shown(name)} holds {bad!r}, which no ZooKeeper node can have in its name")
+        raise NameRefusedError(
+            f"the {kind} {shown(name)} holds {bad.group()!r}, which no ZooKeeper node can have in its name"
+        )
     return name
 
 

@@ -97,6 +97,10 @@ def decode_fetch_response(body: bytes | memoryview) -> FetchResponse:
     return FetchResponse(_error_code(error), bytes(body[_ERROR.size :]))
 
 
+_NOTHING = FetchResponse(ErrorCode.NONE, b"")
+_NOTHING_BYTES = _HEAD.pack(_ERROR.size, ErrorCode.NONE)
+
+
 def decode_multifetch_response(body: bytes | memoryview, count: int) -> MultiFetchResponse:
     """Read the answer to a MULTIFETCH of `count` fetches; `body` is the frame without its length field.
 
@@ -108,6 +112,8 @@ def decode_multifetch_response(body: bytes | memoryview, count: int) -> MultiFet
     if error != ErrorCode.NONE:
         return MultiFetchResponse(_error_code(error), ())
     position = _ERROR.size
+    if len(body) == position + count * len(_NOTHING_BYTES) and body[position:] == _NOTHING_BYTES * count:
+        return MultiFetchResponse(ErrorCode.NONE, (_NOTHING,) * count)  # as most polls of idle partitions are answered
     entries = []
     for number in range(count):
         if len(body) - position < _HEAD.size:

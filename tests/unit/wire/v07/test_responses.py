@@ -65,6 +65,18 @@ def test_multifetch_of_nothing() -> None:
     assert decode_multifetch_response(b"\0\0", 0) == empty
 
 
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_a_multifetch_that_brought_nothing(count: int) -> None:
+    nothing = MultiFetchResponse(ErrorCode.NONE, (FetchResponse(ErrorCode.NONE, b""),) * count)
+    body = nothing.encode()[4:]
+    assert decode_multifetch_response(body, count) == nothing
+    assert decode_multifetch_response(memoryview(body), count) == nothing
+    assert decode_multifetch_response(body[:-1] + b"\1", count).entries[-1].error == ErrorCode.OFFSET_OUT_OF_RANGE
+    for other in (count - 1, count + 1):
+        with pytest.raises(FrameError):
+            decode_multifetch_response(body, other)
+
+
 def test_an_overall_error_has_no_entries() -> None:
     body = bytes.fromhex("ffff 00000002 0000")
     assert decode_multifetch_response(body, 3) == MultiFetchResponse(ErrorCode.UNKNOWN, ())
