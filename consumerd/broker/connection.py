@@ -7,15 +7,15 @@ connection, which is all that the protocol can say.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
+from consumerd.turns import in_turns
 from consumerd.wire.errors import WireError
-from consumerd.wire.v07 import decode_request
+from consumerd.wire.v07 import decode_request_steps
 
 if TYPE_CHECKING:
     from consumerd.broker.requests import Reply, Requests
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: Work for one client before the others get their turn, in bytes of requests; each counts at least `_REQUEST`.
-_TURN = 1 << 20
-_REQUEST = 1 << 13
+#: What a request counts at least of its connection's turn, in bytes.
+_REQUEST = 1 << 15
 
 
 async def serve(stream: Stream, requests: Requests, peer: str) -> None:
@@ -34,18 +33,14 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
     Raises FlushFailedError, after which the broker must stop.
     """
     try:
-        left = _TURN
         while (body := await stream.frame()) is not None:
             with body:
                 size = len(body)
-                request = decode_request(body)
+                request = await in_turns(decode_request_steps(body))
             reply = await requests.handle(request)
             if reply is not None and not await _send(stream, reply):
                 break
-            left -= max(size, _REQUEST)
-            if left <= 0:
-                left = _TURN
-                await asyncio.sleep(0)
+            await stream.worked(max(size, _REQUEST))
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:

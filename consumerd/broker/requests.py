@@ -16,7 +16,7 @@ import structlog
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
-from consumerd.wire.errors import EncodeError, InvalidTopicError, OversizeMessageError
+from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
+#: Entries of a multi request that are done without letting other clients have their turn.
+_ENTRIES = 256
+#: Characters that the log shows of a topic name that was refused.
+_SHOWN = 255
 #: Message sets larger than this are checked in a thread.
 _LARGE = 1 << 20
 
@@ -93,10 +97,12 @@ class Requests:
             case ProduceRequest():
                 await self._produce(request)
             case MultiFetchRequest():
-                return self._multifetch(request)
+                return await self._multifetch(request)
             case MultiProduceRequest():
-                for entry in request.produces:
+                for number, entry in enumerate(request.produces, 1):
                     await self._produce(entry)
+                    if not number % _ENTRIES:
+                        await asyncio.sleep(0)
             case OffsetsRequest():
                 return Reply([self._offsets(request)])
         return None
@@ -134,19 +140,28 @@ class Requests:
         return check_produced_set(messages, limits=self._limits)
 
     def _fetch(self, request: FetchRequest) -> Reply:
-        error, found = self._find(request)
+        refusals = _Refusals()
+        error, found = self._find(request, refusals)
+        refusals.tell()
         reply = Reply([_header(error, found)])
         _add_range(reply, found)
         return reply
 
-    def _multifetch(self, request: MultiFetchRequest) -> Reply:
-        found = [self._find(fetch) for fetch in request.fetches]
+    async def _multifetch(self, request: MultiFetchRequest) -> Reply:
+        found: list[tuple[ErrorCode, Slice | None]] = []
+        refusals = _Refusals()
         try:
+            for number, fetch in enumerate(request.fetches, 1):
+                found.append(self._find(fetch, refusals))
+                if not number % _ENTRIES:
+                    await asyncio.sleep(0)
             # The total counts a negative size as it stands, as 0.7.2 does, although the answer ends at that entry.
-            reply = Reply([multifetch_response_header(part.length if part else 0 for _, part in found)])
-        except EncodeError:
+            head = multifetch_response_header(part.length if part else 0 for _, part in found)
+        except BaseException:
             _release(part for _, part in found)
             raise
+        refusals.tell()
+        reply = Reply([head])
         for position, (error, part) in enumerate(found, 1):
             reply.parts.append(_header(error, part))
             _add_range(reply, part)
@@ -155,7 +170,7 @@ class Requests:
                 break
         return reply
 
-    def _find(self, request: FetchRequest) -> tuple[ErrorCode, Slice | None]:
+    def _find(self, request: FetchRequest, refusals: _Refusals) -> tuple[ErrorCode, Slice | None]:
         """Error code and file range of one fetch; the segment of the range is held."""
         try:
             partition = self._existing(request.topic, request.partition)
@@ -169,7 +184,7 @@ class Requests:
         except CorruptLogError:  # told at the start, once
             return ErrorCode.UNKNOWN, None
         except (InvalidTopicError, StorageError) as error:
-            logger.warning("fetch_failed", topic=request.topic, partition=request.partition, error=str(error))
+            refusals.add(request, error)
             return ErrorCode.UNKNOWN, None
 
     def _offsets(self, request: OffsetsRequest) -> bytes:
@@ -182,6 +197,31 @@ class Requests:
         else:  # 0.7.2 does not look at the number here, not even at a negative one
             offsets = (0,) if request.time in (LATEST, EARLIEST) else ()
         return OffsetsResponse(ErrorCode.NONE, offsets).encode()
+
+
+class _Refusals:
+    """Fetches of one request that were refused with a reason: one line of the log, however many they are."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: tuple[FetchRequest, Exception] | None = None
+
+    def add(self, request: FetchRequest, error: Exception) -> None:
+        self._count += 1
+        self._first = self._first or (request, error)
+
+    def tell(self) -> None:
+        if self._first is not None:
+            request, error = self._first
+            logger.warning(
+                "fetch_failed",
+                topic=request.topic[:_SHOWN],
+                partition=request.partition,
+                error=str(error),
+                more=self._count - 1,
+            )
 
 
 def _header(error: ErrorCode, part: Slice | None) -> bytes:

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 10
 #: A buffer larger than this is given back when the connection falls idle.
 _KEEP = 1 << 18
-#: Bytes to send without letting other tasks run.
+#: Work for one client before the others get their turn, in bytes of what is read and sent.
 _TURN = 1 << 22
+#: What each part of an answer counts at least, in bytes: a lookup and its system calls take as long as copying these.
+_PART = 1 << 14
+#: Small parts are joined up to about so many bytes, then sent: an answer of thousands costs neither a call for each nor
+#: memory for all.
+_JOIN = 1 << 17
 #: Most bytes of one sendfile call: bounds how long it can hold the loop.
 _SENDFILE = 1 << 20
 #: Small file ranges are copied into one send with their header: cheaper than two system calls with a partial packet.
@@ -56,6 +61,7 @@ class Stream:
         self._reading = False
         self._moved = False  # since the last look of `rest`
         self._last_bytes: int | None = None  # once stopping: how many more may be read
+        self._turn = _TURN
 
     async def frame(self) -> memoryview | None:
         """The body of the next request; None when the client is done or the broker stops.
@@ -123,6 +129,7 @@ class Stream:
         finally:
             self._loop.remove_reader(self._fd)
             self._waiter, self._reading = None, False
+            self._turn = _TURN
 
     async def _writable(self) -> None:
         waiter = self._waiter = self._loop.create_future()
@@ -132,6 +139,7 @@ class Stream:
         finally:
             self._loop.remove_writer(self._fd)
             self._waiter = None
+            self._turn = _TURN
 
     def stop(self) -> None:
         """Let `frame` return what has arrived already and then None, without waiting for more."""
@@ -156,22 +164,37 @@ class Stream:
     async def send(self, parts: Sequence[Part]) -> None:
         """Send bytes and file ranges in order. Raises ConnectionError, and OSError when a file cannot be read.
 
-        The caller holds the segments of the ranges.
+        The caller holds the segments of the ranges. Other tasks get their turn in between, however many parts come.
         """
-        pending = b""
+        pending: list[bytes] = []
+        size = 0
         for part in parts:
-            if isinstance(part, bytes):
-                pending += part
-            elif part.length <= _COPY:
-                await self._warm(part, part.position, part.length)
-                pending += part.segment.file.read_at(part.position, part.length)
-            else:
+            if not isinstance(part, bytes) and part.length > _COPY:
                 if pending:
-                    await self._send_bytes(pending, _MORE)
-                    pending = b""
+                    await self._send_bytes(b"".join(pending), _MORE)
+                    pending, size = [], 0
                 await self._send_range(part)
+                continue
+            if size >= _JOIN:
+                await self._send_bytes(b"".join(pending), _MORE)
+                pending, size = [], 0
+            piece = part if isinstance(part, bytes) else await self._copied(part)
+            pending.append(piece)
+            size += len(piece)
+            await self.worked(_PART)
         if pending:
-            await self._send_bytes(pending, 0)
+            await self._send_bytes(b"".join(pending), 0)
+
+    async def worked(self, amount: int) -> None:
+        """Count work for this client, in bytes; lets other tasks run when it was enough for one turn."""
+        self._turn -= amount
+        if self._turn <= 0:
+            self._turn = _TURN
+            await asyncio.sleep(0)
+
+    async def _copied(self, part: Slice) -> bytes:
+        await self._warm(part, part.position, part.length)
+        return part.segment.file.read_at(part.position, part.length)
 
     async def _send_bytes(self, data: bytes, flags: int) -> None:
         view = memoryview(data)
@@ -184,7 +207,7 @@ class Stream:
 
     async def _send_range(self, part: Slice) -> None:
         file, position, left = part.segment.file.fileno(), part.position, part.length
-        turn, warm = _TURN, 0
+        warm = 0
         while left:
             if warm <= 0:
                 warm = min(left, _SENDFILE)
@@ -193,7 +216,6 @@ class Stream:
                 sent = os.sendfile(self._fd, file, position, min(left, _SENDFILE))
             except (BlockingIOError, InterruptedError):
                 await self._writable()
-                turn = _TURN
                 continue
             if not sent:
                 raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")
@@ -201,10 +223,7 @@ class Stream:
             position += sent
             left -= sent
             warm -= sent
-            turn -= sent
-            if turn <= 0:
-                turn = _TURN
-                await asyncio.sleep(0)
+            await self.worked(sent)
 
     async def _warm(self, part: Slice, position: int, length: int) -> None:
         """Have the kernel read a range that is not in the page cache, in a thread."""

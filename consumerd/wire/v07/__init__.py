@@ -16,6 +16,7 @@ from consumerd.wire.v07.requests import (
     ProduceRequest,
     Request,
     decode_request,
+    decode_request_steps,
 )
 from consumerd.wire.v07.responses import (
     FetchResponse,
@@ -59,6 +60,7 @@ __all__ = [
     "decode_multifetch_response",
     "decode_offsets_response",
     "decode_request",
+    "decode_request_steps",
     "encode_message",
     "encode_message_set",
     "fetch_response_header",

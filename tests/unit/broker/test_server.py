@@ -102,6 +102,29 @@ async def test_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("topic", ["t", "unknown", "no/topic"])
+async def test_other_clients_have_their_turns_during_the_largest_multifetch(
+    tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entries = 32767
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer), connected(broker) as other:
+        await produce(broker, ProduceRequest("t", 0, encode_message(b"one")))
+        writer.write(MultiFetchRequest((FetchRequest(topic, 0, 0, 100),) * entries).encode())
+        answered = asyncio.create_task(answer(reader))
+        turns = 0
+        while not answered.done():
+            other[1].write(OffsetsRequest("t", 0, -1, 1).encode())
+            await answer(other[0])
+            turns += 1
+        body = encode_message(b"one") if topic == "t" else b""
+        error = -1 if topic == "no/topic" else 0
+        assert await answered == b"\0\0" + (struct.pack(">ih", 2 + len(body), error) + body) * entries
+        assert turns > 20
+    # one line, not one for each entry
+    assert capfd.readouterr().out.count("fetch_failed") == (1 if topic == "no/topic" else 0)
+
+
+@pytest.mark.asyncio
 async def test_an_empty_multifetch(tmp_path: Path) -> None:
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
         writer.write(MultiFetchRequest(()).encode())
