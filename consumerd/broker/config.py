@@ -68,7 +68,7 @@ class BrokerConfig:
     max_connections: int = 0
     #: A connection over which nothing moves for so long is closed; 0: never, as in 0.7.2.
     max_idle_ms: int = 0
-    #: Threads that wait for the disk and check large message sets; None: as many as asyncio likes.
+    #: Threads that wait for the disk; None: as many as asyncio likes.
     threads: int | None = None
     #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
     send_buffer: int = 0

@@ -9,28 +9,28 @@ behind: topic name, partition, *creation of the log*, then the messages.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
+from consumerd.turns import in_turns
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
-    CheckedSet,
+    PRODUCE_LIMITS,
     ErrorCode,
     FetchRequest,
-    Limits,
     MultiFetchRequest,
     MultiProduceRequest,
     OffsetsRequest,
     OffsetsResponse,
     ProduceRequest,
     Request,
-    check_produced_set,
+    check_steps,
     fetch_response_header,
     multifetch_response_header,
     validate_topic,
@@ -50,8 +50,8 @@ logger = structlog.get_logger(__name__)
 _ENTRIES = 256
 #: Characters that the log shows of a topic name that was refused.
 _SHOWN = 255
-#: Message sets larger than this are checked in a thread.
-_LARGE = 1 << 20
+#: Large sets that are checked at a time: each costs the others a step in every turn, and memory.
+_CHECKS = 4
 
 
 @dataclass(slots=True)
@@ -84,7 +84,9 @@ class Requests:
         self._clock = clock
         self._rng = rng
         self._topic_created = topic_created
-        self._limits = Limits(max_message_bytes=config.max_message_bytes)
+        self._limits = replace(PRODUCE_LIMITS, max_message_bytes=config.max_message_bytes)
+        #: Taken while a set is checked that takes more than one step.
+        self._checking = asyncio.Semaphore(_CHECKS)
 
     async def handle(self, request: Request) -> Reply | None:
         """Do what `request` asks for. The caller sends the reply and then releases it.
@@ -128,16 +130,11 @@ class Requests:
             if new_topic and self._topic_created is not None:
                 self._topic_created(topic)
         try:
-            checked = await self._check(request.messages)
+            checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
             logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=str(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
-
-    async def _check(self, messages: bytes) -> CheckedSet:
-        if len(messages) > _LARGE:
-            return await asyncio.to_thread(check_produced_set, messages, limits=self._limits)
-        return check_produced_set(messages, limits=self._limits)
 
     def _fetch(self, request: FetchRequest) -> Reply:
         refusals = _Refusals()
