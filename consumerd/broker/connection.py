@@ -15,7 +15,7 @@ from consumerd.broker.errors import RequestRefusedError
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
 from consumerd.turns import in_turns
 from consumerd.wire.errors import WireError
-from consumerd.wire.v07 import decode_request_steps
+from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps
 
 if TYPE_CHECKING:
     from consumerd.broker.requests import Reply, Requests
@@ -37,9 +37,13 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
             with body:
                 size = len(body)
                 request = await in_turns(decode_request_steps(body))
+            stream.let_go(size)
+            if isinstance(request, (ProduceRequest, MultiProduceRequest)):
+                stream.produced = True
             reply = await requests.handle(request)
             if reply is not None and not await _send(stream, reply):
                 break
+            del request, reply  # or they would stay until the next request has come
             await stream.worked(max(size, _REQUEST))
     except FlushFailedError:
         raise

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.broker.errors import RequestRefusedError
+from consumerd.broker.memory import RequestMemory
 from consumerd.storage import Slice
 
 if TYPE_CHECKING:
@@ -47,9 +49,12 @@ Part = bytes | Slice
 
 
 class Stream:
-    """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another."""
+    """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another.
 
-    def __init__(self, sock: socket.socket, max_frame: int) -> None:
+    `memory` is what its buffer is charged to.
+    """
+
+    def __init__(self, sock: socket.socket, max_frame: int, memory: RequestMemory | None = None) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._max_frame = max_frame
@@ -62,6 +67,14 @@ class Stream:
         self._moved = False  # since the last look of `rest`
         self._last_bytes: int | None = None  # once stopping: how many more may be read
         self._turn = _TURN
+        self._memory = memory or RequestMemory(max_frame)
+        #: Bytes charged to it.
+        self._held = 0
+        #: Whole requests that have come so far.
+        self.frames = 0
+        #: Whether it has sent messages: a producer of 0.7 does not notice that its connection was closed, and loses
+        #: what it sends next.
+        self.produced = False
 
     async def frame(self) -> memoryview | None:
         """The body of the next request; None when the client is done or the broker stops.
@@ -69,6 +82,7 @@ class Stream:
         The view is valid until the next call, before which it must be released. Raises RequestRefusedError for a
         length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the connection broke.
         """
+        self._hold(len(self._buffer))
         if not await self._have(4):
             return None
         length = int.from_bytes(self._buffer[self._begin : self._begin + 4], "big", signed=True)
@@ -78,7 +92,40 @@ class Stream:
             return None
         begin = self._begin + 4
         self._begin = begin + length
+        self.frames += 1
         return memoryview(self._buffer)[begin : begin + length]
+
+    def let_go(self, size: int) -> None:
+        """The last frame, of `size` bytes, was read: give a large buffer back. Until the next call of `frame` as much
+        stays charged, for what was made of it.
+        """
+        if len(self._buffer) > _KEEP:
+            self._buffer = self._buffer[self._begin : self._end] or bytearray(_BUFFER)
+            self._begin, self._end = 0, self._end - self._begin
+        self._hold(max(size, len(self._buffer)))
+
+    def _hold(self, size: int) -> None:
+        """Charge `size` bytes, which there are already."""
+        held = self._memory.charge(self._held, size)
+        if held is not None:
+            self._held = held
+
+    async def _room(self, size: int) -> bool:
+        """Wait until a buffer of `size` bytes may be had; False when the broker stops meanwhile."""
+        while (held := self._memory.charge(self._held, size)) is None:
+            if self._last_bytes is not None:
+                return False
+            waiter = self._waiter = self._loop.create_future()
+            self._reading = True
+            wake = partial(_wake, waiter)
+            self._memory.wait(wake)
+            try:
+                await waiter
+            finally:
+                self._memory.forget(wake)
+                self._waiter, self._reading = None, False
+        self._held = held
+        return True
 
     async def _have(self, count: int) -> bool:
         """Read until `count` unread bytes are buffered; False at the end of the stream.
@@ -92,7 +139,10 @@ class Stream:
                 self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._buffer):
-                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end)))
+                more = min(max(count, _KEEP) - self._end, 3 * self._end)
+                if not await self._room(self._end + more):
+                    return False
+                self._buffer.extend(bytes(more))
             received = await self._receive()
             if not received:
                 return False
@@ -113,6 +163,7 @@ class Stream:
                     return 0
                 if self._begin == self._end and len(self._buffer) > _KEEP:
                     self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
+                    self._hold(_BUFFER)
                 await self._readable()
                 continue
             self._moved = True
@@ -154,7 +205,23 @@ class Stream:
         self._moved = False
         if resting and self._begin == self._end:
             self._buffer, self._begin, self._end = bytearray(), 0, 0
+            self._hold(0)
         return resting
+
+    @property
+    def receiving(self) -> bool:
+        """Whether a request has begun to come in, and the rest is waited for."""
+        return self._reading and self._begin < self._end
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it waits for a request of which nothing has come yet."""
+        return self._reading and self._begin == self._end
+
+    @property
+    def held(self) -> int:
+        """Bytes charged for this connection while it waits for its client; 0 while the broker works for it."""
+        return self._held if self._waiter is not None else 0
 
     def abort(self, reason: str) -> None:
         """End a wait for the client with ConnectionAbortedError."""
@@ -244,6 +311,8 @@ class Stream:
             pass  # the client is gone or has nothing more to say: either way there is nobody to tell
         finally:
             self._sock.close()
+            self._buffer, self._begin, self._end = bytearray(), 0, 0
+            self._hold(0)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -261,7 +261,13 @@ async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
 async def test_retention_runs_by_itself_while_a_reader_holds_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.3)
+    due = asyncio.Event()
+
+    class Gated(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await (due.wait() if seconds == server_module._FIRST_CLEANUP else super().sleep(seconds))
+
+    monkeypatch.setattr(f"{__name__}.SystemClock", Gated)
     data = encode_message(os.urandom(990_000))
     async with make(tmp_path, segment_bytes=9_000_000, retention_bytes=1_000_000) as broker:
         await produce(
@@ -270,6 +276,10 @@ async def test_retention_runs_by_itself_while_a_reader_holds_on(
         async with connected(broker) as (reader, writer):
             reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(FetchRequest("t", 0, 0, 1 << 24).encode())
+            segment = broker._logs.get("t", 0).segments[0]  # type: ignore[union-attr]
+            while not segment._readers:
+                await asyncio.sleep(0.01)
+            due.set()
             while (tmp_path / "t-0" / f"{0:020d}.kafka").exists():
                 await asyncio.sleep(0.02)
             reader._transport.resume_reading()  # type: ignore[attr-defined]
