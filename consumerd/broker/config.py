@@ -64,6 +64,8 @@ class BrokerConfig:
     max_message_bytes: int = 1_000_000
     max_request_bytes: int = 100 << 20
     max_topic_length: int = 255
+    #: Logs that producers may have made; 0: any number, as in 0.7.2.
+    max_logs: int = 10_000
     #: Bytes of requests that come in or are worked on, of all connections; at least `max_request_bytes`.
     queued_bytes: int = 256 << 20
     #: A request that has not come whole after so long ends its connection; 0: it may take for ever, as in 0.7.2.
@@ -218,6 +220,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     # not of 0.7.2
     "topic.log.flush.interval": ("topic_flush_messages", _per_topic(1)),
     "log.delete.policies": ("delete_policies", load_policies),
+    "max.logs": ("max_logs", _integer(0)),
     "queued.max.request.bytes": ("queued_bytes", _integer(1, _INT64)),
     "socket.request.timeout.ms": ("request_timeout_ms", _integer(0)),
     "max.connections": ("max_connections", _integer(0)),

@@ -33,6 +33,7 @@ from consumerd.wire.v07 import (
     check_steps,
     fetch_response_header,
     multifetch_response_header,
+    validate_new_topic,
     validate_topic,
 )
 
@@ -126,6 +127,7 @@ class Requests:
             partition = self._partitions.choose(topic, self._config.partitions_of(topic), self._rng)
         target = self._existing(topic, partition)
         if target is None:
+            self._permit_log(topic, partition)
             target, new_topic = await self._partitions.get_or_create(topic, partition)
             if new_topic and self._topic_created is not None:
                 self._topic_created(topic)
@@ -135,6 +137,16 @@ class Requests:
             logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=str(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
+
+    def _permit_log(self, topic: str, partition: int) -> None:
+        """Raise InvalidTopicError or RequestRefusedError where no log may be made of this name, or none at all."""
+        if self._partitions.is_new_topic(topic):
+            validate_new_topic(topic, max_length=self._config.max_topic_length)
+        most = self._config.max_logs
+        if most and len(self._partitions) >= most:
+            raise RequestRefusedError(
+                f"no log is made for partition {partition} of topic {topic!r}: there are {most} already (max.logs)"
+            )
 
     def _fetch(self, request: FetchRequest) -> Reply:
         refusals = _Refusals()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 10
 #: A buffer larger than this is given back when the connection falls idle.
 _KEEP = 1 << 18
+#: A buffer grows by at most this at a time: the kernel clears each page of it.
+_GROW = 1 << 22
 #: Work for one client before the others get their turn, in bytes of what is read and sent.
 _TURN = 1 << 22
 #: What each part of an answer counts at least, in bytes: a lookup and its system calls take as long as copying these.
@@ -139,7 +141,7 @@ class Stream:
                 self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._buffer):
-                more = min(max(count, _KEEP) - self._end, 3 * self._end)
+                more = min(max(count, _KEEP) - self._end, 3 * self._end, _GROW)
                 if not await self._room(self._end + more):
                     return False
                 self._buffer.extend(bytes(more))

@@ -37,7 +37,7 @@ from consumerd.wire.v07.responses import (
     fetch_response_header,
     multifetch_response_header,
 )
-from consumerd.wire.v07.topics import validate_topic
+from consumerd.wire.v07.topics import validate_new_topic, validate_topic
 from consumerd.wire.v07.unwrap import leaf_payloads
 
 __all__ = [
@@ -81,5 +81,6 @@ __all__ = [
     "leaf_payloads",
     "multifetch_response_header",
     "read_outer",
+    "validate_new_topic",
     "validate_topic",
 ]
