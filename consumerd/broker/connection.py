@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: What a request counts at least of its connection's turn, in bytes.
+#: What a request counts of its connection's turn beside its bytes.
 _REQUEST = 1 << 15
 
 
@@ -44,7 +44,7 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
             if reply is not None and not await _send(stream, reply):
                 break
             del request, reply  # or they would stay until the next request has come
-            await stream.worked(max(size, _REQUEST))
+            await stream.worked(_REQUEST)
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:

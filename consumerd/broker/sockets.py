@@ -149,6 +149,7 @@ class Stream:
             if not received:
                 return False
             self._end += received
+            await self.worked(received)
         return True
 
     async def _receive(self) -> int:

@@ -6,6 +6,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,3 +263,26 @@ async def test_an_answer_of_many_parts_is_never_in_memory_as_a_whole(
         tracemalloc.stop()
     assert peak < 2_000_000
     file.close()
+
+
+class Endless(socket.socket):
+    """A client that is faster than we are: there is always more."""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        return len(buffer)
+
+
+@pytest.mark.asyncio
+async def test_a_large_request_gives_others_their_turns_while_it_comes() -> None:
+    length = 64 << 20
+    with Endless() as sock:
+        stream = Stream(sock, 1 << 30)
+        stream._buffer[:4] = struct.pack(">i", length)
+        stream._end = 4
+        turns = 0
+        reading = asyncio.create_task(read(stream))
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert await reading == bytes(length)
+        assert turns >= length >> 22
