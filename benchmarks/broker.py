@@ -3,7 +3,8 @@
 The broker runs in a process of its own, once on asyncio and once on uvloop; the client is a blocking socket that does
 no work, or, where it says `and decode`, takes the messages out of what it fetched. `blocking` is the same client
 against a loop that does nothing but a blocking `os.sendfile` (fetch) or a blocking receive (produce), without logs,
-checks or other connections. Best of the rounds, which take turns.
+checks or other connections. Best of the rounds, which take turns. At the end a thousand partitions are asked for 8 kB
+each, in one MULTIFETCH and in a thousand FETCHes.
 
 Kafka 0.7.2's figures were measured once, on another day, with its own broker and clients on a machine of the same kind,
 one client thread, no compression: its SimpleConsumer stands beside fetch and decode, its sync producer beside produce.
@@ -35,7 +36,14 @@ from benchmarks.race import Measurement, table
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.daemon.logs import configure_logs
-from consumerd.wire.v07 import FetchRequest, OffsetsRequest, ProduceRequest, decode_batch, encode_message_set
+from consumerd.wire.v07 import (
+    FetchRequest,
+    MultiFetchRequest,
+    OffsetsRequest,
+    ProduceRequest,
+    decode_batch,
+    encode_message_set,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +52,8 @@ FETCH = 1 << 20
 PER_SET = 200
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 PROBE_ANSWER = 18
+#: Partitions of one MULTIFETCH, and bytes asked of each.
+MANY, MANY_BYTES = 1000, 8 << 10
 MODES = ("blocking", "asyncio", "uvloop")
 DECODE = "fetch 1 MiB and decode"
 PRODUCE = {
@@ -59,7 +69,9 @@ KAFKA_072 = {
 
 
 async def serve(folder: Path, flush_interval: int) -> None:
-    config = BrokerConfig(log_dir=folder, port=0, use_zookeeper=False, flush_messages=flush_interval)
+    config = BrokerConfig(
+        log_dir=folder, port=0, use_zookeeper=False, flush_messages=flush_interval, topic_partitions={"many": MANY}
+    )
     broker = Broker(config, clock=SystemClock(), rng=random.Random(1))
     configure_logs("error", "auto")
     async with broker:
@@ -199,6 +211,45 @@ def measure(size: int, megabytes: int, rounds: int) -> dict[str, dict[str, float
     return best
 
 
+def fetch_partitions(sock: socket.socket, frames: list[bytes], answers: int) -> float:
+    """Send `frames` and read `answers` answers to the end."""
+    buffer = memoryview(bytearray(FETCH))
+    started = time.perf_counter()
+    sock.sendall(b"".join(frames))
+    for _ in range(answers):
+        receive(sock, buffer[:4], 4)
+        (length,) = struct.unpack(">i", buffer[:4])
+        receive(sock, buffer, length)
+    return time.perf_counter() - started
+
+
+def measure_partitions(rounds: int) -> list[Measurement]:
+    """A thousand partitions asked for 8 kB each: in one MULTIFETCH, and in as many FETCHes sent at once."""
+    fetches = [FetchRequest("many", number, 0, MANY_BYTES) for number in range(MANY)]
+    subjects = {
+        "one MULTIFETCH": ([MultiFetchRequest(tuple(fetches)).encode()], 1),
+        f"{MANY} FETCHes": ([fetch.encode() for fetch in fetches], MANY),
+    }
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        segment = encode_message_set([bytes(MANY_BYTES)] * 2)
+        for number in range(MANY):
+            log = Path(folder) / f"many-{number}"
+            log.mkdir()
+            (log / f"{0:020d}.kafka").write_bytes(segment)
+        for mode in MODES[1:]:
+            best = dict.fromkeys(subjects, float("inf"))
+            with running(mode, Path(folder), 500) as sock:
+                for _ in range(10 * rounds):
+                    for name, (frames, answers) in subjects.items():
+                        best[name] = min(best[name], fetch_partitions(sock, frames, answers))
+            one, many = best.values()
+            case = f"{MANY} partitions of {MANY_BYTES >> 10} KiB, {mode}"
+            found += [Measurement("broker", case, "one MULTIFETCH", one * 1000, "ms", many / one)]
+            found += [Measurement("broker", case, f"{MANY} FETCHes", many * 1000, "ms")]
+    return found
+
+
 def results(size: int, figures: dict[str, dict[str, float]]) -> list[Measurement]:
     """The figures as million messages per second; `ratio` is ours against the subject, ours being the better loop."""
     found = []
@@ -236,6 +287,7 @@ def main(argv: list[str] | None = None) -> int:
     found = []
     for size in arguments.size or [100, 1000]:
         found += results(size, measure(size, arguments.megabytes, arguments.rounds))
+    found += measure_partitions(arguments.rounds)
     if arguments.json:
         print(json.dumps([result.as_json() for result in found], indent=1))
     else:

@@ -23,7 +23,7 @@ from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 NAME = "decode"
 OURS = "consumerd"
@@ -134,7 +134,7 @@ def measure(rounds: int) -> list[Measurement]:
     return results
 
 
-def decode_payloads(data: bytes) -> list[bytes]:
+def decode_payloads(data: bytes) -> Sequence[bytes]:
     """What is measured of ours."""
     return decode_batch(data, 0).payloads
 

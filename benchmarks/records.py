@@ -24,7 +24,7 @@ from benchmarks.race import Measurement, race, table
 from consumerd.wire.v08.records import Codec, decode_records, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 NAME = "records"
 OURS = "consumerd"
@@ -64,7 +64,7 @@ class Rows:
         return encode_message_set(values, magic=magic, codec=codec, keys=keys, timestamps=times, base_offset=first)
 
 
-def our_payloads(data: bytes) -> list[bytes | None]:
+def our_payloads(data: bytes) -> Sequence[bytes | None]:
     """What is measured of ours."""
     return decode_records(data, 0).payloads
 

@@ -50,6 +50,9 @@ def open_segments(
     Raises MissingExtraError, and ReadFailedError where the file system gives up.
     """
     name, stamp = source.name, stamp_of(source)
+    if source.is_special:
+        yield Finding(FindingKind.NO_FILE, name, f"{name} is no regular file; it was not read")
+        return
     with _raw(source, on_bytes) as raw:
         stream = unpacked(raw, source.packing, expansion)
         if not source.is_tar:

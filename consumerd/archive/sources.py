@@ -9,6 +9,7 @@ members, the size of what is packed) is found out by the worker.
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -67,6 +68,8 @@ class Source:
     is_tar: bool = False
     is_remote: bool = False
     part: Part | None = None
+    #: What is no regular file (a FIFO, a device, a socket): opening it might wait for ever.
+    is_special: bool = False
 
     @property
     def name(self) -> str:
@@ -113,6 +116,8 @@ def _local(path: str) -> Iterator[Source]:
                         yield from _local_file(f"{folder}/{name}", kind)
         elif not Path(root).exists():
             raise NoSourceError(f"{path} does not exist; name files, folders or URLs that hold segments")
+        elif not Path(root).is_file():
+            raise NoSourceError(f"{path} is no regular file; name files, folders or URLs that hold segments")
         elif (kind := kind_of(root)) is not None:
             yield from _local_file(root, kind)
     except OSError as error:
@@ -126,6 +131,9 @@ def _refuse(error: OSError) -> None:
 def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[Source]:
     status = os.stat(path)  # noqa: PTH116 - one of a million
     packing, is_tar = kind
+    if not stat.S_ISREG(status.st_mode):
+        yield Source(path, 0, _mtime(status), packing, is_tar, is_special=True)
+        return
     source = Source(path, status.st_size, _mtime(status), packing, is_tar)
     parts = _parts(source) if is_tar and packing is Packing.NONE else None
     if parts is None:

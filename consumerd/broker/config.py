@@ -64,11 +64,17 @@ class BrokerConfig:
     max_message_bytes: int = 1_000_000
     max_request_bytes: int = 100 << 20
     max_topic_length: int = 255
-    #: Connections at one time; 0: as many as the system allows.
-    max_connections: int = 0
-    #: A connection over which nothing moves for so long is closed; 0: never, as in 0.7.2.
-    max_idle_ms: int = 0
-    #: Threads that wait for the disk and check large message sets; None: as many as asyncio likes.
+    #: Logs that producers may have made; 0: any number, as in 0.7.2.
+    max_logs: int = 10_000
+    #: Bytes of requests that come in or are worked on, of all connections; at least `max_request_bytes`.
+    queued_bytes: int = 256 << 20
+    #: A request that has not come whole after so long ends its connection; 0: it may take for ever, as in 0.7.2.
+    request_timeout_ms: int = 60_000
+    #: Connections at one time; 0: as many as the system allows, as in 0.7.2.
+    max_connections: int = 10_000
+    #: A connection over which nothing moves for so long is closed, unless it has produced; 0: never, as in 0.7.2.
+    max_idle_ms: int = 3_600_000
+    #: Threads that wait for the disk; None: as many as asyncio likes.
     threads: int | None = None
     #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
     send_buffer: int = 0
@@ -214,6 +220,9 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     # not of 0.7.2
     "topic.log.flush.interval": ("topic_flush_messages", _per_topic(1)),
     "log.delete.policies": ("delete_policies", load_policies),
+    "max.logs": ("max_logs", _integer(0)),
+    "queued.max.request.bytes": ("queued_bytes", _integer(1, _INT64)),
+    "socket.request.timeout.ms": ("request_timeout_ms", _integer(0)),
     "max.connections": ("max_connections", _integer(0)),
     "connections.max.idle.ms": ("max_idle_ms", _integer(0)),
 }

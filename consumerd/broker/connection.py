@@ -7,7 +7,6 @@ connection, which is all that the protocol can say.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,8 +14,9 @@ import structlog
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.errors import reason_of
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
+from consumerd.turns import in_turns
 from consumerd.wire.errors import WireError
-from consumerd.wire.v07 import decode_request
+from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps
 
 if TYPE_CHECKING:
     from consumerd.broker.requests import Reply, Requests
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: Work for one client before the others get their turn, in bytes of requests; each counts at least `_REQUEST`.
-_TURN = 1 << 20
-_REQUEST = 1 << 13
+#: What a request counts of its connection's turn beside its bytes.
+_REQUEST = 1 << 15
 
 
 async def serve(stream: Stream, requests: Requests, peer: str) -> None:
@@ -35,18 +34,18 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
     Raises FlushFailedError, after which the broker must stop.
     """
     try:
-        left = _TURN
         while (body := await stream.frame()) is not None:
             with body:
                 size = len(body)
-                request = decode_request(body)
+                request = await in_turns(decode_request_steps(body))
+            stream.let_go(size)
+            if isinstance(request, (ProduceRequest, MultiProduceRequest)):
+                stream.produced = True
             reply = await requests.handle(request)
             if reply is not None and not await _send(stream, reply):
                 break
-            left -= max(size, _REQUEST)
-            if left <= 0:
-                left = _TURN
-                await asyncio.sleep(0)
+            del request, reply  # or they would stay until the next request has come
+            await stream.worked(_REQUEST)
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:

@@ -2,7 +2,11 @@
 
 Strategy: one task per connection, in the broker's task group. One more task looks at all of them now and then, instead
 of a timer for each: whoever has rested since the last look gives its buffer back, so that ten thousand idle clients
-are cheap, and is closed once that went on for connections.max.idle.ms.
+are cheap, and is closed once that went on for connections.max.idle.ms. A request that does not come whole in time ends
+its connection, too, and when memory for requests has run out, so does the one that has held some for the longest.
+
+A producer that has nothing under way is never closed: 0.7 gives producers no answers, so theirs do not notice before
+they have lost what they sent next. Consumers connect anew and ask again.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.broker.connection import serve
+from consumerd.broker.memory import RequestMemory
 from consumerd.broker.sockets import Stream
 from consumerd.errors import reason_of
 
@@ -29,7 +35,9 @@ logger = structlog.get_logger(__name__)
 _ACCEPT_PAUSE = 0.5
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Longest pause between two looks at all connections, in seconds.
-_LOOK = 5.0
+_LOOK = 1.0
+#: So long a connection may hold memory for requests, at least, in seconds, also when others wait for it.
+_GRACE = 2.0
 
 
 class Connections:
@@ -40,6 +48,9 @@ class Connections:
         self._clock = clock
         self._streams: dict[asyncio.Task[None], Stream] = {}
         self._resting: dict[asyncio.Task[None], float] = {}
+        self._memory = RequestMemory(max(config.queued_bytes, config.max_request_bytes))
+        #: Of those that wait for their client in the midst of something: in which request, and since when.
+        self._busy: dict[asyncio.Task[None], tuple[int, float]] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -68,7 +79,7 @@ class Connections:
                 refused = 0
             try:
                 self._prepare(sock)
-                stream = Stream(sock, self._config.max_request_bytes)
+                stream = Stream(sock, self._config.max_request_bytes, self._memory)
             except OSError as error:
                 logger.info("connection_lost", peer=peer, reason=reason_of(error))
                 sock.close()
@@ -83,6 +94,7 @@ class Connections:
         if task.cancelled():
             stream.close()  # a task that is cancelled before its first step closes nothing itself
         self._resting.pop(task, None)
+        self._busy.pop(task, None)
 
     def _prepare(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -95,16 +107,45 @@ class Connections:
 
     async def look_after(self) -> None:
         """Give back the memory of those that rest, and end those that do so for too long; until cancelled."""
-        limit = self._config.max_idle_ms / 1000
-        pause = min(_LOOK, limit / 4) if limit else _LOOK
+        times = [ms / 1000 for ms in (self._config.max_idle_ms, self._config.request_timeout_ms) if ms]
+        pause = min(_LOOK, *(seconds / 4 for seconds in times)) if times else _LOOK
         while True:
             await self._clock.sleep(pause)
             now = self._clock.monotonic()
             for task, stream in self._streams.items():
-                if not stream.rest():
-                    self._resting.pop(task, None)
-                elif limit and now - self._resting.setdefault(task, now) >= limit:
-                    stream.abort(f"nothing moved for {limit:g} seconds, which is connections.max.idle.ms")
+                self._end_if_idle(task, stream, now)
+                self._end_if_overdue(task, stream, now)
+            if self._memory.wanted:
+                self._make_room(now)
+
+    def _end_if_idle(self, task: asyncio.Task[None], stream: Stream, now: float) -> None:
+        limit = self._config.max_idle_ms / 1000
+        if not stream.rest() or (stream.produced and stream.quiet):
+            self._resting.pop(task, None)
+        elif limit and now - self._resting.setdefault(task, now) >= limit:
+            stream.abort(f"nothing moved for {limit:g} seconds, which is connections.max.idle.ms")
+
+    def _end_if_overdue(self, task: asyncio.Task[None], stream: Stream, now: float) -> None:
+        """Note since when a connection is in the midst of something, and end it when a request is not whole in time."""
+        if not (stream.receiving or stream.held):
+            self._busy.pop(task, None)
+            return
+        number, since = self._busy.get(task, (-1, now))
+        if number != stream.frames:
+            number, since = self._busy[task] = stream.frames, now
+        limit = self._config.request_timeout_ms / 1000
+        if limit and stream.receiving and now - since >= limit:
+            stream.abort(f"a request was not whole after {limit:g} seconds, which is socket.request.timeout.ms")
+
+    def _make_room(self, now: float) -> None:
+        """Others wait for memory: end the connection that has held some for the longest, if that is long enough."""
+        holders = [(since, task) for task, (_, since) in self._busy.items() if self._streams[task].held]
+        since, task = min(holders, key=itemgetter(0), default=(now, None))
+        if task is not None and now - since >= _GRACE:
+            logger.warning("request_memory_exhausted", limit=self._memory.limit, connections=len(holders))
+            self._streams[task].abort(
+                "memory for requests ran out (queued.max.request.bytes), and this one took longest"
+            )
 
     async def stop(self, patience: float) -> None:
         """Let every client finish what it has sent; cut those that take longer than `patience` seconds."""

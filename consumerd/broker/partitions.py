@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_RANGE = (1 << 31) - 3
 logger = structlog.get_logger(__name__)
 
+#: Logs that are looked at without letting others have their turn.
+_LOGS = 256
 #: Sets larger than this are written in a thread.
 _LARGE = 1 << 20
 
@@ -72,6 +74,11 @@ class Partition:
                 return found
             if found.segment in self.log.segments:
                 raise StorageError(f"the log {self.log.name} is closed")
+
+    def rest(self) -> None:
+        """Close the files that were not used since the last call, until they are used again."""
+        if not (self._appending.locked() or self._flushing.locked()):
+            self.log.rest()
 
     async def flush(self) -> None:
         """Return when all that is appended now is durable and visible. Raises FlushFailedError."""
@@ -127,6 +134,21 @@ class Partitions:
         for partition in self._all():
             if partition.log.flush_overdue(now):
                 await partition.flush()
+
+    def is_new_topic(self, topic: str) -> bool:
+        """Whether no log of the topic is here."""
+        return not self._logs.has_topic(topic)
+
+    def __len__(self) -> int:
+        """How many logs are in service."""
+        return len(self._logs)
+
+    async def rest(self) -> None:
+        """Close the files of logs that were not used since the last call."""
+        for number, partition in enumerate(self._all(), 1):
+            partition.rest()
+            if not number % _LOGS:
+                await asyncio.sleep(0)
 
     async def clean(self) -> None:
         """Apply retention to every log. Raises FlushFailedError; a log that cannot be cleaned is left for next time."""

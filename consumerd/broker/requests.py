@@ -9,30 +9,31 @@ behind: topic name, partition, *creation of the log*, then the messages.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
 from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
-from consumerd.wire.errors import EncodeError, InvalidTopicError, OversizeMessageError
+from consumerd.turns import in_turns
+from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
-    CheckedSet,
+    PRODUCE_LIMITS,
     ErrorCode,
     FetchRequest,
-    Limits,
     MultiFetchRequest,
     MultiProduceRequest,
     OffsetsRequest,
     OffsetsResponse,
     ProduceRequest,
     Request,
-    check_produced_set,
+    check_steps,
     fetch_response_header,
     multifetch_response_header,
+    validate_new_topic,
     validate_topic,
 )
 
@@ -46,8 +47,12 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-#: Message sets larger than this are checked in a thread.
-_LARGE = 1 << 20
+#: Entries of a multi request that are done without letting other clients have their turn.
+_ENTRIES = 256
+#: Characters that the log shows of a topic name that was refused.
+_SHOWN = 255
+#: Large sets that are checked at a time: each costs the others a step in every turn, and memory.
+_CHECKS = 4
 
 
 @dataclass(slots=True)
@@ -80,7 +85,9 @@ class Requests:
         self._clock = clock
         self._rng = rng
         self._topic_created = topic_created
-        self._limits = Limits(max_message_bytes=config.max_message_bytes)
+        self._limits = replace(PRODUCE_LIMITS, max_message_bytes=config.max_message_bytes)
+        #: Taken while a set is checked that takes more than one step.
+        self._checking = asyncio.Semaphore(_CHECKS)
 
     async def handle(self, request: Request) -> Reply | None:
         """Do what `request` asks for. The caller sends the reply and then releases it.
@@ -93,10 +100,12 @@ class Requests:
             case ProduceRequest():
                 await self._produce(request)
             case MultiFetchRequest():
-                return self._multifetch(request)
+                return await self._multifetch(request)
             case MultiProduceRequest():
-                for entry in request.produces:
+                for number, entry in enumerate(request.produces, 1):
                     await self._produce(entry)
+                    if not number % _ENTRIES:
+                        await asyncio.sleep(0)
             case OffsetsRequest():
                 return Reply([self._offsets(request)])
         return None
@@ -118,35 +127,50 @@ class Requests:
             partition = self._partitions.choose(topic, self._config.partitions_of(topic), self._rng)
         target = self._existing(topic, partition)
         if target is None:
+            self._permit_log(topic, partition)
             target, new_topic = await self._partitions.get_or_create(topic, partition)
             if new_topic and self._topic_created is not None:
                 self._topic_created(topic)
         try:
-            checked = await self._check(request.messages)
+            checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
             logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=str(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
-    async def _check(self, messages: bytes) -> CheckedSet:
-        if len(messages) > _LARGE:
-            return await asyncio.to_thread(check_produced_set, messages, limits=self._limits)
-        return check_produced_set(messages, limits=self._limits)
+    def _permit_log(self, topic: str, partition: int) -> None:
+        """Raise InvalidTopicError or RequestRefusedError where no log may be made of this name, or none at all."""
+        if self._partitions.is_new_topic(topic):
+            validate_new_topic(topic, max_length=self._config.max_topic_length)
+        most = self._config.max_logs
+        if most and len(self._partitions) >= most:
+            raise RequestRefusedError(
+                f"no log is made for partition {partition} of topic {topic!r}: there are {most} already (max.logs)"
+            )
 
     def _fetch(self, request: FetchRequest) -> Reply:
-        error, found = self._find(request)
+        refusals = _Refusals()
+        error, found = self._find(request, refusals)
+        refusals.tell()
         reply = Reply([_header(error, found)])
         _add_range(reply, found)
         return reply
 
-    def _multifetch(self, request: MultiFetchRequest) -> Reply:
-        found = [self._find(fetch) for fetch in request.fetches]
+    async def _multifetch(self, request: MultiFetchRequest) -> Reply:
+        found: list[tuple[ErrorCode, Slice | None]] = []
+        refusals = _Refusals()
         try:
+            for number, fetch in enumerate(request.fetches, 1):
+                found.append(self._find(fetch, refusals))
+                if not number % _ENTRIES:
+                    await asyncio.sleep(0)
             # The total counts a negative size as it stands, as 0.7.2 does, although the answer ends at that entry.
-            reply = Reply([multifetch_response_header(part.length if part else 0 for _, part in found)])
-        except EncodeError:
+            head = multifetch_response_header(part.length if part else 0 for _, part in found)
+        except BaseException:
             _release(part for _, part in found)
             raise
+        refusals.tell()
+        reply = Reply([head])
         for position, (error, part) in enumerate(found, 1):
             reply.parts.append(_header(error, part))
             _add_range(reply, part)
@@ -155,7 +179,7 @@ class Requests:
                 break
         return reply
 
-    def _find(self, request: FetchRequest) -> tuple[ErrorCode, Slice | None]:
+    def _find(self, request: FetchRequest, refusals: _Refusals) -> tuple[ErrorCode, Slice | None]:
         """Error code and file range of one fetch; the segment of the range is held."""
         try:
             partition = self._existing(request.topic, request.partition)
@@ -169,7 +193,7 @@ class Requests:
         except CorruptLogError:  # told at the start, once
             return ErrorCode.UNKNOWN, None
         except (InvalidTopicError, StorageError) as error:
-            logger.warning("fetch_failed", topic=request.topic, partition=request.partition, error=str(error))
+            refusals.add(request, error)
             return ErrorCode.UNKNOWN, None
 
     def _offsets(self, request: OffsetsRequest) -> bytes:
@@ -182,6 +206,31 @@ class Requests:
         else:  # 0.7.2 does not look at the number here, not even at a negative one
             offsets = (0,) if request.time in (LATEST, EARLIEST) else ()
         return OffsetsResponse(ErrorCode.NONE, offsets).encode()
+
+
+class _Refusals:
+    """Fetches of one request that were refused with a reason: one line of the log, however many they are."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: tuple[FetchRequest, Exception] | None = None
+
+    def add(self, request: FetchRequest, error: Exception) -> None:
+        self._count += 1
+        self._first = self._first or (request, error)
+
+    def tell(self) -> None:
+        if self._first is not None:
+            request, error = self._first
+            logger.warning(
+                "fetch_failed",
+                topic=request.topic[:_SHOWN],
+                partition=request.partition,
+                error=str(error),
+                more=self._count - 1,
+            )
 
 
 def _header(error: ErrorCode, part: Slice | None) -> bytes:

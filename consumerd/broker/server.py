@@ -36,6 +36,8 @@ logger = structlog.get_logger(__name__)
 _BACKLOG = 1024
 #: Seconds from the start to the first look at retention, as in 0.7.2 (golden notes, 3).
 _FIRST_CLEANUP = 60.0
+#: Seconds between looks for logs whose files can be closed: those that were not used in between.
+_REST = 10.0
 #: How long a graceful stop waits for ZooKeeper, and for clients that do not read their answers, in seconds.
 _STOP_PATIENCE = 5.0
 
@@ -188,6 +190,7 @@ class Broker:
                 group.create_task(self._connections.look_after(), name="idle connections"),
                 group.create_task(self._flush_regularly(partitions), name="flush"),
                 group.create_task(self._clean_regularly(partitions), name="retention"),
+                group.create_task(self._rest_regularly(partitions), name="idle logs"),
             ]
             if registration is not None:
                 tasks.append(group.create_task(registration.run(), name="registration"))
@@ -234,6 +237,11 @@ class Broker:
         while True:
             await partitions.clean()
             await self._clock.sleep(self.config.cleanup_minutes * 60.0)
+
+    async def _rest_regularly(self, partitions: Partitions) -> None:
+        while True:
+            await self._clock.sleep(_REST)
+            await partitions.rest()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

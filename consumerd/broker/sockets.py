@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.broker.errors import RequestRefusedError
+from consumerd.broker.memory import RequestMemory
 from consumerd.storage import Slice
 
 if TYPE_CHECKING:
@@ -24,8 +26,15 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 10
 #: A buffer larger than this is given back when the connection falls idle.
 _KEEP = 1 << 18
-#: Bytes to send without letting other tasks run.
+#: A buffer grows by at most this at a time: the kernel clears each page of it.
+_GROW = 1 << 22
+#: Work for one client before the others get their turn, in bytes of what is read and sent.
 _TURN = 1 << 22
+#: What each part of an answer counts at least, in bytes: a lookup and its system calls take as long as copying these.
+_PART = 1 << 14
+#: Small parts are joined up to about so many bytes, then sent: an answer of thousands costs neither a call for each nor
+#: memory for all.
+_JOIN = 1 << 17
 #: Most bytes of one sendfile call: bounds how long it can hold the loop.
 _SENDFILE = 1 << 20
 #: Small file ranges are copied into one send with their header: cheaper than two system calls with a partial packet.
@@ -42,9 +51,12 @@ Part = bytes | Slice
 
 
 class Stream:
-    """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another."""
+    """One client's socket: frames in, answers out. Used by one task; `stop`, `rest` and `abort` are for another.
 
-    def __init__(self, sock: socket.socket, max_frame: int) -> None:
+    `memory` is what its buffer is charged to.
+    """
+
+    def __init__(self, sock: socket.socket, max_frame: int, memory: RequestMemory | None = None) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._max_frame = max_frame
@@ -56,6 +68,15 @@ class Stream:
         self._reading = False
         self._moved = False  # since the last look of `rest`
         self._last_bytes: int | None = None  # once stopping: how many more may be read
+        self._turn = _TURN
+        self._memory = memory or RequestMemory(max_frame)
+        #: Bytes charged to it.
+        self._held = 0
+        #: Whole requests that have come so far.
+        self.frames = 0
+        #: Whether it has sent messages: a producer of 0.7 does not notice that its connection was closed, and loses
+        #: what it sends next.
+        self.produced = False
 
     async def frame(self) -> memoryview | None:
         """The body of the next request; None when the client is done or the broker stops.
@@ -63,6 +84,7 @@ class Stream:
         The view is valid until the next call, before which it must be released. Raises RequestRefusedError for a
         length of 0 or less or beyond max.socket.request.bytes, ConnectionError when the connection broke.
         """
+        self._hold(len(self._buffer))
         if not await self._have(4):
             return None
         length = int.from_bytes(self._buffer[self._begin : self._begin + 4], "big", signed=True)
@@ -72,7 +94,40 @@ class Stream:
             return None
         begin = self._begin + 4
         self._begin = begin + length
+        self.frames += 1
         return memoryview(self._buffer)[begin : begin + length]
+
+    def let_go(self, size: int) -> None:
+        """The last frame, of `size` bytes, was read: give a large buffer back. Until the next call of `frame` as much
+        stays charged, for what was made of it.
+        """
+        if len(self._buffer) > _KEEP:
+            self._buffer = self._buffer[self._begin : self._end] or bytearray(_BUFFER)
+            self._begin, self._end = 0, self._end - self._begin
+        self._hold(max(size, len(self._buffer)))
+
+    def _hold(self, size: int) -> None:
+        """Charge `size` bytes, which there are already."""
+        held = self._memory.charge(self._held, size)
+        if held is not None:
+            self._held = held
+
+    async def _room(self, size: int) -> bool:
+        """Wait until a buffer of `size` bytes may be had; False when the broker stops meanwhile."""
+        while (held := self._memory.charge(self._held, size)) is None:
+            if self._last_bytes is not None:
+                return False
+            waiter = self._waiter = self._loop.create_future()
+            self._reading = True
+            wake = partial(_wake, waiter)
+            self._memory.wait(wake)
+            try:
+                await waiter
+            finally:
+                self._memory.forget(wake)
+                self._waiter, self._reading = None, False
+        self._held = held
+        return True
 
     async def _have(self, count: int) -> bool:
         """Read until `count` unread bytes are buffered; False at the end of the stream.
@@ -86,11 +141,15 @@ class Stream:
                 self._buffer[: self._end - self._begin] = self._buffer[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._buffer):
-                self._buffer.extend(bytes(min(max(count, _KEEP) - self._end, 3 * self._end)))
+                more = min(max(count, _KEEP) - self._end, 3 * self._end, _GROW)
+                if not await self._room(self._end + more):
+                    return False
+                self._buffer.extend(bytes(more))
             received = await self._receive()
             if not received:
                 return False
             self._end += received
+            await self.worked(received)
         return True
 
     async def _receive(self) -> int:
@@ -107,6 +166,7 @@ class Stream:
                     return 0
                 if self._begin == self._end and len(self._buffer) > _KEEP:
                     self._buffer, self._begin, self._end = bytearray(_BUFFER), 0, 0
+                    self._hold(_BUFFER)
                 await self._readable()
                 continue
             self._moved = True
@@ -123,6 +183,7 @@ class Stream:
         finally:
             self._loop.remove_reader(self._fd)
             self._waiter, self._reading = None, False
+            self._turn = _TURN
 
     async def _writable(self) -> None:
         waiter = self._waiter = self._loop.create_future()
@@ -132,6 +193,7 @@ class Stream:
         finally:
             self._loop.remove_writer(self._fd)
             self._waiter = None
+            self._turn = _TURN
 
     def stop(self) -> None:
         """Let `frame` return what has arrived already and then None, without waiting for more."""
@@ -146,7 +208,23 @@ class Stream:
         self._moved = False
         if resting and self._begin == self._end:
             self._buffer, self._begin, self._end = bytearray(), 0, 0
+            self._hold(0)
         return resting
+
+    @property
+    def receiving(self) -> bool:
+        """Whether a request has begun to come in, and the rest is waited for."""
+        return self._reading and self._begin < self._end
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it waits for a request of which nothing has come yet."""
+        return self._reading and self._begin == self._end
+
+    @property
+    def held(self) -> int:
+        """Bytes charged for this connection while it waits for its client; 0 while the broker works for it."""
+        return self._held if self._waiter is not None else 0
 
     def abort(self, reason: str) -> None:
         """End a wait for the client with ConnectionAbortedError."""
@@ -156,22 +234,37 @@ class Stream:
     async def send(self, parts: Sequence[Part]) -> None:
         """Send bytes and file ranges in order. Raises ConnectionError, and OSError when a file cannot be read.
 
-        The caller holds the segments of the ranges.
+        The caller holds the segments of the ranges. Other tasks get their turn in between, however many parts come.
         """
-        pending = b""
+        pending: list[bytes] = []
+        size = 0
         for part in parts:
-            if isinstance(part, bytes):
-                pending += part
-            elif part.length <= _COPY:
-                await self._warm(part, part.position, part.length)
-                pending += part.segment.file.read_at(part.position, part.length)
-            else:
+            if not isinstance(part, bytes) and part.length > _COPY:
                 if pending:
-                    await self._send_bytes(pending, _MORE)
-                    pending = b""
+                    await self._send_bytes(b"".join(pending), _MORE)
+                    pending, size = [], 0
                 await self._send_range(part)
+                continue
+            if size >= _JOIN:
+                await self._send_bytes(b"".join(pending), _MORE)
+                pending, size = [], 0
+            piece = part if isinstance(part, bytes) else await self._copied(part)
+            pending.append(piece)
+            size += len(piece)
+            await self.worked(_PART)
         if pending:
-            await self._send_bytes(pending, 0)
+            await self._send_bytes(b"".join(pending), 0)
+
+    async def worked(self, amount: int) -> None:
+        """Count work for this client, in bytes; lets other tasks run when it was enough for one turn."""
+        self._turn -= amount
+        if self._turn <= 0:
+            self._turn = _TURN
+            await asyncio.sleep(0)
+
+    async def _copied(self, part: Slice) -> bytes:
+        await self._warm(part, part.position, part.length)
+        return part.segment.file.read_at(part.position, part.length)
 
     async def _send_bytes(self, data: bytes, flags: int) -> None:
         view = memoryview(data)
@@ -184,7 +277,7 @@ class Stream:
 
     async def _send_range(self, part: Slice) -> None:
         file, position, left = part.segment.file.fileno(), part.position, part.length
-        turn, warm = _TURN, 0
+        warm = 0
         while left:
             if warm <= 0:
                 warm = min(left, _SENDFILE)
@@ -193,7 +286,6 @@ class Stream:
                 sent = os.sendfile(self._fd, file, position, min(left, _SENDFILE))
             except (BlockingIOError, InterruptedError):
                 await self._writable()
-                turn = _TURN
                 continue
             if not sent:
                 raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")
@@ -201,10 +293,7 @@ class Stream:
             position += sent
             left -= sent
             warm -= sent
-            turn -= sent
-            if turn <= 0:
-                turn = _TURN
-                await asyncio.sleep(0)
+            await self.worked(sent)
 
     async def _warm(self, part: Slice, position: int, length: int) -> None:
         """Have the kernel read a range that is not in the page cache, in a thread."""
@@ -225,6 +314,8 @@ class Stream:
             pass  # the client is gone or has nothing more to say: either way there is nobody to tell
         finally:
             self._sock.close()
+            self._buffer, self._begin, self._end = bytearray(), 0, 0
+            self._hold(0)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

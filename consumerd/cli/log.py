@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.cli import log_export, log_verify
+from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ class _Problems:
             if entry.problem is not None:
                 self._bad += 1
                 if len(self._shown) < PROBLEMS_SHOWN:
-                    self._shown.append(f"{path}: {entry.problem}")
+                    self._shown.append(f"{printable(str(path))}: {entry.problem}")
             yield entry
 
     def report(self) -> None:
@@ -111,7 +112,7 @@ def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
     from rich.table import Table  # noqa: PLC0415
 
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False, markup=False)
-    console.print(path, soft_wrap=True)
+    console.print(printable(str(path)), soft_wrap=True)
     header = True
     digits = 0
     while rows := list(islice(entries, ROWS_PER_TABLE)):

@@ -3,7 +3,8 @@
 Strategy: one task, one request in flight, one position. The position only moves to boundaries that were decoded, so
 after any failure the same bytes are asked for again and every message reaches the lane once and in order. The task
 waits, in this order: to be unpaused, for room in the lane, for the connection, for memory, for the answer, for
-memory to decode into. It puts nothing after it was cancelled, because between the last wait and `put` there is none.
+memory to decode into. What takes long to decode is decoded in steps, in turns with everything else. It puts nothing
+after it was cancelled, because between the last wait and `put` there is none.
 
 A partition without news waits in the `IdlePoller`; news or an error wakes it. What an answer means is decided in
 `judge`, and what to do about bad messages and lost offsets in `remedies`. Failures of the broker or the connection
@@ -14,6 +15,7 @@ until it got an answer: the others have the common connection to themselves.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError
@@ -23,10 +25,13 @@ from consumerd.fetch.poller import Answer, IdlePoller, Idler
 from consumerd.fetch.remedies import FetchingOverError
 from consumerd.fetch.steady import SteadyFetcher
 from consumerd.net import ConnectionClosedError
+from consumerd.turns import in_turns
 from consumerd.wire import WireError
-from consumerd.wire.v07 import ErrorCode, FetchRequest, MessageBatch, decode_batch, decode_fetch_response
+from consumerd.wire.v07 import ErrorCode, FetchRequest, MessageBatch, decode_fetch_response, decode_steps
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.link import BrokerLink
@@ -144,12 +149,20 @@ class PartitionFetcher(SteadyFetcher):
         try:
             if answer.data:
                 await self._lane.budget.solvent(answer.reservation)
-            batch = decode_batch(answer.data, self.offset, limits=self._settings.limits)
+            steps = decode_steps(answer.data, self.offset, limits=self._settings.limits)
+            batch = await in_turns(steps, self._decoding(answer.reservation))
             self._keep(batch, len(answer.data), answer.reservation)
         except BaseException:
             answer.reservation.release()
             raise
         return batch
+
+    @contextlib.asynccontextmanager
+    async def _decoding(self, reservation: Reservation) -> AsyncIterator[None]:
+        """Large answers are decoded one after the other, each when memory still allows it."""
+        async with self._services.decoding:
+            await self._lane.budget.solvent(reservation)
+            yield
 
     async def _act(self, verdict: Verdict) -> None:
         match verdict.finding:

@@ -9,7 +9,8 @@ stores a reset offset at once: golden notes, 6).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,6 +49,8 @@ class Services:
     counters: FetchCounters
     #: (partition, time) -> offsets, on a connection of its own.
     list_offsets: Callable[[TopicPartition, int], Awaitable[tuple[int, ...]]]
+    #: Held while an answer is decoded that takes more than one step: one at a time, as each may become large.
+    decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class FetchingOverError(Exception):

@@ -171,9 +171,14 @@ class Batch(Sequence[bytes]):
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads as a list. It may be the batch's own: do not change it."""
-        payloads = cast("list[bytes]", self._content.payloads)  # typed for those who have no tombstones: nearly all
-        return payloads[self._first :] if self._first else payloads
+        """The payloads as a list. It may be the batch's own: do not change it.
+
+        A large compressed message is unpacked as a whole for this; who iterates over the batch gets it in pieces.
+        """
+        payloads = self._content.payloads
+        if self._first or not isinstance(payloads, list):
+            payloads = payloads[self._first :]
+        return cast("list[bytes]", payloads)  # typed for those who have no tombstones: nearly all
 
     @property
     def keys(self) -> list[bytes | None] | None:
@@ -231,10 +236,18 @@ class Batch(Sequence[bytes]):
     @overload
     def __getitem__(self, position: slice) -> list[bytes]: ...
     def __getitem__(self, position: int | slice) -> bytes | list[bytes]:
-        return self.payloads[position]
+        if isinstance(position, slice):
+            start, stop, step = position.indices(self._length)
+            if step != 1:
+                return self.payloads[position]
+            return cast("list[bytes]", list(self._content.payloads[self._first + start : self._first + stop]))
+        if not -self._length <= position < self._length:
+            raise IndexError("there is no such message in the batch")
+        return cast("bytes", self._content.payloads[self._first + position % self._length])
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.payloads)
+        payloads = cast("Sequence[bytes]", self._content.payloads)
+        return islice(payloads, self._first, None) if self._first else iter(payloads)
 
     def __repr__(self) -> str:
         return f"<Batch {self.partition} {self.start_offset}-{self.next_offset}: {self._length} messages>"

@@ -45,8 +45,8 @@ class LogEntry(NamedTuple):
 def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
     """The segment files that `paths` name, each with its start offset: files as given, directories recursively, sorted.
 
-    Raises NotFoundError for a path that is missing, a directory without segments, and a file whose name is no start
-    offset.
+    Raises NotFoundError for a path that is missing or no regular file, a directory without segments, and a file whose
+    name is no start offset.
     """
     found: list[tuple[Path, int]] = []
     for path in paths:
@@ -63,6 +63,8 @@ def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _with_start(path: Path) -> tuple[Path, int]:
+    if not path.is_file():  # opening a FIFO waits for somebody who writes
+        raise NotFoundError(f"{path} is no regular file, so it holds no segment; name files, or move it away")
     start = parse_segment_name(path.name)
     if start is None:
         raise NotFoundError(

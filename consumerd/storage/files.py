@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.storage.errors import DirectoryInUseError, StorageError
@@ -59,6 +60,13 @@ class SegmentFile(Protocol):
         """Return when everything written so far survives a loss of power."""
         ...
 
+    def rest(self, *, at_once: bool = False) -> None:
+        """Close the file until it is used again, unless it was used since the last call; `at_once`: in any case.
+
+        Only while nobody else uses it, and only when all that was written is synced.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -98,18 +106,38 @@ class Files(Protocol):
         ...
 
 
-class OsSegmentFile:
-    """A segment file of the operating system."""
+#: Held while a file is opened again: two threads that use it would each open it. One for all: it is held shortly.
+_opening = threading.Lock()
 
-    __slots__ = ("_fd", "_path", "_system")
+
+class OsSegmentFile:
+    """A segment file of the operating system. `rest` gives its descriptor back, any use opens it again."""
+
+    __slots__ = ("_closed", "_descriptor", "_path", "_system", "_used")
 
     def __init__(self, path: Path, fd: int, system: SystemCalls) -> None:
         self._path = path
-        self._fd = fd
+        self._descriptor: int | None = fd
         self._system = system
+        self._used = True
+        self._closed = False
+
+    @property
+    def _fd(self) -> int:
+        self._used = True
+        descriptor = self._descriptor
+        if descriptor is None:
+            with _opening:
+                if self._closed:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+                descriptor = self._descriptor
+                if descriptor is None:
+                    descriptor = self._descriptor = self._system.open(self._path, os.O_RDWR)
+        return descriptor
 
     def fileno(self) -> int:
-        return self._fd
+        with _refusals("open", self._path):
+            return self._fd
 
     def size(self) -> int:
         with _refusals("read the size of", self._path):
@@ -130,8 +158,12 @@ class OsSegmentFile:
             return data
 
     def cached(self, position: int, length: int) -> bool:
+        try:
+            fd = self.fileno()
+        except StorageError:
+            return True  # whoever reads it will be told
         # The kernel reads ahead in order, so what lies between two cached ends is hardly ever missing.
-        return self._system.cached(self._fd, position + length - 1) and self._system.cached(self._fd, position)
+        return self._system.cached(fd, position + length - 1) and self._system.cached(fd, position)
 
     def write_at(self, position: int, data: bytes) -> None:
         with _refusals("append to", self._path):
@@ -151,9 +183,20 @@ class OsSegmentFile:
         with _refusals("sync", self._path):
             self._system.sync_data(self._fd)
 
+    def rest(self, *, at_once: bool = False) -> None:
+        used, self._used = self._used and not at_once, False
+        if not used:
+            self._let_go()
+
     def close(self) -> None:
-        with _refusals("close", self._path):
-            self._system.close(self._fd)
+        self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with _refusals("close", self._path):
+                self._system.close(descriptor)
 
 
 _READ = 1 << 20

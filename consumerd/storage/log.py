@@ -239,6 +239,20 @@ class Log:
                 count -= 1
         return tuple(offsets[count - 1 :: -1][:limit]) if count else ()
 
+    def rest(self, *, at_once: bool = False) -> None:
+        """Close the files that were not used since the last call (`at_once`: all that are flushed) until they are.
+
+        Does nothing while a flush is under way. Like appends and rolls it comes from the one writer.
+        """
+        if not self._flushing.acquire(blocking=False):
+            return
+        try:
+            with self._writing:
+                for segment in self._segments:
+                    segment.rest(at_once=at_once)
+        finally:
+            self._flushing.release()
+
     def close(self) -> None:
         """Close the files, each as soon as its last reader is done. Waits for a flush under way, does not begin one."""
         with self._flushing, self._writing:

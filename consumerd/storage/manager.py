@@ -117,6 +117,7 @@ class LogManager:
             self._damaged[topic, int(number)] = str(error)
             report.damaged.append(Damaged(name, str(error)))
             return
+        log.rest(at_once=True)  # or a start would need a descriptor for each segment of every log
         self._keep(topic, int(number), log)
         if cut is not None:
             report.truncated.append(Truncation(name, log.end_offset, cut))
@@ -151,6 +152,10 @@ class LogManager:
             self._files.make_directory(directory)
             log, _ = Log.open(directory, self._files, self._settings(topic), now=now)
             return log, self._keep(topic, partition, log)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a log of the topic is here, in service or not."""
+        return topic in self._topics or any(topic == other for other, _ in self._damaged)
 
     def topics(self) -> list[str]:
         """The topics that have a log in service here, sorted."""

@@ -67,10 +67,11 @@ class Segment:
         return offset
 
     def retain(self) -> bool:
-        """Keep the file open for one reader; False when it is closed already."""
+        """Keep the file open for one reader; False when it is closed already. Raises StorageError."""
         with self._lock:
             if self._doomed:
                 return False
+            self.file.fileno()  # opens it now, if it rests: later its name may be gone
             self._readers += 1
             return True
 
@@ -81,6 +82,15 @@ class Segment:
             close = self._doomed and not self._readers
         if close:
             self.file.close()
+
+    def rest(self, *, at_once: bool = False) -> None:
+        """Close the file until it is used again, if it has not been since the last call (`at_once`: in any case).
+
+        Does nothing while a reader holds it or bytes of it are not flushed. Not during an append or a flush.
+        """
+        with self._lock:
+            if not (self._doomed or self._readers) and self.flushed == self.size:
+                self.file.rest(at_once=at_once)
 
     def close(self) -> None:
         """Close the file as soon as its last reader is done. May be called twice."""

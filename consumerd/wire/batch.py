@@ -1,8 +1,8 @@
 """What the decoders of both dialects make of a fetch response: payloads, where they reach, and why no further.
 
-Strategy: payloads are plain `bytes` in a list, and what else is to be known is worked out when asked for, in pieces
-that cost no line of Python for each message. Who hands batches on need not know the dialect; how identities and
-positions follow from what a dialect keeps is its own part.
+Strategy: payloads are plain `bytes` in a list (those of a large compressed message are packed), and what else is to be
+known is worked out when asked for, in pieces that cost no line of Python for each message. Who hands batches on need
+not know the dialect; how identities and positions follow from what a dialect keeps is its own part.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
 
     def __init__(
         self,
-        payloads: list[_Payload],
+        payloads: Sequence[_Payload],
         runs: Sequence[_Run],
         start_offset: int,
         next_offset: int,

@@ -1,7 +1,8 @@
 """Payload compression as 0.7 producers write it: gzip, and snappy in xerial or no framing.
 
 Strategy: sizes that the sender claims are checked against the caller's limit before anything is allocated for them;
-inflating stops one byte past the limit. gzip goes through ISA-L and our own 10-byte header; of snappy we do the framing
+inflating stops one byte past the limit. What is large, or nested by a hostile sender, can be had in steps and within an
+allowance for all of one message. gzip goes through ISA-L and our own 10-byte header; of snappy we do the framing
 and python-snappy the raw blocks. Sources: spec 000 (Message, 0.7); golden notes of 0.7.2, sections 1 and 2.
 """
 
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import snappy
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
-from consumerd.wire.errors import DecompressionError
+from consumerd.wire.errors import DecompressionError, TooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 class Codec(IntEnum):
@@ -46,6 +51,13 @@ XERIAL_BLOCK = 32 * 1024
 #: No element of the snappy format makes more than 64 bytes out of 3: a larger claim is a lie.
 SNAPPY_MAX_RATIO = 22
 
+#: Bytes that come out of one call when inflating in steps, and that go in, at most and at first.
+_PIECE_OUT, _PIECE_IN, _FIRST_IN = 1 << 20, 1 << 16, 1 << 10
+#: Work of one step, a millisecond or two, in bytes of a message set that is looked at.
+STEP = 1 << 16
+#: What opening a gzip member or snappy block counts as work; what comes out counts an eighth.
+_OPENING = 1 << 10
+
 #: Its stub calls the class an instance.
 _IsalError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
 
@@ -76,13 +88,97 @@ def decompress(codec: Codec, data: bytes, *, limit: int) -> bytes:
     return data
 
 
+class Allowance:
+    """What one message, with all that is nested in it, may still cost, and how much work the present step has done.
+
+    `bytes` that come out of decompressing, and `pieces` (gzip members and snappy blocks) to be opened for them.
+    """
+
+    __slots__ = ("bytes", "done", "pieces", "total")
+
+    def __init__(self, limit: int, pieces: int) -> None:
+        self.total = self.bytes = limit
+        self.pieces = pieces
+        self.done = 0
+
+    def take(self, size: int) -> None:
+        """Spend bytes. Raises TooLargeError."""
+        self.bytes -= size
+        self.done += size >> 3
+        if self.bytes < 0:
+            raise _too_large("compressed message", self.total)
+
+    def open(self) -> None:
+        """Spend a piece. Raises TooLargeError."""
+        self.pieces -= 1
+        self.done += _OPENING
+        if self.pieces < 0:
+            raise TooLargeError("a compressed message is put together of too many compressed pieces")
+
+    def due(self, work: int = 0) -> bool:
+        """Count `work`; whether the step has done enough by now, in which case the next one begins."""
+        self.done += work
+        if self.done < STEP:
+            return False
+        self.done = 0
+        return True
+
+
+def decompress_steps(codec: Codec, data: bytes, allowance: Allowance) -> Generator[None, None, bytes | bytearray]:
+    """As `decompress`, in steps of a millisecond or two, and within an allowance."""
+    out = bytearray()
+    if codec is Codec.GZIP:
+        position, members = 0, 0
+        while not members or data.startswith(_MEMBER_START, position):
+            members += 1
+            if members > MAX_GZIP_MEMBERS:
+                raise DecompressionError(f"the gzip payload has more than {MAX_GZIP_MEMBERS} members")
+            position = yield from _member_steps(data, position, out, allowance)
+        return out
+    if codec is Codec.SNAPPY:
+        for block in _blocks(data):
+            allowance.open()
+            piece = _unsnap(block, allowance.bytes, allowance.total)
+            allowance.take(len(piece))
+            out += piece
+            if allowance.due():
+                yield
+        return out
+    allowance.take(len(data))
+    return data
+
+
+def _member_steps(data: bytes, position: int, out: bytearray, allowance: Allowance) -> Generator[None, None, int]:
+    """Inflate the member at `position` onto `out`; returns where it ends."""
+    allowance.open()
+    inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
+    fed, full, window = b"", False, _FIRST_IN
+    while not inflater.eof:
+        if not fed and not full:
+            fed = data[position : position + window]
+            position += len(fed)
+            window = min(2 * window, _PIECE_IN)
+            if not fed:
+                raise DecompressionError("the gzip payload is cut short")
+        try:
+            piece = inflater.decompress(fed, _PIECE_OUT)
+        except _IsalError as error:
+            raise DecompressionError(f"the gzip payload is damaged: {error}") from error
+        fed, full = inflater.unconsumed_tail, len(piece) == _PIECE_OUT
+        allowance.take(len(piece))
+        out += piece
+        if allowance.due():
+            yield
+    return position - len(inflater.unused_data)
+
+
 def most_pieces(size: int) -> int:
     """Of how many blocks or frames, at most, `size` bytes of compressed data may be."""
     return _FREE_PIECES + size // _PIECE_BYTES
 
 
-def _too_large(what: str, limit: int) -> DecompressionError:
-    return DecompressionError(f"the {what} decompresses to more than the limit of {limit} bytes; raise the limit")
+def _too_large(what: str, limit: int) -> TooLargeError:
+    return TooLargeError(f"the {what} decompresses to more than the limit of {limit} bytes; raise the limit")
 
 
 def _gzip(data: bytes) -> bytes:
@@ -154,16 +250,27 @@ def _xerial(data: bytes) -> bytes:
 
 
 def _unxerial(data: bytes, limit: int) -> bytes:
-    """All blocks of xerial framing, or the one bare block where the framing's header is missing.
+    """All blocks of xerial framing, or the one bare block where the framing's header is missing."""
+    pieces: list[bytes] = []
+    left = limit
+    for block in _blocks(data):
+        piece = _unsnap(block, left, limit)
+        pieces.append(piece)
+        left -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _blocks(data: bytes) -> Generator[bytes, None, None]:
+    """The raw snappy blocks of a payload.
 
     Another header where a block's length would stand begins a concatenated stream; up to 3 bytes after the last block
     are ignored (both as snappy-java reads).
     """
     if not (data.startswith(XERIAL_MAGIC) and len(data) >= len(XERIAL_HEADER)):
-        return _unsnap(data, limit, limit)
-    pieces: list[bytes] = []
-    left, position, end = limit, len(XERIAL_HEADER), len(data)
-    most = most_pieces(end)
+        yield data
+        return
+    position, end = len(XERIAL_HEADER), len(data)
+    left = most = most_pieces(end)
     while position + 4 <= end:
         (size,) = _INT32.unpack_from(data, position)
         if size < 0 and data.startswith(XERIAL_MAGIC, position) and position + len(XERIAL_HEADER) <= end:
@@ -172,13 +279,11 @@ def _unxerial(data: bytes, limit: int) -> bytes:
         position += 4
         if not 0 <= size <= end - position:
             raise DecompressionError(f"a snappy block claims {size} bytes where {end - position} are left")
-        piece = _unsnap(data[position : position + size], left, limit)
-        if len(pieces) == most:
+        if not left:
             raise DecompressionError(f"the snappy payload has more than {most} blocks in {end} bytes")
-        pieces.append(piece)
-        left -= len(piece)
+        left -= 1
+        yield data[position : position + size]
         position += size
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _unsnap(block: bytes, left: int, limit: int) -> bytes:

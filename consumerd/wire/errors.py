@@ -33,6 +33,10 @@ class DecompressionError(CorruptMessageError):
     """The payload of a compressed message is damaged, or larger than the limit once decompressed."""
 
 
+class TooLargeError(DecompressionError):
+    """What a payload decompresses to, or what it is put together of, is more than a limit allows."""
+
+
 class OversizeMessageError(WireError):
     """The payload of an outer message is larger than the broker's max.message.size."""
 

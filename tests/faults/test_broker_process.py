@@ -115,7 +115,8 @@ async def watch(port: int, seen: dict[int, int]) -> None:
 
 async def everything(port: int, partition: int) -> list[bytes]:
     """All payloads of a partition, which must hold nothing but whole messages."""
-    offset, payloads = 0, []
+    offset = 0
+    payloads: list[bytes] = []
     while data := (await ask(port, FetchRequest("t", partition, offset, 1 << 20).encode()))[6:]:
         batch = decode_batch(data, offset)
         assert batch.end is not BatchEnd.CORRUPT

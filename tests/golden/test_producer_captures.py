@@ -107,7 +107,7 @@ def decoded(frame: bytes) -> list[Sent]:
     for entry in entries:
         assert isinstance(entry, ProduceRequest)
         outer = [(m.magic, m.codec) for m in iter_outer(entry.messages)]
-        found.append((entry.topic, entry.partition, outer, decode_batch(entry.messages, 0).payloads))
+        found.append((entry.topic, entry.partition, outer, list(decode_batch(entry.messages, 0).payloads)))
     return found
 
 

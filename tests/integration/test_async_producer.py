@@ -29,7 +29,7 @@ async def log(port: int, topic: str, partition: int) -> bytes:
 
 
 async def stored(port: int, topic: str, partition: int) -> list[bytes]:
-    return decode_batch(await log(port, topic, partition), 0).payloads
+    return list(decode_batch(await log(port, topic, partition), 0).payloads)
 
 
 class ByNumber(consumerd.Partitioner):

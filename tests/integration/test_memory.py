@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from consumerd.wire.v07 import Codec, encode_message_set
+from consumerd.wire import compress
+from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,12 @@ def gzip(size: int, unpacked: int) -> bytes:
     return encode_message_set([bytes(size)] * (unpacked // (size + 10)), codec=Codec.GZIP)
 
 
+def copies(payload: bytes, unpacked: int) -> bytes:
+    """One compressed message that unpacks to as many messages of one payload as fit into `unpacked` bytes."""
+    message = encode_message(payload)
+    return encode_message(compress(Codec.GZIP, message * (unpacked // len(message))), codec=Codec.GZIP)
+
+
 CASES: dict[str, tuple[Callable[[], bytes], int]] = {
     # what is repeated, and how many bytes of it make a log
     "100 B": (lambda: plain(100), 48 * MIB),
@@ -48,6 +55,8 @@ CASES: dict[str, tuple[Callable[[], bytes], int]] = {
     "gzip of 100 B": (lambda: gzip(100, MIB), 2 * MIB),
     "gzip of 2 B": (lambda: gzip(2, MIB), 2 * MIB),
     "large gzip of 1 kB": (lambda: gzip(1000, 16 * MIB), MIB),
+    "128 kB of empty messages": (lambda: copies(b"", 64 * MIB), 1),
+    "largest gzip of 2 B": (lambda: copies(b"ab", 64 * MIB), 1),
 }
 
 

@@ -59,7 +59,7 @@ async def fetched(port: int, topic: str, partition: int) -> bytes:
 
 
 async def stored(port: int, topic: str, partition: int) -> list[bytes]:
-    return decode_batch(await fetched(port, topic, partition), 0).payloads
+    return list(decode_batch(await fetched(port, topic, partition), 0).payloads)
 
 
 async def outer(port: int, topic: str, partition: int) -> list[OuterMessage]:

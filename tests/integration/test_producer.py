@@ -82,7 +82,7 @@ async def stored(port: int, topic: str, partition: int) -> list[bytes]:
         answer = decode_fetch_response(await connection.request(FetchRequest(topic, partition, 0, 50_000_000).encode()))
     finally:
         await connection.close()
-    return decode_batch(answer.data, 0).payloads
+    return list(decode_batch(answer.data, 0).payloads)
 
 
 LINES = [b"", b"one", b"\xff\x00\n", b"one", "привет".encode(), b"x" * 100_000]

@@ -44,7 +44,7 @@ async def stored(broker: JafkaBroker, topic: str, partition: int, count: int) ->
         async with asyncio.timeout(15):
             while True:
                 body = await connection.request(FetchRequest(topic, partition, 0, 1 << 20).encode())
-                payloads = decode_batch(decode_fetch_response(body).data, 0).payloads
+                payloads = list(decode_batch(decode_fetch_response(body).data, 0).payloads)
                 if len(payloads) >= count:
                     return payloads
                 await asyncio.sleep(0.1)

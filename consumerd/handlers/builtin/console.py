@@ -16,6 +16,7 @@ from consumerd.handlers.builtin.records import encode_records
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterable
 
     from consumerd.handlers.messages import Batch
 
@@ -46,17 +47,19 @@ class ConsoleHandler(PrintHandler):
         self._separator = key_separator
         self._left = max_messages
 
-    def lines(self, batch: Batch) -> list[bytes]:
+    def lines(self, batch: Batch) -> Iterable[bytes]:
         """As many lines as are still wanted."""
+        lines: Iterable[bytes]
         if self._as_json:
             lines = encode_records(batch)
         elif self._separator is not None:
             keys = batch.keys or [None] * len(batch)
-            pairs = zip(keys, batch.payloads, strict=True)
-            lines = [b"".join((key or b"", self._separator, payload or b"", b"\n")) for key, payload in pairs]
+            separator = self._separator
+            pairs = zip(keys, batch, strict=True)
+            lines = (b"".join((key or b"", separator, payload or b"", b"\n")) for key, payload in pairs)
         else:
-            lines = [(payload or b"") + b"\n" for payload in batch]
-        return lines if self._left is None else list(islice(lines, self._left))
+            lines = ((payload or b"") + b"\n" for payload in batch)
+        return lines if self._left is None else islice(lines, self._left)
 
     async def handle(self, batch: Batch) -> None:
         """Write what is wanted of the batch. Raises EnoughError with the last one."""

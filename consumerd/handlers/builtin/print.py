@@ -13,7 +13,7 @@ import select
 import stat
 import threading
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.errors import ExitCode, HandlerFailedError
@@ -22,7 +22,7 @@ from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from consumerd.handlers.messages import Batch
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.1
 #: POSIX: a pipe that polls as writable takes this much without blocking (PIPE_BUF).
 CHUNK = select.PIPE_BUF
+#: Lines that are made at once: a batch may have millions of messages.
+LINES = 10_000
 
 
 class OutputClosedError(HandlerFailedError):
@@ -61,13 +63,19 @@ class PrintHandler(Handler):
             except BrokenPipeError as error:
                 raise OutputClosedError("the reader of the output went away.") from error
 
-    def lines(self, batch: Batch) -> list[bytes]:
+    def lines(self, batch: Batch) -> Iterable[bytes]:
         """What is written for each message of `batch`, in order; a subclass may write something else."""
         return encode_records(batch)
 
     def _write(self, batch: Batch, stop: threading.Event) -> None:
         """Write until all is out or `stop` is set; marks the messages whose lines are out as a whole."""
-        lines = self.lines(batch.rest(batch.handled))
+        lines = iter(self.lines(batch.rest(batch.handled)))
+        while (piece := list(islice(lines, LINES))) or self._unfinished:
+            self._write_lines(batch, piece, stop)
+            if stop.is_set():
+                return
+
+    def _write_lines(self, batch: Batch, lines: list[bytes], stop: threading.Event) -> None:
         data = memoryview(self._unfinished + b"".join(lines))
         ends = list(accumulate(map(len, lines), initial=len(self._unfinished)))
         sent = 0

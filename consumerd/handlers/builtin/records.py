@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from consumerd.handlers.messages import Batch, Message
 
 
@@ -44,17 +46,17 @@ def _later_fields(message: Message) -> str:
     return fields
 
 
-def encode_records(batch: Batch) -> list[bytes]:
-    """One line, newline included, for every message of `batch`."""
+def encode_records(batch: Batch) -> Iterator[bytes]:
+    """One line, newline included, for every message of `batch`, made as it is asked for."""
     topic, broker, partition = batch.partition
     place = "null" if broker == NO_BROKER else broker
     origin = f'{{"topic":{encode_basestring(topic)},"broker":{place},"partition":{partition},"offset":'
     if batch.keys is not None:
-        return [
+        return (
             f'{origin}{message.offset},"index":0,{payload_field(message.payload)}{_later_fields(message)}}}\n'.encode()
             for message in batch.messages()
-        ]
-    return [
+        )
+    return (
         f'{origin}{offset},"index":{index},{payload_field(payload)}}}\n'.encode()
         for _, offset, index, _, payload in batch.messages()
-    ]
+    )

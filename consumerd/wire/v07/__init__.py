@@ -3,11 +3,20 @@
 from consumerd.wire.batch import BatchEnd
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07.batch import Message, MessageBatch
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, EARLIEST, LATEST, ErrorCode, Limits, RequestType
-from consumerd.wire.v07.decode import decode_batch
+from consumerd.wire.v07.constants import (
+    DEFAULT_LIMITS,
+    EARLIEST,
+    LATEST,
+    PRODUCE_LIMITS,
+    ErrorCode,
+    Limits,
+    RequestType,
+)
+from consumerd.wire.v07.decode import decode_batch, decode_steps
 from consumerd.wire.v07.encode import encode_message, encode_message_set
 from consumerd.wire.v07.outer import OuterMessage, Tail, iter_outer, read_outer
-from consumerd.wire.v07.produced import CheckedSet, check_produced_set
+from consumerd.wire.v07.packed import PackedPayloads
+from consumerd.wire.v07.produced import CheckedSet, check_produced_set, check_steps
 from consumerd.wire.v07.requests import (
     FetchRequest,
     MultiFetchRequest,
@@ -16,6 +25,7 @@ from consumerd.wire.v07.requests import (
     ProduceRequest,
     Request,
     decode_request,
+    decode_request_steps,
 )
 from consumerd.wire.v07.responses import (
     FetchResponse,
@@ -27,13 +37,14 @@ from consumerd.wire.v07.responses import (
     fetch_response_header,
     multifetch_response_header,
 )
-from consumerd.wire.v07.topics import validate_topic
+from consumerd.wire.v07.topics import validate_new_topic, validate_topic
 from consumerd.wire.v07.unwrap import leaf_payloads
 
 __all__ = [
     "DEFAULT_LIMITS",
     "EARLIEST",
     "LATEST",
+    "PRODUCE_LIMITS",
     "BatchEnd",
     "CheckedSet",
     "Codec",
@@ -49,16 +60,20 @@ __all__ = [
     "OffsetsRequest",
     "OffsetsResponse",
     "OuterMessage",
+    "PackedPayloads",
     "ProduceRequest",
     "Request",
     "RequestType",
     "Tail",
     "check_produced_set",
+    "check_steps",
     "decode_batch",
     "decode_fetch_response",
     "decode_multifetch_response",
     "decode_offsets_response",
     "decode_request",
+    "decode_request_steps",
+    "decode_steps",
     "encode_message",
     "encode_message_set",
     "fetch_response_header",
@@ -66,5 +81,6 @@ __all__ = [
     "leaf_payloads",
     "multifetch_response_header",
     "read_outer",
+    "validate_new_topic",
     "validate_topic",
 ]

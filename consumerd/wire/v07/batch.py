@@ -19,6 +19,8 @@ from consumerd.wire.batch import PIECE, DecodedBatch, Ending
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from consumerd.wire.v07.packed import PackedPayloads
+
 _Made = TypeVar("_Made")
 
 
@@ -48,13 +50,16 @@ _message = partial(tuple.__new__, Message)
 
 
 class MessageBatch(DecodedBatch[bytes, Run]):
-    """The messages of one partition; see `DecodedBatch`. `payloads` are the flattened leaves."""
+    """The messages of one partition; see `DecodedBatch`. `payloads` are the flattened leaves.
+
+    They are a list, or, of a large compressed message, packed: then `payload_bytes` is what is held for all of them.
+    """
 
     __slots__ = ("_mark",)
 
     def __init__(
         self,
-        payloads: list[bytes],
+        payloads: list[bytes] | PackedPayloads,
         runs: Sequence[Run],
         start_offset: int,
         next_offset: int,
@@ -62,6 +67,8 @@ class MessageBatch(DecodedBatch[bytes, Run]):
         **ending: Unpack[Ending],
     ) -> None:
         super().__init__(payloads, runs, start_offset, next_offset, payload_bytes, **ending)
+        if not isinstance(payloads, list):
+            self.memory_bytes = payload_bytes
         #: A number of handled leaves within a plain run, and where they end.
         self._mark = (-1, 0)
 

@@ -47,12 +47,22 @@ class Limits:
     `max_depth`: wrappers within wrappers.
     `max_batch_bytes`: memory after which a batch takes no further compressed message: small leaves cost several times
     their bytes, and a megabyte of well compressed ones unpacks to hundreds.
+    `max_pieces`: gzip members and snappy blocks, nested ones among them, of which one outer message may be put
+    together; beside these one for every 32 bytes of it.
+    `max_leaves_per_byte`: how many leaves an outer message may have for each byte of its payload, once it has more than
+    `free_leaves`; None: any number. Messages that differ have different CRCs, so that of them not one fits into a
+    byte: beyond that come only copies of few messages.
     """
 
     max_message_bytes: int = MAX_REQUEST_BYTES
     max_decompressed_bytes: int = 64 * 1024 * 1024
     max_depth: int = 16
     max_batch_bytes: int = 16 * 1024 * 1024
+    max_pieces: int = 16384
+    max_leaves_per_byte: int | None = None
+    free_leaves: int = 131072
 
 
 DEFAULT_LIMITS = Limits()
+#: What a broker believes of a PRODUCE: what nobody writes but to keep others busy is refused at the door.
+PRODUCE_LIMITS = Limits(max_depth=8, max_leaves_per_byte=4)

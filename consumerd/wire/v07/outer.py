@@ -9,7 +9,7 @@ payload); the length counts what follows it (spec 000, Message; spec 003, 5.4; g
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.wire.compression import Codec
 from consumerd.wire.crc import crc32
@@ -58,8 +58,11 @@ class Tail(NamedTuple):
     problem: str | None
 
 
-def read_outer(data: bytes, position: int, offset: int, max_payload: int) -> OuterMessage | Tail:
-    """Look at the message at `position`, whose offset in the log is `offset`. Never raises for what it finds."""
+def read_outer(data: bytes | memoryview, position: int, offset: int, max_payload: int) -> OuterMessage | Tail:
+    """Look at the message at `position`, whose offset in the log is `offset`. Never raises for what it finds.
+
+    Of a memoryview the payload is a part, not a copy.
+    """
     left = len(data) - position
     if left < 4:
         return Tail(offset, None, None)
@@ -78,7 +81,7 @@ def read_outer(data: bytes, position: int, offset: int, max_payload: int) -> Out
         return OuterMessage(offset, offset + 4 + size, False, magic, None, size, 0, b"", problem)
     start = position + 4 + HEADER_SIZE[magic]
     (crc,) = _CRC.unpack_from(data, start - 4)
-    payload = data[start:end]
+    payload = cast("bytes", data[start:end])
     actual = crc32(payload)
     wrong = None
     if actual != crc:

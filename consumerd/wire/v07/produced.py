@@ -3,18 +3,26 @@
 Strategy: two passes, as the real broker makes them, because the first thing found decides what happens: over the outer
 messages in order (CRC, size), then into the wrappers. A set is stored whole or not at all, but for a cut-off
 message at its end, which is dropped silently (golden notes, 1; golden wire/cases.json, `produce_*`).
+
+A few hundred bytes can be made to keep a reader busy for minutes. So the passes go in steps, for a broker that has
+others to serve, nothing of what is decompressed is kept, and what no honest producer writes is refused
+(`PRODUCE_LIMITS`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.wire.compression import Codec
+from consumerd.wire.compression import STEP, Codec
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
-from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
-from consumerd.wire.v07.outer import OuterMessage, Tail, read_outer
-from consumerd.wire.v07.unwrap import unwrap
+from consumerd.wire.v07.constants import PRODUCE_LIMITS, Limits
+from consumerd.wire.v07.outer import Tail, read_outer
+from consumerd.wire.v07.packed import PIECE, open_steps, work_of
+from consumerd.wire.v07.unwrap import allowance_of
 from consumerd.wire.v07.walk import LAYOUTS, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _ANY_SIZE = 0x7FFFFFFF
 
@@ -30,18 +38,35 @@ class CheckedSet(NamedTuple):
     leaf_count: int
 
 
-def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> CheckedSet:
+def check_produced_set(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> CheckedSet:
     """Judge `data`, the messages of one PRODUCE entry; `limits.max_message_bytes` is the broker's max.message.size.
 
     Raises CorruptMessageError (the real broker closes the connection) or OversizeMessageError (it drops the set and
     keeps the connection), whichever it would meet first. An empty set, or up to 3 stray bytes, passes with 0 valid
     bytes.
     """
+    steps = check_steps(data, limits=limits)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        checked: CheckedSet = end.value
+        return checked
+
+
+def check_steps(data: bytes, *, limits: Limits = PRODUCE_LIMITS) -> Generator[None, None, CheckedSet]:
+    """As `check_produced_set`, in steps of a millisecond or two; one step where the set is small."""
     position, end = 0, len(data)
-    outer_count = 0
-    wrappers: list[OuterMessage] = []
+    outer_count = work = 0
+    wrappers: list[tuple[Codec, bytes]] = []
+    view = memoryview(data)
     while position < end:
-        position, count = verify(data, position, limits.max_message_bytes, LAYOUTS[1])
+        start = position
+        if end - position <= PIECE:
+            position, count = verify(data, position, limits.max_message_bytes, LAYOUTS[1])
+        else:
+            used, count = verify(view[position : position + PIECE], 0, limits.max_message_bytes, LAYOUTS[1])
+            position += used
         outer_count += count
         item = read_outer(data, position, position, _ANY_SIZE)
         if isinstance(item, Tail):
@@ -60,9 +85,38 @@ def check_produced_set(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Check
         outer_count += 1
         position = item.next_offset
         if item.codec is not Codec.NONE:
-            wrappers.append(item)
+            assert item.codec is not None
+            wrappers.append((item.codec, item.payload))
+        work += work_of(position - start, count)
+        if work >= STEP:
+            work = 0
+            yield
     leaf_count = outer_count - len(wrappers)
-    for item in wrappers:
-        assert item.codec is not None
-        leaf_count += len(unwrap(item.codec, item.payload, limits=limits)[0])
+    for codec, payload in wrappers:
+        leaves = _Leaves(payload, limits)
+        yield from open_steps(codec, payload, leaves.note, allowance_of(payload, limits), limits.max_depth)
+        leaf_count += leaves.count
+        work += work_of(len(payload), 0) + min(STEP, leaves.count << 4)
+        if work >= STEP:
+            work = 0
+            yield
     return CheckedSet(position, outer_count, leaf_count)
+
+
+class _Leaves:
+    """Counts the leaves of one wrapper. Raises CorruptMessageError when they are more than a producer would write."""
+
+    __slots__ = ("count", "most")
+
+    def __init__(self, payload: bytes, limits: Limits) -> None:
+        self.count = 0
+        self.most: int | None = None
+        if limits.max_leaves_per_byte is not None:
+            self.most = max(limits.free_leaves, limits.max_leaves_per_byte * len(payload))
+
+    def note(self, _data: bytes | bytearray, _start: int, _end: int, count: int) -> None:
+        self.count += count
+        if self.most is not None and self.count > self.most:
+            raise CorruptMessageError(
+                f"a compressed message holds more than {self.most} messages, which is more than its size allows"
+            )

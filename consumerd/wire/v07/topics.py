@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from consumerd.wire.errors import InvalidTopicError
 
@@ -27,4 +28,26 @@ def validate_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
         raise InvalidTopicError(
             f"the topic name {name!r} holds {found.group()!r}, which brokers refuse: no slash, control, surrogate or "
             "private-use characters"
+        )
+
+
+#: Characters that nobody sees but that change how a name is shown, or what a program makes of it: controls, marks of
+#: direction, ends of lines. The two joiners of letters are part of many alphabets.
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"
+
+
+def validate_new_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None:
+    """As `validate_topic`, for a topic that does not exist yet: 0.7.2 makes it whatever its name does to others.
+
+    Also raises InvalidTopicError for a name that begins with a dot, which tools take for a hidden folder, and for one
+    that holds characters that are not seen.
+    """
+    validate_topic(name, max_length=max_length)
+    if name.startswith("."):
+        raise InvalidTopicError(f"no topic {name!r} is made, because its name begins with a dot; choose another name")
+    found = next((char for char in name if unicodedata.category(char) in _UNSEEN and char not in _JOINERS), None)
+    if found is not None:
+        raise InvalidTopicError(
+            f"no topic {name!r} is made, because its name holds {found!r}, which nobody sees; choose another name"
         )

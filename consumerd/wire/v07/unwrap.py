@@ -1,6 +1,7 @@
 """What is inside a compressed message: its leaves, however deep.
 
-Strategy: recursion bounded by depth and by one budget of decompressed bytes for the whole outer message. An inner set
+Strategy: recursion bounded by depth and by one allowance for the whole outer message, of decompressed bytes and of
+compressed pieces. An inner set
 obeys the rules of the real consumer (golden notes, 1 and 2): a cut-off message at its end is dropped silently, a set
 that only holds a cut-off message is corrupt, an empty set has no leaves, and one bad inner message spoils the whole
 wrapper.
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.compression import Codec, decompress
+from consumerd.wire.compression import Allowance, Codec, decompress, decompress_steps, most_pieces
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v07.outer import Tail, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from consumerd.wire.v07.outer import OuterMessage
 
@@ -46,33 +47,46 @@ def unwrap(codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS) -> 
     Raises CorruptMessageError (DecompressionError among it).
     """
     leaves: list[bytes] = []
-    left = _open(codec, payload, leaves, 1, limits.max_decompressed_bytes, limits.max_depth)
-    return leaves, limits.max_decompressed_bytes - left
+    data = decompress(codec, payload, limit=limits.max_decompressed_bytes)
+    allowance = allowance_of(payload, limits)
+    allowance.take(len(data))
+    _flatten(data, leaves, 1, allowance, limits.max_depth)
+    return leaves, allowance.total - allowance.bytes
 
 
-def _open(codec: Codec, payload: bytes, leaves: list[bytes], depth: int, left: int, max_depth: int) -> int:
-    """Decompress one wrapper's set onto `leaves`; returns what is left of the byte budget."""
-    if depth > max_depth:
-        raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
-    data = decompress(codec, payload, limit=left)
-    left -= len(data)
+def _flatten(data: bytes, leaves: list[bytes], depth: int, allowance: Allowance, max_depth: int) -> None:
+    """Append the leaves of a wrapper's set at `depth` to `leaves`."""
     position, end, append = 0, len(data), leaves.append
     while position < end:
         position = walk(data, position, append, LAYOUTS[1])
-        item = _inner(data, position)
+        item = inner_message(data, position)
         if item is None:
             break
         if item.codec is Codec.NONE:
             append(item.payload)
         else:
             assert item.codec is not None
-            left = _open(item.codec, item.payload, leaves, depth + 1, left, max_depth)
+            if depth >= max_depth:
+                raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
+            _flatten(_opened(item.codec, item.payload, allowance), leaves, depth + 1, allowance, max_depth)
         position = item.next_offset
-    return left
 
 
-def _inner(data: bytes, position: int) -> OuterMessage | None:
-    """The whole and intact message at `position` of an inner set; None for a cut-off end, which does not count."""
+def _opened(codec: Codec, payload: bytes, allowance: Allowance) -> bytes:
+    """The set of a wrapper inside of a wrapper."""
+    steps = decompress_steps(codec, payload, allowance)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return bytes(end.value)
+
+
+def inner_message(data: bytes | memoryview, position: int) -> OuterMessage | None:
+    """The whole and intact message at `position` of an inner set; None for a cut-off end, which does not count.
+
+    Raises CorruptMessageError.
+    """
     item = read_outer(data, position, position, _ANY_SIZE)
     if isinstance(item, Tail):
         if item.problem is not None:
@@ -92,44 +106,36 @@ def unwrap_pieces(
 
     All of them have been checked before the first is handed out: what is large is decompressed twice.
     """
-    budget = limits.max_decompressed_bytes
-    checked = _Checked(_open_pieces(codec, payload, 1, budget, limits.max_depth, piece_bytes))
+    allowance = allowance_of(payload, limits)
     first: list[bytes] = []
     count = 0
-    for piece in checked:
+    for piece in _open_pieces(codec, payload, 1, allowance, limits.max_depth, piece_bytes):
         count += 1
         first = piece if count == 1 else []
-    expanded = budget - checked.left
+    expanded = allowance.total - allowance.bytes
     if count <= 1:
         return iter((first,)), expanded
-    return _open_pieces(codec, payload, 1, budget, limits.max_depth, piece_bytes), expanded
+    return _open_pieces(codec, payload, 1, allowance_of(payload, limits), limits.max_depth, piece_bytes), expanded
 
 
-class _Checked:
-    """The pieces of an opened wrapper; `left` is of its budget once all of them were seen."""
-
-    def __init__(self, pieces: Generator[list[bytes], None, int]) -> None:
-        self._pieces = pieces
-        self.left = 0
-
-    def __iter__(self) -> Generator[list[bytes], None, None]:
-        self.left = yield from self._pieces
+def allowance_of(payload: bytes, limits: Limits) -> Allowance:
+    """What the outer message with this payload may cost."""
+    return Allowance(limits.max_decompressed_bytes, limits.max_pieces + most_pieces(len(payload)))
 
 
 def _open_pieces(
-    codec: Codec, payload: bytes, depth: int, left: int, max_depth: int, piece_bytes: int
-) -> Generator[list[bytes], None, int]:
-    """`_open`, but the leaves are handed out."""
+    codec: Codec, payload: bytes, depth: int, allowance: Allowance, max_depth: int, piece_bytes: int
+) -> Iterator[list[bytes]]:
+    """`_flatten`, but the leaves are handed out."""
     if depth > max_depth:
         raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
-    data = decompress(codec, payload, limit=left)
-    left -= len(data)
+    data = _opened(codec, payload, allowance)
     position, end, view = 0, len(data), memoryview(data)
     leaves: list[bytes] = []
     handed_out = 0
     while position < end:
         position += walk(view[position : position + piece_bytes], 0, leaves.append, LAYOUTS[1])
-        item = _inner(data, position)
+        item = inner_message(data, position)
         if item is None:
             break
         if item.codec is Codec.NONE:
@@ -139,11 +145,10 @@ def _open_pieces(
             if leaves:
                 yield leaves
                 leaves = []
-            left = yield from _open_pieces(item.codec, item.payload, depth + 1, left, max_depth, piece_bytes)
+            yield from _open_pieces(item.codec, item.payload, depth + 1, allowance, max_depth, piece_bytes)
         position = item.next_offset
         if leaves and position - handed_out >= piece_bytes:
             yield leaves
             leaves, handed_out = [], position
     if leaves:
         yield leaves
-    return left

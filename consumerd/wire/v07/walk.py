@@ -79,7 +79,7 @@ def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None
     return position - layout.overhead
 
 
-def verify(data: bytes, position: int, longest: int, layout: Layout) -> tuple[int, int]:
+def verify(data: bytes | memoryview, position: int, longest: int, layout: Layout) -> tuple[int, int]:
     """Check the run that starts at `position`; returns where the first other thing stands, and how many passed.
 
     As `walk`, but a payload of more than `longest` bytes is another thing, too.

@@ -133,3 +133,92 @@ async def test_those_that_rest_give_their_buffers_back(tmp_path: Path, monkeypat
                 await asyncio.sleep(0.01)
         one[1].write(ProduceRequest("t", 0, encode_message(bytes(900_000))).encode())
         assert await ask(*one) == ANSWER
+
+
+async def half(broker: Broker, size: int, came: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that announces a request of `size` bytes and sends `came` of them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    writer.write(struct.pack(">i", size) + bytes(came))
+    return reader, writer
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+async def test_half_requests_hold_bounded_memory_and_do_not_keep_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connections_module, "_LOOK", 0.05)
+    monkeypatch.setattr(connections_module, "_GRACE", 0.2)
+    limit = 4 << 20
+    sizes: list[int] = []
+    async with make(tmp_path, queued_bytes=limit, max_request_bytes=limit) as broker:
+        held = [await half(broker, limit, 3 << 20) for _ in range(6)]
+        async with asyncio.timeout(30), connected(broker) as honest:
+            message = encode_message(bytes(900_000))
+            for _ in range(5):
+                honest[1].write(ProduceRequest("t", 0, message * 3).encode())
+                assert await ask(*honest) == ANSWER
+                sizes.append(sum(len(stream._buffer) for stream in streams(broker)))
+            for reader, _ in held:
+                assert await ended(reader)
+        for _, writer in held:
+            writer.close()
+        while broker.connections:
+            await asyncio.sleep(0.01)
+        assert broker._connections._memory.used == 0
+    assert max(sizes) <= limit + 8 * (1 << 13)
+    assert "request_memory_exhausted" in capfd.readouterr().out
+
+
+async def test_a_request_that_is_not_whole_in_time_ends_its_connection(tmp_path: Path) -> None:
+    async with make(tmp_path, request_timeout_ms=400) as broker, connected(broker) as quiet:
+        assert await ask(*quiet) == ANSWER
+        reader, writer = await half(broker, 1000, 1)
+        dripping = asyncio.create_task(ended(reader))
+        async with asyncio.timeout(20):
+            while not dripping.done():  # that something comes now and then is not enough
+                writer.write(b"x")
+                await asyncio.sleep(0.1)
+        writer.close()
+        assert await ask(*quiet) == ANSWER  # nothing of a request has come: that may take as long as it likes
+
+
+async def test_a_producer_that_is_silent_is_not_closed(tmp_path: Path) -> None:
+    """It would not notice, and lose what it sends next."""
+    async with make(tmp_path, max_idle_ms=300) as broker, connected(broker) as producer:
+        producer[1].write(ProduceRequest("t", 0, encode_message(b"one")).encode())
+        assert await ask(*producer) == ANSWER
+        for _ in range(3):
+            async with connected(broker) as idle:
+                assert await idle[0].read() == b""
+        producer[1].write(ProduceRequest("t", 0, encode_message(b"two")).encode())
+        assert await ask(*producer) == ANSWER
+        producer[1].write(PROBE[:9])  # in the midst of a request it has no such right
+        assert await producer[0].read() == b""
+
+
+async def test_memory_for_requests_counts_what_is_worked_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, syncing = threading.Event(), threading.Event()
+    sync = OsSegmentFile.sync
+
+    def slow(file: OsSegmentFile) -> None:
+        syncing.set()
+        assert go_on.wait(10)
+        sync(file)
+
+    monkeypatch.setattr(OsSegmentFile, "sync", slow)
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        writer.write(ProduceRequest("t", 0, encode_message(bytes(900_000))).encode())
+        assert await asyncio.to_thread(syncing.wait, 10)
+        (stream,) = streams(broker)
+        assert broker._connections._memory.used > 900_000
+        assert len(stream._buffer) < 900_000
+        go_on.set()
+        writer.write(PROBE)
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+        assert broker._connections._memory.used < 900_000

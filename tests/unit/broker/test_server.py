@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -99,6 +100,29 @@ async def test_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
                 struct.pack(">ih", 500_002, 0) + big[1][:500_000],
             ]
             assert await answer(reader) == b"\0\0" + b"".join(parts)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("topic", ["t", "unknown", "no/topic"])
+async def test_other_clients_have_their_turns_during_the_largest_multifetch(
+    tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entries = 32767
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer), connected(broker) as other:
+        await produce(broker, ProduceRequest("t", 0, encode_message(b"one")))
+        writer.write(MultiFetchRequest((FetchRequest(topic, 0, 0, 100),) * entries).encode())
+        answered = asyncio.create_task(answer(reader))
+        turns = 0
+        while not answered.done():
+            other[1].write(OffsetsRequest("t", 0, -1, 1).encode())
+            await answer(other[0])
+            turns += 1
+        body = encode_message(b"one") if topic == "t" else b""
+        error = -1 if topic == "no/topic" else 0
+        assert await answered == b"\0\0" + (struct.pack(">ih", 2 + len(body), error) + body) * entries
+        assert turns > 20
+    # one line, not one for each entry
+    assert capfd.readouterr().out.count("fetch_failed") == (1 if topic == "no/topic" else 0)
 
 
 @pytest.mark.asyncio
@@ -238,7 +262,13 @@ async def test_the_acceptor_waits_out_a_shortage_of_descriptors(
 async def test_retention_runs_by_itself_while_a_reader_holds_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.3)
+    due = asyncio.Event()
+
+    class Gated(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await (due.wait() if seconds == server_module._FIRST_CLEANUP else super().sleep(seconds))
+
+    monkeypatch.setattr(f"{__name__}.SystemClock", Gated)
     data = encode_message(os.urandom(990_000))
     async with make(tmp_path, segment_bytes=9_000_000, retention_bytes=1_000_000) as broker:
         await produce(
@@ -247,6 +277,10 @@ async def test_retention_runs_by_itself_while_a_reader_holds_on(
         async with connected(broker) as (reader, writer):
             reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(FetchRequest("t", 0, 0, 1 << 24).encode())
+            segment = broker._logs.get("t", 0).segments[0]  # type: ignore[union-attr]
+            while not segment._readers:
+                await asyncio.sleep(0.01)
+            due.set()
             while (tmp_path / "t-0" / f"{0:020d}.kafka").exists():
                 await asyncio.sleep(0.02)
             reader._transport.resume_reading()  # type: ignore[attr-defined]
@@ -309,3 +343,71 @@ async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
     output = capfd.readouterr().out
     assert "log_out_of_service" in output
     assert f"should end at offset {len(one) + 5}" in output
+
+
+@pytest.mark.asyncio
+async def test_no_more_logs_are_made_than_max_logs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async with make(tmp_path, max_logs=3) as broker:
+        for number in range(6):
+            await produce(broker, ProduceRequest(f"t{number}", 0, encode_message(b"x")))
+        await produce(broker, ProduceRequest("t0", 1, encode_message(b"x")))
+        await produce(broker, ProduceRequest("t0", 0, encode_message(b"more")))  # what is there goes on
+        async with connected(broker) as (reader, writer):
+            writer.write(FetchRequest("t0", 0, 0, 1000).encode() + FetchRequest("t5", 0, 0, 1000).encode())
+            assert await answer(reader) == b"\0\0" + encode_message(b"x") + encode_message(b"more")
+            assert await answer(reader) == b"\0\0"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t0-0", "t1-0", "t2-0"]
+    assert "no log is made for partition 0 of topic 't3': there are 3 already (max.logs)" in capfd.readouterr().out
+
+
+@pytest.mark.asyncio
+async def test_a_produce_makes_no_topic_with_a_name_that_deceives(tmp_path: Path) -> None:
+    theirs = "their\u202edrow"
+    (tmp_path / f"{theirs}-0").mkdir()
+    (tmp_path / f"{theirs}-0" / f"{0:020d}.kafka").write_bytes(encode_message(b"one"))
+    async with make(tmp_path) as broker:
+        for topic in ("our\u202edrow", ".hidden", "line\u2028end"):
+            await produce(broker, ProduceRequest(topic, 0, encode_message(b"x")))
+        for partition in (0, 1):  # that of somebody else is served like any other
+            await produce(broker, ProduceRequest(theirs, partition, encode_message(b"two")))
+        async with connected(broker) as (reader, writer):
+            writer.write(FetchRequest(theirs, 0, 0, 1000).encode())
+            assert await answer(reader) == b"\0\0" + encode_message(b"one") + encode_message(b"two")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [f"{theirs}-0", f"{theirs}-1"]
+
+
+def open_segments(folder: Path) -> int:
+    """How many segment files below `folder` this process has open."""
+    targets = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists them
+            targets.append(entry.readlink())
+    return sum(target.is_relative_to(folder) and target.suffix == ".kafka" for target in targets)
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
+async def test_the_files_of_idle_logs_are_closed_and_opened_when_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_REST", 0.05)
+    sets = [encode_message(b"%d" % number) for number in range(4)]
+    async with make(tmp_path, segment_bytes=1, flush_messages=1) as broker, asyncio.timeout(20):
+        for number in range(20):
+            await produce(broker, ProduceRequest(f"t{number}", 0, sets[0]))
+        while open_segments(tmp_path):
+            await asyncio.sleep(0.02)
+        for data in sets[1:]:  # each makes a new segment
+            await produce(broker, ProduceRequest("t7", 0, data))
+        async with connected(broker) as (reader, writer):
+            for number, data in enumerate(sets):
+                writer.write(FetchRequest("t7", 0, number * len(data), 1000).encode())
+                assert await answer(reader) == b"\0\0" + data
+            writer.write(OffsetsRequest("t3", 0, -1, 1).encode())
+            assert await answer(reader) == struct.pack(">hiq", 0, 1, len(sets[0]))
+        while open_segments(tmp_path):
+            await asyncio.sleep(0.02)
+    async with make(tmp_path) as broker, connected(broker) as (reader, writer):
+        assert open_segments(tmp_path) == 0  # a start needs a descriptor for one at a time
+        writer.write(FetchRequest("t9", 0, 0, 1000).encode())
+        assert await answer(reader) == b"\0\0" + sets[0]

@@ -3,8 +3,10 @@ import os
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,3 +202,87 @@ async def test_what_is_not_in_the_page_cache_is_read_by_a_thread_first(
     assert got == content + content[10:110] + content[20:120]
     assert read == cold
     file.close()
+
+
+async def small_parts(path: Path, count: int, size: int) -> tuple[OsSegmentFile, list[bytes | Slice]]:
+    path.write_bytes(bytes(size))
+    file = OsFiles().open(path, create=False)
+    segment = Segment(path, file, 0, size)
+    return file, [part for _ in range(count) for part in (b"header", Slice(segment, 0, size))]
+
+
+@pytest.mark.asyncio
+async def test_thousands_of_small_parts_give_others_their_turns(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, parts = await small_parts(tmp_path / "f", 3000, 100)
+    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)  # it need never wait for its reader
+    between, longest = 0, 0
+    read_at = OsSegmentFile.read_at
+
+    def counting(file: OsSegmentFile, position: int, length: int) -> bytes:
+        nonlocal between, longest
+        between += 1
+        longest = max(longest, between)
+        return read_at(file, position, length)
+
+    monkeypatch.setattr(OsSegmentFile, "read_at", counting)
+
+    async def canary() -> None:
+        nonlocal between
+        while not sending.done():
+            between = 0
+            await asyncio.sleep(0)
+
+    got = bytearray()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        sending = group.create_task(Stream(pair[0], 100).send(parts))
+        group.create_task(canary())
+        while len(got) < 3000 * 106:
+            got += await asyncio.get_running_loop().sock_recv(pair[1], 1 << 20)
+    assert got == (b"header" + bytes(100)) * 3000
+    assert longest <= 256
+    file.close()
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_many_parts_is_never_in_memory_as_a_whole(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    file, parts = await small_parts(tmp_path / "f", 2000, 8000)
+    stream = Stream(pair[0], 100)
+    left = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
+    tracemalloc.start()
+    try:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(stream.send(parts))
+            while left:
+                left -= len(await asyncio.get_running_loop().sock_recv(pair[1], 1 << 16))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+    file.close()
+
+
+class Endless(socket.socket):
+    """A client that is faster than we are: there is always more."""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        return len(buffer)
+
+
+@pytest.mark.asyncio
+async def test_a_large_request_gives_others_their_turns_while_it_comes() -> None:
+    length = 64 << 20
+    with Endless() as sock:
+        stream = Stream(sock, 1 << 30)
+        stream._buffer[:4] = struct.pack(">i", length)
+        stream._end = 4
+        turns = 0
+        reading = asyncio.create_task(read(stream))
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert await reading == bytes(length)
+        assert turns >= length >> 22

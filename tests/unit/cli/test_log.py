@@ -130,3 +130,26 @@ def test_a_reader_who_leaves_ends_it_quietly(count: int, tmp_path: Path) -> None
     done = subprocess.run(arguments, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (ExitCode.PIPE, b"")
+
+
+def test_what_is_no_regular_file_is_refused(log: Path) -> None:
+    """In a process of its own, which would wait for ever for somebody who writes."""
+    pipe = log / f"{99:020}.kafka"
+    os.mkfifo(pipe)
+    for path in (pipe, log):
+        argv = [sys.executable, "-m", "consumerd", "log", "dump", str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == ExitCode.NOT_FOUND
+        assert f"{pipe} is no regular file" in done.stderr
+
+
+def test_names_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "their\u202edrow\x1b[2J-0"
+    folder.mkdir()
+    (folder / f"{0:020}.kafka").write_bytes(HELLO + BAD)
+    assert run(["log", "dump", str(folder)]) == ExitCode.OK
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert r"their\u202edrow\x1b[2J-0" in text
+        assert "\u202e" not in text
+        assert "\x1b" not in text

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from consumerd.errors import ExitCode
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 HELLO = encode_message(b"hello")
@@ -25,6 +28,22 @@ def write(folder: Path, *segments: bytes) -> Path:
         (folder / f"{start:020d}.kafka").write_bytes(data)
         start += len(data)
     return folder
+
+
+@contextlib.contextmanager
+def refused_to_wait() -> Iterator[None]:
+    """Fail in place of waiting for ever for somebody who opens a FIFO."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    former = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(60)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
 
 
 @pytest.fixture
@@ -45,6 +64,32 @@ class TestVerify:
             f"partition\t{sound}\t2\t{size}\t4\t0\t{size}\t0\t0\t0\t0",
             f"total\t1\t2\t{size}\t4\t0",
         ]
+
+    def test_what_is_no_regular_file(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pipe = sound / f"{99:020}.kafka"
+        os.mkfifo(pipe)
+        with refused_to_wait():
+            assert run(["log", "verify", str(sound)]) == ExitCode.CHECK_FAILED
+            found = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+            assert [
+                "finding",
+                "no-plain-file",
+                str(pipe),
+                "",
+                "",
+                f"{pipe} is no regular file; it was not read",
+            ] in found
+            assert run(["log", "verify", str(pipe)]) == ExitCode.NOT_FOUND
+            assert f"{pipe} is no regular file" in capsys.readouterr().err
+
+    def test_names_are_shown_escaped(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write(tmp_path / "their\u202edrow\x1b[2J-0", HELLO + BAD)
+        assert run(["log", "verify", str(tmp_path)]) == ExitCode.CHECK_FAILED
+        assert run(["log", "verify", "--json", str(tmp_path)]) == ExitCode.CHECK_FAILED
+        out = capsys.readouterr().out
+        assert r"their\u202edrow\x1b[2J-0" in out
+        assert "\u202e" not in out
+        assert "\x1b" not in out
 
     def test_damaged(self, damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "verify", str(damaged)]) == ExitCode.CHECK_FAILED

@@ -10,6 +10,7 @@ import pytest
 from consumerd.fetch import BrokerUnknownError, Lane, ResetPolicy
 from consumerd.net import ConnectionClosedError
 from consumerd.partition import TopicPartition
+from consumerd.wire import compress
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,
@@ -425,3 +426,44 @@ async def test_stalled_handlers_hold_up_neither_a_grown_fetch_nor_the_others(
         grown, ordinary = r.add(number=0), r.add(number=1)
         assert await r.take(grown, 1) == [large]
         assert await r.take(ordinary, 500) == numbered(range(500))
+
+
+async def test_a_message_that_is_small_only_while_compressed_holds_neither_the_loop_nor_memory(
+    rig: Any, scripted_log: Any
+) -> None:
+    """Two partitions, half a million messages each in a few kilobytes: decoded in turns, one after the other."""
+    count = 500_000
+    message = encode_message(compress(Codec.GZIP, encode_message(b"") * count), codec=Codec.GZIP)
+    turns = most = 0
+
+    async def canary() -> None:
+        nonlocal turns, most
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            most = max(most, turns)
+
+    def asked(_: FetchRequest) -> None:
+        nonlocal turns
+        turns = 0
+
+    async with rig(budget=8 << 20) as r:
+        lanes = []
+        r.broker.on_fetch = asked
+        for number in range(2):
+            r.broker.logs["t", number] = scripted_log(0, message + encode_message(b"after"))
+            lanes.append(r.add(number=number))
+        ticking = asyncio.create_task(canary())
+        async with asyncio.timeout(60):
+            first, others = await asyncio.wait(
+                [asyncio.create_task(lane.get()) for lane in lanes], return_when=asyncio.FIRST_COMPLETED
+            )
+            batch = first.pop().result()
+            assert most > 60  # the loop went on while it was decoded
+            assert (len(batch), batch.start_offset, batch.next_offset) == (count, 0, len(message))
+            assert batch.memory_bytes < 11 * count  # not 48 bytes for each
+            ticking.cancel()
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            assert r.budget.used < 2 * batch.memory_bytes  # the other one waits for the memory of this one

@@ -36,7 +36,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_a_record_is_a_line_with_the_whole_identity(make_batch: MakeBatch) -> None:
     batch = make_batch(b"plain", [b"in", b"side"], start=7, topic='a "quoted" \\ тема', broker=1, partition=2)
-    lines = encode_records(batch)
+    lines = list(encode_records(batch))
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
     assert json.loads(lines[2]) == {
         "topic": 'a "quoted" \\ тема',

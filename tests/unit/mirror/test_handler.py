@@ -61,7 +61,7 @@ class Target:
         return await self.broker.connect(host, port)
 
     def stored(self, partition: int) -> list[bytes]:
-        return decode_batch(bytes(self.broker.logs.get(("t", partition), b"")), 0).payloads
+        return list(decode_batch(bytes(self.broker.logs.get(("t", partition), b"")), 0).payloads)
 
 
 @pytest_asyncio.fixture

@@ -54,7 +54,7 @@ class World:
 
     def stored(self, topic: str, partition: int = 0) -> list[bytes]:
         """The payloads of a log."""
-        return decode_batch(bytes(self.broker.logs.get((topic, partition), b"")), 0).payloads
+        return list(decode_batch(bytes(self.broker.logs.get((topic, partition), b"")), 0).payloads)
 
     @property
     def produced(self) -> list[list[tuple[str, int, list[bytes]]]]:
@@ -63,7 +63,7 @@ class World:
         for request in self.broker.requests:
             if isinstance(request, (ProduceRequest, MultiProduceRequest)):
                 entries = request.produces if isinstance(request, MultiProduceRequest) else (request,)
-                found.append([(e.topic, e.partition, decode_batch(e.messages, 0).payloads) for e in entries])
+                found.append([(e.topic, e.partition, list(decode_batch(e.messages, 0).payloads)) for e in entries])
         return found
 
     async def settle(self) -> None:

@@ -113,6 +113,7 @@ def test_what_is_in_the_page_cache_is_told(tmp_path: Path, monkeypatch: pytest.M
         return 1
 
     if hasattr(os, "RWF_NOWAIT"):
+        file = OsFiles().open(tmp_path / "f", create=False)
         monkeypatch.setattr(os, "preadv", cold)
         assert [file.cached(0, length) for length in (4096, 4097)] == [True, False]
         assert not file.cached(5000, 10)

@@ -1,8 +1,14 @@
-from pathlib import Path
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.storage import OsFiles, Segment, StorageError, parse_segment_name, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_names_have_twenty_digits() -> None:
@@ -33,3 +39,58 @@ def test_a_closed_segment_keeps_its_file_for_its_readers(tmp_path: Path) -> None
     with pytest.raises(StorageError, match="cannot read"):
         file.read_at(0, 3)
     segment.close()
+
+
+def test_a_file_that_rests_is_opened_by_any_use(tmp_path: Path) -> None:
+    path = tmp_path / segment_name(0)
+    segment = Segment(path, OsFiles().open(path, create=True), 0, 0)
+    file = segment.file
+
+    def descriptor() -> int | None:
+        return file._descriptor  # type: ignore[attr-defined,no-any-return]
+
+    segment.append(b"abc", 0.0)
+    segment.rest(at_once=True)
+    assert descriptor() is not None  # not while something is not flushed
+    file.sync()
+    segment.flushed = segment.size
+    assert segment.retain()
+    segment.rest(at_once=True)
+    assert descriptor() is not None  # nor while somebody reads
+    segment.release()
+    segment.rest()
+    assert descriptor() is not None  # it was used since the last look
+    segment.rest()
+    assert descriptor() is None
+    uses: list[Callable[[], object]] = [
+        file.size,
+        file.modified_ms,
+        file.fileno,
+        file.sync,
+        lambda: file.read_at(0, 3),
+        lambda: file.cached(0, 3),
+        lambda: file.write_at(3, b"d"),
+    ]
+    for use in uses:
+        use()
+        assert descriptor() is not None
+        file.rest(at_once=True)
+        assert descriptor() is None
+    assert file.read_at(0, 10) == b"abcd"
+    file.rest(at_once=True)
+    segment.close()
+    assert not segment.retain()
+    with pytest.raises(StorageError, match="Bad file descriptor"):
+        file.size()
+
+
+def test_a_reader_that_has_begun_keeps_reading_what_rested_before(tmp_path: Path) -> None:
+    path = tmp_path / segment_name(0)
+    path.write_bytes(b"abc")
+    segment = Segment(path, OsFiles().open(path, create=False), 0, 3)
+    segment.rest(at_once=True)
+    assert segment.retain()
+    path.unlink()
+    segment.close()
+    assert segment.file.read_at(0, 3) == b"abc"
+    segment.release()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import struct
+from typing import TYPE_CHECKING
+
 import pytest
 
 from consumerd.wire import EncodeError, FrameError
@@ -13,7 +16,11 @@ from consumerd.wire.v07 import (
     ProduceRequest,
     Request,
     decode_request,
+    decode_request_steps,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 FETCH = FetchRequest("dogs", 3, 1 << 40, 307200)
@@ -109,3 +116,23 @@ def test_a_topic_that_is_not_utf_8_becomes_one_that_is_not_valid() -> None:
 def test_what_no_frame_can_hold(request_: Request) -> None:
     with pytest.raises(EncodeError):
         request_.encode()
+
+
+def test_long_junk_in_a_topic_s_name_is_not_decoded_to_its_end() -> None:
+    body = struct.pack(">hh", 1, 32000) + b"\xff" * 32000 + bytes(16)
+    request = decode_request(body)
+    assert isinstance(request, FetchRequest)
+    assert len(request.topic) < 2000
+    assert request.topic.endswith("\ufffd")
+
+
+@pytest.mark.parametrize("count", [1, 1000, 32767])
+def test_steps_of_a_large_request(count: int) -> None:
+    request = MultiFetchRequest(tuple(FetchRequest("topic", number, number, 8) for number in range(count)))
+    found: list[Request] = []
+
+    def kept() -> Generator[None, None, None]:
+        found.append((yield from decode_request_steps(memoryview(request.encode())[4:])))
+
+    assert len(list(kept())) == (count - 1) // 512 + 1
+    assert found == [request]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.wire import InvalidTopicError
-from consumerd.wire.v07 import validate_topic
+from consumerd.wire.v07 import validate_new_topic, validate_topic
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,26 @@ def test_the_longest_name_is_an_argument() -> None:
     validate_topic("abc", max_length=3)
     with pytest.raises(InvalidTopicError, match="longer than 3"):
         validate_topic("abcd", max_length=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (".hidden", "begins with a dot"),
+        ("evil\u202egnp.exe", r"holds '\\u202e', which nobody sees"),
+        ("a\u2066b", "which nobody sees"),
+        ("a\u200eb", "which nobody sees"),
+        ("a\ufeffb", "which nobody sees"),
+        ("a\u2028b", "which nobody sees"),
+        ("a\u00adb", "which nobody sees"),
+        ("a\x9bb", "which brokers refuse"),
+    ],
+)
+def test_names_of_which_no_new_topic_is_made(name: str, sentence: str) -> None:
+    with pytest.raises(InvalidTopicError, match=sentence):
+        validate_new_topic(name)
+
+
+@pytest.mark.parametrize("name", ["words", "a.b", "Größe", "می\u200cشود", "क्\u200dष", "🎈", "a b"])
+def test_names_of_which_one_is_made(name: str) -> None:
+    validate_new_topic(name)

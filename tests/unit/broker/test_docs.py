@@ -1,0 +1,59 @@
+"""docs/broker.md tells the defaults of the code, and every property."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+from consumerd.broker.config import _PROPERTIES, WITHOUT_EFFECT, BrokerConfig
+
+PAGE = Path(__file__).parents[3] / "docs" / "broker.md"
+#: How the page says what no number says.
+WORDS = {
+    "hostname": "the address listened on",
+    "log.dir": "-",
+    "log.default.flush.interval.ms": "the scheduler's interval",
+    "log.retention.hours": "none",
+    "num.threads": "as Python likes",
+    "socket.send.buffer": "left to the system",
+    "socket.receive.buffer": "left to the system",
+    "zk.connect": "-",
+    "zk.connectiontimeout.ms": "the session timeout",
+    "log.delete.policies": "none",
+}
+
+
+def told() -> dict[str, str]:
+    """What the tables of the page say: property -> default. Values by topic have none, and say none."""
+    found: dict[str, str] = {}
+    for line in PAGE.read_text().splitlines():
+        if not line.startswith("| `"):
+            continue
+        names, default, _ = (cell.strip() for cell in line.strip("|").split("|", 2))
+        properties = re.findall("`([^`]+)`", names)
+        single = [name for name in properties if not name.startswith("topic.")]
+        values = [value.strip(" *") for value in default.split(", ")] if default else []
+        if set(single) <= WITHOUT_EFFECT.keys():
+            values = [""] * len(single)
+        assert len(values) == len(single), line
+        found |= dict.fromkeys(properties, "") | dict(zip(single, values, strict=True))
+    return found
+
+
+def test_every_property_is_on_the_page() -> None:
+    assert told().keys() == _PROPERTIES.keys() | WITHOUT_EFFECT.keys()
+
+
+def test_defaults_on_the_page_are_those_of_the_code() -> None:
+    defaults = {item.name: item.default for item in fields(BrokerConfig)}
+    page = told()
+    for name, (field, _) in _PROPERTIES.items():
+        if name.startswith("topic."):
+            continue
+        value = defaults[field]
+        if name in WORDS:
+            assert value in (None, 0, (), MISSING), f"{name} has a default in the code that has to be told: {value}"
+            assert page[name] == WORDS[name]
+        else:
+            assert page[name] == (str(value).lower() if isinstance(value, bool) else str(value)), name

@@ -1,0 +1,41 @@
+"""What requests may hold together."""
+
+from consumerd.broker.memory import FREE, RequestMemory
+
+
+def test_one_alone_may_always_have_what_it_needs() -> None:
+    memory = RequestMemory(100_000)
+    assert memory.charge(0, 1_000_000) == 1_000_000
+    assert memory.charge(1_000_000, 2_000_000) == 2_000_000
+    assert memory.charge(0, FREE + 1) is None
+    assert memory.charge(0, FREE) == 0  # small buffers are not counted
+    assert memory.used == 2_000_000
+
+
+def test_who_waits_is_woken_in_order_when_memory_is_given_back() -> None:
+    memory = RequestMemory(100_000)
+    woken: list[str] = []
+    held = memory.charge(0, 90_000)
+    assert held is not None
+    assert memory.charge(0, 20_000) is None
+    for name in "abc":
+        memory.wait(lambda name=name: woken.append(name))  # type: ignore[misc]
+    assert memory.wanted
+    assert memory.charge(held, 95_000) == 95_000
+    assert not woken
+    assert memory.charge(95_000, 0) == 0
+    assert woken == ["a", "b", "c"]
+    assert memory.used == 0
+
+
+def test_who_is_done_waiting_is_forgotten() -> None:
+    memory = RequestMemory(1)
+    woken: list[int] = []
+
+    def wake() -> None:
+        woken.append(1)
+
+    memory.wait(wake)
+    memory.forget(wake)
+    memory.forget(wake)
+    assert not memory.wanted

@@ -1,0 +1,60 @@
+"""Steps of long work take turns with everything else on the loop."""
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from consumerd.turns import in_turns
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_others_run_after_each_step() -> None:
+    seen: list[str] = []
+
+    def work(name: str) -> Generator[None, None, str]:
+        for _ in range(3):
+            seen.append(name)
+            yield
+        return name.upper()
+
+    one, two = await asyncio.gather(in_turns(work("a")), in_turns(work("b")))
+    assert (one, two) == ("A", "B")
+    assert seen == ["a", "b"] * 3
+
+
+async def test_what_ends_at_once_gives_nobody_a_turn() -> None:
+    turns: list[str] = []
+    asyncio.get_running_loop().call_soon(turns.append, "other")
+
+    def work() -> Generator[None, None, list[str]]:
+        yield from ()
+        return list(turns)
+
+    assert await in_turns(work()) == []
+    await asyncio.sleep(0)
+    assert turns == ["other"]
+
+
+async def test_errors_come_out_and_a_cancellation_closes_the_work() -> None:
+    closed: list[str] = []
+
+    def work(fail: bool) -> Generator[None, None, None]:
+        try:
+            yield
+            if fail:
+                raise ValueError("bad")
+            while True:
+                yield
+        finally:
+            closed.append("closed")
+
+    with pytest.raises(ValueError, match="bad"):
+        await in_turns(work(True))
+    task = asyncio.create_task(in_turns(work(False)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed == ["closed", "closed"]

@@ -1,0 +1,202 @@
+"""Large compressed messages: opened in steps, bounded in what they may cost, and kept packed."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from consumerd.wire import CorruptMessageError, compress
+from consumerd.wire.v07 import (
+    BatchEnd,
+    Codec,
+    Limits,
+    PackedPayloads,
+    check_produced_set,
+    check_steps,
+    decode_batch,
+    decode_steps,
+    encode_message,
+    encode_message_set,
+)
+from consumerd.wire.v07.packed import pack_steps
+from consumerd.wire.v07.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+Result = TypeVar("Result")
+
+
+def counted(steps: Generator[None, None, Result]) -> tuple[Result, int]:
+    """What `steps` come to, and how many they were."""
+    number = 1
+    try:
+        while True:
+            next(steps)
+            number += 1
+    except StopIteration as end:
+        return end.value, number
+
+
+def wrapper(inner: bytes, codec: Codec = Codec.GZIP) -> bytes:
+    return encode_message(compress(codec, inner), codec=codec)
+
+
+def many(count: int) -> bytes:
+    return encode_message(b"") * count
+
+
+def mixed(rng: random.Random) -> bytes:
+    """A set of everything that a set may hold: both magics, all sizes, wrappers in wrappers, a cut end."""
+    pieces = []
+    for _ in range(rng.randint(5, 20)):
+        match rng.randint(0, 5):
+            case 0:
+                pieces.append(encode_message(rng.randbytes(rng.choice([0, 1, 70_000, 200_000])), magic=0))
+            case 1:
+                pieces.append(encode_message(rng.randbytes(rng.randint(0, 9)), magic=0) * rng.randint(1, 2_000))
+            case 2:
+                inner = encode_message(b"in") * rng.randint(0, 3000)
+                pieces.append(wrapper(inner + wrapper(encode_message(b"deep")), rng.choice([Codec.GZIP, Codec.SNAPPY])))
+            case _:
+                pieces.append(encode_message(rng.randbytes(rng.randint(0, 300))) * rng.randint(1, 500))
+    if rng.random() < 0.5:
+        pieces.append(encode_message(b"cut off")[:-3])
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+def test_packed_payloads_are_those_of_the_list(codec: Codec, seed: int) -> None:
+    rng = random.Random(seed)
+    payload = compress(codec, mixed(rng))
+    expected, _ = unwrap(codec, payload)
+    packed, _ = counted(pack_steps(codec, payload))
+    assert len(packed) == len(expected)
+    assert list(packed) == expected
+    for _ in range(50):
+        start = rng.randrange(len(expected))
+        stop = start + rng.choice([0, 1, 10, 10_000])
+        assert packed[start] == expected[start]
+        assert packed[start:stop] == expected[start:stop]
+    assert packed[-1] == expected[-1]
+    assert packed[-5:] == expected[-5:]
+    assert packed[::7] == expected[::7]
+    with pytest.raises(IndexError):
+        packed[len(expected)]
+
+
+def test_a_large_wrapper_is_a_batch_of_its_own() -> None:
+    before, after = encode_message(b"before") * 3, encode_message(b"after")
+    large = wrapper(many(430_000))
+    data = before + large + after
+    batch = decode_batch(data, 100)
+    assert (list(batch), batch.end, batch.needed) == ([b"before"] * 3, BatchEnd.PARTIAL, len(large))
+    assert batch.next_offset == 100 + len(before)
+    batch = decode_batch(data[len(before) :], batch.next_offset)
+    assert isinstance(batch.payloads, PackedPayloads)
+    assert (len(batch), batch.end) == (430_000, BatchEnd.PARTIAL)
+    start, end = 100 + len(before), 100 + len(before) + len(large)
+    assert (batch.prefix(0), batch.prefix(1), batch.prefix(429_999), batch.prefix(430_000)) == (
+        start,
+        start,
+        start,
+        end,
+    )
+    last = None
+    for number, last in enumerate(batch.messages()):
+        assert last.index == number
+        assert last.offset == start
+    assert last is not None
+    assert (last.index, last.next_offset) == (429_999, end)
+    assert list(decode_batch(after, end)) == [b"after"]
+    assert decode_batch(large, 0).end is BatchEnd.COMPLETE
+
+
+def test_a_large_wrapper_that_is_bad_at_its_end_is_corrupt() -> None:
+    large = wrapper(many(430_000) + b"\0\0\0\x06\x01\0\0\0\0\x01")
+    batch = decode_batch(large, 0)
+    assert (batch.end, len(batch), batch.resume_offset) == (BatchEnd.CORRUPT, 0, len(large))
+    assert "cannot be opened" in (batch.problem or "")
+    batch = decode_batch(wrapper(many(430_000)), 0, limits=Limits(max_decompressed_bytes=4_200_000))
+    assert "more than the limit of 4200000 bytes" in (batch.problem or "")
+
+
+def test_millions_of_messages_take_the_memory_of_their_set_and_many_steps() -> None:
+    size, number = 8 << 20, (8 << 20) // 12
+    data = wrapper(encode_message(b"ab") * number)
+    tracemalloc.start()
+    try:
+        batch, steps = counted(decode_steps(data, 0))
+        assert len(batch) == number
+        assert sum(map(len, batch)) == 2 * number
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert steps > 60
+    assert batch.memory_bytes < size * 1.01
+    assert peak < size * 2  # a growing buffer is larger than what is in it
+
+
+def test_the_check_of_a_produced_set_keeps_nothing_and_goes_in_steps() -> None:
+    limits = Limits(max_message_bytes=1 << 20)
+    data = wrapper(many(400_000))
+    tracemalloc.start()
+    try:
+        checked, steps = counted(check_steps(data, limits=limits))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert checked.leaf_count == 400_000
+    assert steps > 30
+    assert peak < 10 << 20  # the set has 4 MB, a list of its messages would have 19
+    old = encode_message(b"", magic=0) * 20_000
+    assert counted(check_steps(old, limits=limits))[1] > 40
+    plain = encode_message(bytes(1000)) * 200
+    assert counted(check_steps(plain, limits=limits))[1] == 1
+
+
+def test_more_leaves_than_its_size_allows_are_refused() -> None:
+    with pytest.raises(CorruptMessageError, match="holds more than 131072 messages, which is more than"):
+        check_produced_set(wrapper(many(131_073)))
+    assert check_produced_set(wrapper(many(131_072))).leaf_count == 131_072
+    # what differs has different CRCs, and so a size that allows for it
+    rng = random.Random(1)
+    various = encode_message_set([rng.randbytes(2) for _ in range(150_000)])
+    limits = Limits(max_message_bytes=1 << 30, max_leaves_per_byte=1, free_leaves=1)
+    assert check_produced_set(wrapper(various), limits=limits).leaf_count == 150_000
+
+
+def test_nesting_is_refused_by_depth_and_by_number() -> None:
+    data = encode_message(b"")
+    for _ in range(8):
+        data = wrapper(data)
+    assert check_produced_set(data).leaf_count == 1
+    with pytest.raises(CorruptMessageError, match="nested deeper than 8"):
+        check_produced_set(wrapper(data))
+    flat = wrapper(b"")
+    crowd = wrapper(flat * 20_000)
+    for judge in (check_produced_set, lambda data: unwrap(Codec.GZIP, data[10:])):
+        with pytest.raises(CorruptMessageError, match="put together of too many compressed pieces"):
+            judge(crowd)
+    # each of them of many members, which cost as much as wrappers do
+    members = encode_message(compress(Codec.GZIP, b"") * 1000, codec=Codec.GZIP)
+    crowd = wrapper(members * 30)
+    for judge in (check_produced_set, lambda data: unwrap(Codec.GZIP, data[10:])):
+        with pytest.raises(CorruptMessageError, match="put together of too many compressed pieces"):
+            judge(crowd)
+
+
+def test_six_hundred_bytes_are_refused_after_few_steps() -> None:
+    data = encode_message(b"") * 4
+    for _ in range(12):
+        data = wrapper(data) * 4
+    steps = check_steps(wrapper(data))
+    number = 0
+    with pytest.raises(CorruptMessageError, match="nested deeper than 8"):  # noqa: PT012 - the last step raises
+        for number, _ in enumerate(steps):
+            assert number < 100
+    assert number < 100
