@@ -105,16 +105,26 @@ class Work:
     def _look_after(self) -> None:
         stopping: dict[Any, float] = {}
         while not self._done.is_set():
-            self._read_signals(_STOP_LOOK_EVERY if self.stopped else _LOOK_EVERY)
-            if self._done.is_set():
-                return
-            queries = self.spark.streams.active
-            if self.stopped:
-                self._stop(queries, stopping)
-            for query in queries:
-                if (last := query.lastProgress) is not None:
-                    self._shown.batch(query.name or "", last.batchId, last.numInputRows, last.processedRowsPerSecond)
+            try:
+                self._read_signals(_STOP_LOOK_EVERY if self.stopped else _LOOK_EVERY)
+                if self._done.is_set():
+                    return
+                self._look(stopping)
+            except Exception as error:
+                from consumerd.spark.jvm import how_it_ended  # noqa: PLC0415 - heavy, and loaded by now
+
+                if how_it_ended(error) is None:
+                    raise
+                return  # the steps meet the same end, and tell of it
             self._shown.tick()
+
+    def _look(self, stopping: dict[Any, float]) -> None:
+        queries = self.spark.streams.active
+        if self.stopped:
+            self._stop(queries, stopping)
+        for query in queries:
+            if (last := query.lastProgress) is not None:
+                self._shown.batch(query.name or "", last.batchId, last.numInputRows, last.processedRowsPerSecond)
 
     def _read_signals(self, seconds: float) -> None:
         """Wait so long for a signal; the second one ends the process at once."""
@@ -157,6 +167,7 @@ def working(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy imports for the command that runs
 
     from consumerd.spark.failures import declared_errors  # noqa: PLC0415
+    from consumerd.spark.jvm import end_session, quiet_end  # noqa: PLC0415
     from consumerd.spark.session import build_session  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
@@ -169,7 +180,8 @@ def working(
             log_level="error" if log is None else "warn",  # a file that nobody sees must not grow for weeks
         )  # fmt: skip
         if running is None:
-            stack.callback(spark.stop)
+            stack.callback(end_session, spark)
+        stack.enter_context(quiet_end(spark))
         work = stack.enter_context(Work(spark, shown, stack.enter_context(_caught_signals())))
         try:
             with declared_errors():
