@@ -160,6 +160,7 @@ def _run(
     """Run these steps, or all that the pipeline declares, and show their results as they come."""
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import needs_of  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.preflight import check_steps  # noqa: PLC0415
     from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
@@ -169,13 +170,15 @@ def _run(
         raise ConfigError(
             f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
         )
+    names = steps or declared_steps(chosen)
+    check_steps(chosen, names, spec.config)
     needs = needs_of([chosen], spec.config)
     results: dict[str, Any] = {}
     with working(
         master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
         app_name=f"consumerd spark {chosen.name}",
     ) as work:  # fmt: skip
-        for step in steps or declared_steps(chosen):
+        for step in names:
             work.begin(step)
             results[step] = perform(step, work.spark, chosen, results, available_now=not continuous, shallow=shallow)
             if not continuous:

@@ -7,6 +7,7 @@ that only a driver calls. Options are read when the source is made, which is the
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 #: The worker of Spark's that asks a reader for filters. Elsewhere they may be switched off, and Spark then refuses
 #: readers that would take them, instead of not handing them over.
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+#: Where the workers are that make sources and plan with them. They are forked for one task each.
+_PLANNING_WORKERS = "pyspark.sql.worker."
 
 
 class ConsumerdDataSource(DataSource):
@@ -147,10 +150,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Let a declared error come out by itself: Spark shows the traceback to the user, and its last line says it all."""
+    """Let a declared error come out by itself: what Spark shows to the user is its class and its sentence."""
     try:
         yield
     except ConsumerdError as error:
+        if any(name.startswith(_PLANNING_WORKERS) for name in sys.modules):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # of this worker, which runs nothing but this source
         raise error.with_traceback(None) from None
 
 
