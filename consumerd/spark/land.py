@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.spark.beginning import begin
+from consumerd.spark.beginning import begin, note_new
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
@@ -79,6 +79,7 @@ def land_stream(
         before = table.last_batch
 
     def append(frame: DataFrame, batch: int) -> None:
+        note_new(spark, pipeline, batch)
         rows = frame.withColumn("landed_at", F.current_timestamp())
         table.append(rows, writer=checkpoint.query_id(), batch=batch)
 

@@ -15,7 +15,9 @@ _KINDS: Final = (
     ("unexpected", "not in the source", True),
     ("unrefined", "neither in silver nor in quarantine", True),
     ("surplus", "refined more than once", True),
-    ("trimmed", "gone from the source before it landed", False),
+    ("trimmed", "lost before they landed", True),
+    ("declared", "declared gone", False),
+    ("dropped", "no messages, and left out as the pipeline says", False),
     ("compacted", "compacted away in the source since", False),
     ("empty", "without messages in the log", False),
 )
@@ -38,6 +40,7 @@ class Verdict(NamedTuple):
 def findings(check: PartitionCheck) -> list[Finding]:
     """What is to be told of a partition, the worst first; nothing where all is as it should be."""
     found = [Finding(_stretches(getattr(check, name), words), bad) for name, words, bad in _KINDS]
+    found += [Finding(f"declared: {reason}", bad=False) for reason in check.reasons]
     if check.duplicates:
         found.append(Finding(plural(check.duplicates, "duplicate"), bad=True))
     if check.same_hash is False:
@@ -56,7 +59,8 @@ def verdict(result: ReconcileResult | None) -> Verdict:
     if result.is_clean:
         how = "offset by offset" if result.shallow else "message by message"
         partitions = plural(len(result.partitions), "partition")
-        return Verdict(f"Everything that was to land has landed, once: {partitions}, compared {how}.", bad=False)
+        but = f", but for {plural(result.declared, 'stretch', 'stretches')} declared gone" if result.declared else ""
+        return Verdict(f"Everything that was to land has landed, once{but}: {partitions}, compared {how}.", bad=False)
     told = [
         plural(result.gaps, "gap"),
         plural(result.duplicates, "duplicate"),
