@@ -23,6 +23,10 @@ _KINDS: Final = (
 )
 
 
+#: From this share of what was refined on, quarantine is part of the verdict.
+MANY_QUARANTINED: Final = 0.1
+
+
 class Finding(NamedTuple):
     """One thing to tell of a partition."""
 
@@ -31,7 +35,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The whole in one sentence. `bad`: None where nobody can say."""
+    """The whole in one sentence. `bad`: None where nobody can say, or somebody should look."""
 
     text: str
     bad: bool | None
@@ -60,7 +64,12 @@ def verdict(result: ReconcileResult | None) -> Verdict:
         how = "offset by offset" if result.shallow else "message by message"
         partitions = plural(len(result.partitions), "partition")
         but = f", but for {plural(result.declared, 'stretch', 'stretches')} declared gone" if result.declared else ""
-        return Verdict(f"Everything that was to land has landed, once{but}: {partitions}, compared {how}.", bad=False)
+        text = f"Everything that was to land has landed, once{but}: {partitions}, compared {how}."
+        refined = result.rows_refined + result.rows_quarantined
+        if refined and result.rows_quarantined / refined >= MANY_QUARANTINED:
+            share = f"{result.rows_quarantined / refined:.0%}"
+            return Verdict(f"{text} But {share} of what was refined is in quarantine, for the reasons below.", None)
+        return Verdict(text, bad=False)
     told = [
         plural(result.gaps, "gap"),
         plural(result.duplicates, "duplicate"),
