@@ -85,6 +85,7 @@ class Work:
         #: Queries that ran when it came.
         self._running: set[str] = set()
         self._done = threading.Event()
+        self._asked = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="consumerd-spark-watch", daemon=True)
 
     @property
@@ -101,6 +102,10 @@ class Work:
         """Raise StoppedBySignal if a signal has asked for the end."""
         if self._signal is not None:
             raise StoppedBySignal(f"stopped by {self._signal.name}; the same command goes on where this one ended.")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a signal asks for the end; whether one has."""
+        return self._asked.wait(seconds)
 
     def _look_after(self) -> None:
         stopping: dict[Any, float] = {}
@@ -135,6 +140,7 @@ class Work:
                     os._exit(ExitCode.FORCED)
                 self._running = {query.runId for query in self.spark.streams.active}
                 self._signal = signal.Signals(number)
+                self._asked.set()
 
     def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
         """End what goes on: jobs at once, queries between two batches, or within one that takes too long.
