@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.spec import PipelineSpec
 
-_REPLACED = frozenset({"startingoffsets", "startingtimestamp"})
+_REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 
 
 def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +49,8 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
         asked = options.start_of_stream()
         starts = starting(logs, options, asked, Losses(fail=options.fail_on_data_loss))
         # What was asked for and was gone before the first batch was to be landed, too.
-        if options.starting_timestamp is None and not isinstance(asked, int):
+        timed = options.starting_timestamp is not None or options.starting_times is not None
+        if not timed and not isinstance(asked, int):
             starts |= {key: offset for key, offset in entries(asked) if 0 <= offset < logs[key].start}
         path, files = locate(spark, _path(pipeline), renames=False)
         files.make_folder(path.rpartition("/")[0])

@@ -59,7 +59,7 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     register(spark)
     options = dict(pipeline.source)
     lowered = {name.lower() for name in options}
-    if not lowered & {"startingoffsets", "startingtimestamp"}:
+    if not lowered & {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}:
         options["startingOffsets"] = "earliest"
     with declared_errors():
         stream = spark.readStream.format("consumerd").options(**begin(spark, pipeline, options)).load()

@@ -37,7 +37,7 @@ _REPLACED: Final = frozenset(
     name.lower()
     for name in (
         "assign", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
-        "failOnDataLoss", "includeHeaders", *STREAM_ONLY,
+        "startingOffsetsByTimestamp", "failOnDataLoss", "includeHeaders", *STREAM_ONLY,
     )
 )  # fmt: skip
 

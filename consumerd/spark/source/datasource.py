@@ -148,6 +148,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._follower().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
         most = self._options.max_per_trigger
         if most is None:
             return ReadAllAvailable()
@@ -209,7 +211,7 @@ def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
 
 
 def _most(limit: ReadLimit) -> int | None:
-    """Of what offsets count, how much a micro-batch may take; None: all."""
+    """How much a micro-batch may take; None: all."""
     match limit:
         case ReadMaxBytes(most) | ReadMaxRows(most):
             return most
