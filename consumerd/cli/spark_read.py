@@ -72,6 +72,9 @@ def command(
     place = None if target is None else _target(target)
     options = _options(**source)
     require_spark()
+    from consumerd.spark.preflight import check_read  # noqa: PLC0415 - heavy imports for the command that runs
+
+    check_read(options, None if place is None else place[1])
     with working(master=master, config={}, log=log, app_name="consumerd spark read") as work:
         from consumerd.spark.source import register  # noqa: PLC0415 - heavy imports for the command that runs
 

@@ -85,6 +85,7 @@ class Work:
         #: Queries that ran when it came.
         self._running: set[str] = set()
         self._done = threading.Event()
+        self._asked = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="consumerd-spark-watch", daemon=True)
 
     @property
@@ -102,19 +103,33 @@ class Work:
         if self._signal is not None:
             raise StoppedBySignal(f"stopped by {self._signal.name}; the same command goes on where this one ended.")
 
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a signal asks for the end; whether one has."""
+        return self._asked.wait(seconds)
+
     def _look_after(self) -> None:
         stopping: dict[Any, float] = {}
         while not self._done.is_set():
-            self._read_signals(_STOP_LOOK_EVERY if self.stopped else _LOOK_EVERY)
-            if self._done.is_set():
-                return
-            queries = self.spark.streams.active
-            if self.stopped:
-                self._stop(queries, stopping)
-            for query in queries:
-                if (last := query.lastProgress) is not None:
-                    self._shown.batch(query.name or "", last.batchId, last.numInputRows, last.processedRowsPerSecond)
+            try:
+                self._read_signals(_STOP_LOOK_EVERY if self.stopped else _LOOK_EVERY)
+                if self._done.is_set():
+                    return
+                self._look(stopping)
+            except Exception as error:
+                from consumerd.spark.jvm import how_it_ended  # noqa: PLC0415 - heavy, and loaded by now
+
+                if how_it_ended(error) is None:
+                    raise
+                return  # the steps meet the same end, and tell of it
             self._shown.tick()
+
+    def _look(self, stopping: dict[Any, float]) -> None:
+        queries = self.spark.streams.active
+        if self.stopped:
+            self._stop(queries, stopping)
+        for query in queries:
+            if (last := query.lastProgress) is not None:
+                self._shown.batch(query.name or "", last.batchId, last.numInputRows, last.processedRowsPerSecond)
 
     def _read_signals(self, seconds: float) -> None:
         """Wait so long for a signal; the second one ends the process at once."""
@@ -125,6 +140,7 @@ class Work:
                     os._exit(ExitCode.FORCED)
                 self._running = {query.runId for query in self.spark.streams.active}
                 self._signal = signal.Signals(number)
+                self._asked.set()
 
     def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
         """End what goes on: jobs at once, queries between two batches, or within one that takes too long.
@@ -157,6 +173,7 @@ def working(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy imports for the command that runs
 
     from consumerd.spark.failures import declared_errors  # noqa: PLC0415
+    from consumerd.spark.jvm import end_session, quiet_end  # noqa: PLC0415
     from consumerd.spark.session import build_session  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
@@ -169,7 +186,8 @@ def working(
             log_level="error" if log is None else "warn",  # a file that nobody sees must not grow for weeks
         )  # fmt: skip
         if running is None:
-            stack.callback(spark.stop)
+            stack.callback(end_session, spark)
+        stack.enter_context(quiet_end(spark))
         work = stack.enter_context(Work(spark, shown, stack.enter_context(_caught_signals())))
         try:
             with declared_errors():

@@ -5,6 +5,8 @@ Strategy: every command names its steps; one function starts the session, runs t
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,10 @@ from consumerd.cli.spark_show import show_json, show_result
 from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from consumerd.cli.spark_session import Work
+    from consumerd.spark.spec import PipelineSpec
 
 
 LAND_EXAMPLES = """\b
@@ -49,12 +54,19 @@ Examples:
   consumerd spark run -c events.toml
   consumerd spark run -c events.toml --json | jq .reconcile.gaps
   consumerd spark run -c events.toml --log /var/log/consumerd/spark.log
+  consumerd spark run -c events.toml --continuous --json >> rounds.ndjson
 """
 
 _continuous = click.option(
     "--continuous",
     is_flag=True,
     help="Go on until SIGTERM or Ctrl-C; the batch that is on its way ends first. A second signal forces the end.",
+)
+_rounds = click.option(
+    "--continuous",
+    is_flag=True,
+    help="Land, refine and aggregate again at the pipeline's trigger, in one session, until SIGTERM or Ctrl-C. "
+    "Results are shown of rounds that landed something; reconcile and report are commands of their own then.",
 )
 _shallow = click.option(
     "--shallow",
@@ -135,12 +147,13 @@ def report(shallow: bool, **options: Any) -> int:
 
 @_step("run", RUN_EXAMPLES)
 @_shallow
-def run(shallow: bool, **options: Any) -> int:
+@_rounds
+def run(shallow: bool, continuous: bool, **options: Any) -> int:
     """Land, refine, aggregate, reconcile and report, one after the other; steps that are not declared are left out.
 
     The exit code is 11 where reconcile finds something missing, twice, or altered.
     """
-    return _run(None, shallow=shallow, **options)
+    return _run(None, shallow=shallow, rounds=continuous, **options)
 
 
 COMMANDS = (run, land, refine, aggregate, compact, reconcile, report)
@@ -155,36 +168,72 @@ def _run(
     log: Path | None,
     as_json: bool,
     continuous: bool = False,
+    rounds: bool = False,
     shallow: bool = False,
 ) -> int:
     """Run these steps, or all that the pipeline declares, and show their results as they come."""
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import needs_of  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.preflight import check_steps  # noqa: PLC0415
     from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
     spec = load_spark(path)
     chosen = spec.pipeline(pipeline)
-    if continuous and not chosen.is_continuous:
+    if (continuous or rounds) and not chosen.is_continuous:
         raise ConfigError(
             f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
         )
+    names = steps or declared_steps(chosen)
+    if rounds:
+        names = tuple(step for step in names if step not in ("reconcile", "report"))
+    check_steps(chosen, names, spec.config)
     needs = needs_of([chosen], spec.config)
     results: dict[str, Any] = {}
     with working(
         master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
         app_name=f"consumerd spark {chosen.name}",
     ) as work:  # fmt: skip
-        for step in steps or declared_steps(chosen):
+        if rounds:
+            return _repeat(names, work, chosen, as_json=as_json)
+        for step in names:
             work.begin(step)
             results[step] = perform(step, work.spark, chosen, results, available_now=not continuous, shallow=shallow)
             if not continuous:
                 work.check()
+    _show(results, as_json=as_json)
+    clean = "reconcile" not in results or results["reconcile"].is_clean
+    return ExitCode.OK if clean else ExitCode.CHECK_FAILED
+
+
+def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json: bool) -> int:
+    """Do these steps again and again, each time after the pipeline's interval, until a signal."""
+    from consumerd.spark.run import perform  # noqa: PLC0415 - as above
+    from consumerd.spark.spec_model import interval_seconds  # noqa: PLC0415
+
+    interval = interval_seconds(pipeline.trigger)
+    first = True
+    while True:
+        began = time.monotonic()
+        results: dict[str, Any] = {}
+        for step in steps:
+            if first:
+                work.begin(step)
+            results[step] = perform(step, work.spark, pipeline, results)
+            if work.wait(0):
+                break
+        if first or results["land"].rows:
+            _show(results, as_json=as_json)
+        first = False
+        if work.wait(max(0.0, interval - (time.monotonic() - began))):
+            return ExitCode.OK
+
+
+def _show(results: Mapping[str, Any], *, as_json: bool) -> None:
     told = {step: result.as_json() for step, result in results.items()}
     if as_json:
         show_json(told if len(told) > 1 else next(iter(told.values())))
     else:
         for step, result in told.items():
             show_result(step, result)
-    clean = "reconcile" not in results or results["reconcile"].is_clean
-    return ExitCode.OK if clean else ExitCode.CHECK_FAILED
+    sys.stdout.flush()

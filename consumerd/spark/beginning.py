@@ -4,7 +4,7 @@ Strategy: Spark writes down where a batch ends, and asks the source again where 
 tried. By then `latest` is another place and `earliest` may be one, so what came in between would be skipped by nobody's
 decision, and afterwards nobody could tell what was to be landed. Therefore the options are resolved once, and the
 offsets kept in a file of the checkpoint, made whole or not at all; `land` starts from them, `reconcile` expects
-everything from there on.
+everything from there on. A partition that comes later is added when the first batch that knows it is landed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
 from consumerd.spark.checkpoints import Checkpoint
-from consumerd.spark.offset_log import CheckpointError
+from consumerd.spark.offset_log import CheckpointError, OffsetLog
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.options import read_options
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.spec import PipelineSpec
 
-_REPLACED = frozenset({"startingoffsets", "startingtimestamp"})
+_REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 
 
 def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
@@ -46,7 +46,12 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     if fixed is None:
         if (missing := origin.missing(logs)) is not None:
             raise NotFoundError(missing)
-        starts = starting(logs, options, options.start_of_stream(), Losses(fail=options.fail_on_data_loss))
+        asked = options.start_of_stream()
+        starts = starting(logs, options, asked, Losses(fail=options.fail_on_data_loss))
+        # What was asked for and was gone before the first batch was to be landed, too.
+        timed = options.starting_timestamp is not None or options.starting_times is not None
+        if not timed and not isinstance(asked, int):
+            starts |= {key: offset for key, offset in entries(asked) if 0 <= offset < logs[key].start}
         path, files = locate(spark, _path(pipeline), renames=False)
         files.make_folder(path.rpartition("/")[0])
         if not files.create(path, format_offsets(sorted_offsets(starts)).encode()):
@@ -74,6 +79,22 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
         return parse_offsets(data.decode())
     except ValueError as error:
         raise CheckpointError(f"{path} does not hold offsets ({error}): restore it from a backup.") from None
+
+
+def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:
+    """Write down where partitions begin that a batch knows and no earlier one did, before it is landed.
+
+    The stream's offsets say so too, but Spark forgets those of old batches, and retention moves on. Raises as `begin`.
+    """
+    fixed = began(spark, pipeline)
+    ends = OffsetLog(spark, pipeline.checkpoint("land")).end(batch)
+    if fixed is None or not isinstance(ends, dict):
+        return
+    known = dict(entries(fixed))
+    fresh = {key: offset for key, offset in entries(ends) if key not in known}
+    if fresh:
+        path, files = locate(spark, _path(pipeline), renames=False)
+        files.replace(path, format_offsets(sorted_offsets(known | fresh)).encode())
 
 
 def _path(pipeline: PipelineSpec) -> str:

@@ -27,14 +27,22 @@ PARTITION: Final = ("topic", "broker_partition")
 _POINT: Final = (*PARTITION, "offset", "index")
 
 
-def runs(frame: DataFrame, *, hashed: bool = False, seen: Column | None = None, due: Column | None = None) -> DataFrame:
+def runs(
+    frame: DataFrame,
+    *,
+    hashed: bool = False,
+    seen: Column | None = None,
+    due: Column | None = None,
+    proven: Column | None = None,
+) -> DataFrame:
     """The runs of rows with the source's columns; see `consumerd.spark.runs`.
 
-    `hashed`: with the sum of a hash of identity, value and key. `seen` and `due`: conditions on rows, never null, by
-    which runs are kept apart; true where they are left out.
+    `hashed`: with the sum of a hash of identity, value and key. `seen`, `due` and `proven`: conditions on rows, never
+    null, by which runs are kept apart; true where they are left out.
     """
     value = content_hash("topic", "broker_partition", "offset", "index") if hashed else F.lit(0).cast("bigint")
-    kinds = [(F.lit(True) if kind is None else kind).alias(name) for name, kind in zip(KINDS, (seen, due), strict=True)]
+    conditions = zip(KINDS, (seen, due, proven), strict=True)
+    kinds = [(F.lit(True) if kind is None else kind).alias(name) for name, kind in conditions]
     # `mapInArrow` would say it in fewer words, but asks for pandas. Nondeterministic, so that it is evaluated once.
     mark = arrow_udf(mark_runs, RUN_DDL).asNondeterministic()  # type: ignore[call-overload]  # asks for a number that warns
     marked = frame.select(*PLACE, *kinds, value.alias("hash")).select(mark(*PLACE, *KINDS, "hash").alias("run"))

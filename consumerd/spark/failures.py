@@ -2,8 +2,10 @@
 
 Strategy: our own code raises declared errors in the driver, in planners and in workers, but an error that has been
 through the JVM comes back as text: a traceback within the message of some exception of Spark's. The last line of such
-a traceback has the class and the sentence, so the error is made anew from it, exit code included. Whatever else Spark
-says becomes a `SparkFailedError` with its first line; the whole is in the error's cause, and in Spark's log.
+a traceback has the class and the sentence, so the error is made anew from it, exit code included. A file system that
+takes no more is named with its reason, wherever in the chain of Java's causes that stands, and a JVM that has ended
+with how it did. Whatever else Spark says becomes a `SparkFailedError` with its first line and the innermost cause; the
+whole is in the error's cause, and in Spark's log.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from __future__ import annotations
 import importlib
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.spark.jvm import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +27,20 @@ if TYPE_CHECKING:
 _RAISED: Final = re.compile(r"^[^\n\"']*?\b(consumerd(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 #: The last line of a traceback of Python's.
 _EXCEPTION: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*$", re.MULTILINE)
+#: What a system call says that failed for want of room or of rights, as Java passes it on, and a path before it.
+_FILE_REASON: Final = re.compile(
+    r"(?:(?P<path>(?:file:)?/[^\s:()]+)[: (]+)?"
+    r"(?P<reason>No space left on device|Disk quota exceeded|Read-only file system|Input/output error|"
+    r"Too many open files|Permission denied)"
+)
+#: Frames of Spark's own temporary files.
+_SPILLING: Final = re.compile(r"^\s*at org\.apache\.spark\.(?:storage|shuffle|util\.collection)\.", re.MULTILINE)
+_OUT_OF_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)")
+#: What Spark puts before the reason why a query ended; the ids say nothing to anybody.
+_QUERY_ENDED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _WORDS: Final = 600
+#: A chain of causes is no longer.
+_CAUSES: Final = 30
 
 
 class SparkFailedError(ConsumerdError):
@@ -33,37 +49,93 @@ class SparkFailedError(ConsumerdError):
     exit_code = ExitCode.SPARK
 
 
+class SparkGoneError(SparkFailedError):
+    """Spark's JVM has ended while it was at work."""
+
+
 class FileFailedError(SparkFailedError):
     """A file of a table, a checkpoint or a report cannot be read or written."""
 
 
 @contextmanager
-def declared_errors() -> Iterator[None]:
-    """Raise what Spark and the file system raise meanwhile as a ConsumerdError."""
+def declared_errors(place: str | None = None) -> Iterator[None]:
+    """Raise what Spark and the file system raise meanwhile as a ConsumerdError.
+
+    `place`: where is written meanwhile, for the sentence about a file system that takes no more.
+    """
     try:
         yield
     except OSError as error:
-        if error.filename is None:  # no file's: standard output's, say
+        if error.filename is None:  # no file's: standard output's, say, or that of the connection to the JVM
+            if (gone := _gone(error)) is not None:
+                raise gone from error
             raise
         reason = f"{error.filename} cannot be read or written ({error.strerror})"
         raise FileFailedError(f"{reason}: look at who may, and at the room that is left.") from error
     except (Py4JError, PySparkException) as error:
-        raise declared(error) from error
+        raise declared(error, place) from error
 
 
-def declared(error: Exception) -> ConsumerdError:
-    """The declared error that an exception of Spark's stands for."""
-    text = _text(error)
+def declared(error: Exception, place: str | None = None) -> ConsumerdError:
+    """The declared error that an exception of Spark's stands for. `place` as in `declared_errors`."""
+    if (gone := _gone(error)) is not None:
+        return gone
+    texts = _texts(error)
+    text = "\n".join(texts)
     for module, name, sentence in reversed(_RAISED.findall(text)):
         if (kind := _declared_class(module, name)) is not None:
             found = kind.__new__(kind, sentence)  # its __init__ may want what the sentence was made of
             found.args = (sentence,)
             return found
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [lines[0] if lines else type(error).__name__]
-    if "Traceback (most recent call last)" in text and (raised := _EXCEPTION.findall(text)):
+    if (refused := _FILE_REASON.search(text)) is not None:
+        return _file_failed(refused, text, place)
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text:
+        return SparkFailedError(
+            f"another run works with the checkpoint {place or 'of this query'}: let one of the two go on, and stop the "
+            "other; two pipelines need a name or a root of their own."
+        )
+    if (memory := _OUT_OF_MEMORY.search(text)) is not None:
+        return SparkFailedError(
+            f"Spark ran out of memory ({memory[1].strip()}): give it more by spark.driver.memory, on a cluster by "
+            "spark.executor.memory, in [spark.config]."
+        )
+    return SparkFailedError(f"Spark failed: {': '.join(_said(texts))[:_WORDS]}")
+
+
+def _gone(error: Exception) -> SparkGoneError | None:
+    ended = how_it_ended(error)
+    if ended is None:
+        return None
+    return SparkGoneError(
+        f"Spark's JVM {ended}: look at the kernel's log and at Spark's (--log), and at the memory that is left "
+        "(spark.driver.memory in [spark.config]); what was done is kept, and the same command goes on from there."
+    )
+
+
+def _file_failed(refused: re.Match[str], text: str, place: str | None) -> FileFailedError:
+    where = refused["path"]
+    if where is None:
+        spilled = _SPILLING.search(text) is not None
+        where = "the folder of Spark's temporary files (spark.local.dir, else /tmp)" if spilled else place
+    where = "a file of Spark's" if where is None else where.removeprefix("file:")
+    return FileFailedError(
+        f"{where} cannot be read or written ({refused['reason']}): look at the room that is left, and at who may; what "
+        "was done is kept, and the same command goes on from there."
+    )
+
+
+def _said(texts: list[str]) -> list[str]:
+    """The first line of what Spark says, of a traceback the last one, and the innermost of Java's causes."""
+    lines = [line.strip() for line in texts[0].splitlines() if line.strip()]
+    said = [_QUERY_ENDED.sub("", lines[0]) if lines else "without a word"]
+    if "Traceback (most recent call last)" in texts[0] and (raised := _EXCEPTION.findall(texts[0])):
         said = [said[0].partition("Traceback (")[0].strip(" :"), raised[-1]]
-    return SparkFailedError(f"Spark failed: {': '.join(filter(None, said))[:_WORDS]}")
+    for cause in reversed(texts[1:]):
+        if line := next((line.strip() for line in cause.splitlines() if line.strip()), ""):
+            if not any(line in each for each in said):
+                said.append(line)
+            break
+    return list(filter(None, said))
 
 
 def _declared_class(module: str, name: str) -> type[ConsumerdError] | None:
@@ -74,12 +146,22 @@ def _declared_class(module: str, name: str) -> type[ConsumerdError] | None:
     return found if isinstance(found, type) and issubclass(found, ConsumerdError) else None
 
 
-def _text(error: Exception) -> str:
-    if not isinstance(error, Py4JJavaError):
-        return str(error)
-    messages = []
-    cause = error.java_exception
-    while cause is not None:
-        messages.append(str(cause.getMessage() or cause.getClass().getName()))
-        cause = cause.getCause()
-    return "\n".join(reversed(messages))
+def _texts(error: Exception) -> list[str]:
+    """What an exception says, and then its causes in Java, outermost first."""
+    java: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    texts = [] if isinstance(error, Py4JJavaError) else [str(error)]
+    try:
+        if not texts:
+            texts, java = [_message(java)], java.getCause()
+        elif java is not None:
+            java = java.getCause()
+        while java is not None and len(texts) < _CAUSES:
+            texts.append(_message(java))
+            java = java.getCause()
+    except (Py4JError, OSError):
+        pass  # the JVM has ended meanwhile: what it said so far has to do
+    return texts or [str(error)]
+
+
+def _message(java: Any) -> str:
+    return str(java.getMessage() or java.getClass().getName())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.spark.beginning import begin
+from consumerd.spark.beginning import begin, note_new
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
@@ -59,7 +59,7 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     register(spark)
     options = dict(pipeline.source)
     lowered = {name.lower() for name in options}
-    if not lowered & {"startingoffsets", "startingtimestamp"}:
+    if not lowered & {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}:
         options["startingOffsets"] = "earliest"
     with declared_errors():
         stream = spark.readStream.format("consumerd").options(**begin(spark, pipeline, options)).load()
@@ -79,6 +79,7 @@ def land_stream(
         before = table.last_batch
 
     def append(frame: DataFrame, batch: int) -> None:
+        note_new(spark, pipeline, batch)
         rows = frame.withColumn("landed_at", F.current_timestamp())
         table.append(rows, writer=checkpoint.query_id(), batch=batch)
 

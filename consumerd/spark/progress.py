@@ -61,6 +61,10 @@ class BatchProgress:
     #: None where the source does not tell its end.
     behind: int | None
     furthest: tuple[PartitionLag, ...] = ()
+    #: Of the partitions the one that is behind least and most, and their mean; None as for `behind`.
+    least: int | None = None
+    most: int | None = None
+    mean: float | None = None
 
     @property
     def ended(self) -> datetime:
@@ -155,7 +159,35 @@ def measure(progress: Mapping[str, Any]) -> BatchProgress | None:
         seconds=durations["triggerExecution"] / 1000,
         behind=None if lags is None else sum(one.behind for one in lags),
         furthest=tuple(one for one in furthest if one.behind),
+        least=min(one.behind for one in lags) if lags else None,
+        most=max(one.behind for one in lags) if lags else None,
+        mean=sum(one.behind for one in lags) / len(lags) if lags else None,
     )
+
+
+def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False) -> dict[str, float | str] | None:
+    """How far the partitions of a query over this source are behind, of an entry of `query.recentProgress`.
+
+    The names are those of Spark's Kafka connector: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest`,
+    `avgOffsetsBehindLatest`, over the partitions, in `unit`: `bytes` of the log, or `messages` of a topic of 0.8 and
+    later (`counts_messages`). Spark asks a source that is written in Python for no metrics, so they are not in
+    `progress["sources"]`. Where they are bytes, the same in messages is estimated by those that the batch had:
+    `minMessagesBehindLatest` and so on; left out where it had none. None where the source does not tell its end.
+    """
+    (source, *more) = progress["sources"]
+    found = None if more else lag(source["endOffset"], source["latestOffset"])
+    if not found:
+        return None
+    behind = [one.behind for one in found]
+    numbers = {"min": float(min(behind)), "max": float(max(behind)), "avg": sum(behind) / len(behind)}
+    told: dict[str, float | str] = {f"{name}OffsetsBehindLatest": number for name, number in numbers.items()}
+    told["unit"] = "messages" if counts_messages else "bytes"
+    before, after = _offsets(source["startOffset"]) or {}, _offsets(source["endOffset"]) or {}
+    size = sum(max(0, offset - before[key]) for key, offset in after.items() if key in before)
+    rows = source.get("numInputRows") or 0
+    if not counts_messages and size and rows:
+        told |= {f"{name}MessagesBehindLatest": round(number * rows / size) for name, number in numbers.items()}
+    return told
 
 
 def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.holding import held
 from consumerd.spark.progress import ProgressRecorder, open_log
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def run_query(
 
     def counted(frame: DataFrame, batch: int) -> None:
         nonlocal done
-        on_batch(frame, batch)
+        with declared_errors(pipeline.base):  # here, where Java's causes are at hand; Spark passes on a text
+            on_batch(frame, batch)
         done += 1
 
     began = time.monotonic()
@@ -68,7 +70,8 @@ def run_query(
         .option("checkpointLocation", pipeline.checkpoint(step))
     )
     writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
-    with stop_on_signals() as stop, declared_errors():
+    checkpoint = pipeline.checkpoint(step)
+    with stop_on_signals() as stop, declared_errors(checkpoint), held(spark, checkpoint):
         query = writer.start()
         stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop, grace)
     return QueryRun(done, time.monotonic() - began, stopped)
@@ -89,8 +92,10 @@ def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Eve
             query.awaitTermination(_TURN / 5)  # type: ignore[arg-type]  # as above
         return True
     finally:
-        recorder.poll()
-        query.stop()
+        try:
+            recorder.poll()
+        finally:
+            query.stop()
 
 
 def _ended(query: StreamingQuery) -> int | None:

@@ -4,7 +4,9 @@ Strategy: what the checkpoint planned, what the source has, what is in bronze, a
 layers over the log of each partition; a sweep (`consumerd.spark.coverage`) finds where they differ. Bronze's rows chain
 by themselves, so gaps and duplicates show without the source; reading the source again tells a gap of the log from a
 lost one, counts, and compares a hash that does not depend on order. With `shallow` that is done only where there are
-gaps. All of it is summed up in Spark; the driver gets a few numbers per partition and the first stretches of each kind.
+gaps. What neither bronze nor the source has is lost, unless an earlier comparison has proven it to be no message
+(`consumerd.spark.reconcile_proven`) or the pipeline's `gone` declares it. All of it is summed up in Spark; the driver
+gets a few numbers per partition and the first stretches of each kind.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import structlog
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.coverage import PARTITION, content_hash, runs
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
-from consumerd.spark.reconcile_expected import Span, available, planned, source_rows, spans_frame
+from consumerd.spark.reconcile_expected import Available, Span, available, common, planned, source_rows, spans_frame
+from consumerd.spark.reconcile_proven import Seal, read_seals, write_seals
 from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult, Stretches
 from consumerd.spark.reconcile_sweep import found_stretches, kinds, sweep
 from consumerd.spark.runs import PLACE
@@ -27,13 +32,14 @@ from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
+_log = structlog.get_logger(__name__)
 _BRONZE_DDL = (
     "topic string, broker_partition string, partition int, broker int, offset bigint, index int, next_offset bigint, "
     "key binary, value binary, batch bigint"
@@ -82,21 +88,39 @@ class _Reconciliation:
             refined=bool(self._refined),
         )
         wanted, self._last_batch = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
-        spans = {} if shallow else available(self._pipeline, wanted)
-        bronze = self._bronze_runs(spans, hashed=not shallow)
-        layers = {"planned": self._span_runs(wanted), "bronze": bronze} | self._refined_layers(bronze)
+        spans, pieces = Available({}, []) if shallow else available(self._pipeline, wanted)
+        query = Checkpoint(self._spark, self._pipeline.checkpoint("land")).query_id()
+        seals = read_seals(self._spark, self._pipeline, query)
+        bronze = self._bronze_runs(pieces, seals, hashed=not shallow)
+        landed = _by_partition(bronze)
+        held = {key: seal for key, seal in seals.items() if landed.get(key, _Count()).holds(seal, hashed=not shallow)}
+        layers = {
+            "planned": self._span_runs(wanted.items()),
+            "bronze": bronze,
+            "proven": self._span_runs((key, Span(seal.start, seal.end)) for key, seal in held.items()),
+            "declared": self._span_runs(
+                ((each.topic, each.partition), Span(each.start, each.end)) for each in self._pipeline.gone
+            ),
+        } | self._refined_layers(bronze)
         if shallow:
-            gaps = found_stretches(sweep(layers), {"gaps": kinds(lossless=True, dedup=True, refined=False)["gaps"]})
-            spans = available(self._pipeline, _around(gaps, wanted))
-        source = None
+            # What was proven before is looked at again as long as it can be: only reading tells what is there.
+            unproven = {name: frame for name, frame in layers.items() if name not in ("proven", "declared")}
+            gaps = found_stretches(sweep(unproven), {"gaps": kinds(lossless=True, dedup=True, refined=False)["gaps"]})
+            spans, pieces = available(self._pipeline, _around(gaps, wanted))
+        source, expected = None, {}
         if spans:
             rows = source_rows(self._spark, self._pipeline, spans)
-            source = self._keep(runs(rows, hashed=not shallow))
-            layers |= {"available": self._span_runs(spans), "source": source}
+            message = F.col("_corrupt").isNull() if "_corrupt" in rows.columns else None
+            everything = self._keep(runs(rows, hashed=not shallow, seen=message))
+            source = everything.where("seen")
+            expected = _by_partition(everything.where("seen"))
+            # What went while it was read is not known to have been no message.
+            pieces = common(pieces, available(self._pipeline, wanted).pieces)
+            layers |= {
+                "available": self._span_runs(pieces), "source": source, "malformed": everything.where("NOT seen"),
+            }  # fmt: skip
         found = found_stretches(sweep(layers), conditions)
         duplicates = self._duplicates([key for key, by_kind in found.items() if "duplicated" in by_kind])
-        landed = _by_partition(bronze)
-        expected = {} if source is None else _by_partition(source)
         differing = {key for key in spans if expected.get(key, _Count()).digest != landed.get(key, _Count()).digest}
         for key, by_kind in self._altered({key: spans[key] for key in differing}).items():
             found[key] = found.get(key, {}) | by_kind
@@ -125,8 +149,29 @@ class _Reconciliation:
                     same_hash=again.digest == counts.digest or (None if "compacted" in found.get(key, {}) else False),
                     digest=counts.digest,
                 )
+            if "declared" in found.get(key, {}):
+                reasons = [each for each in self._pipeline.gone if (each.topic, each.partition) == key]
+                check = replace(check, reasons=tuple(f"[{each.start}, {each.end}): {each.reason}" for each in reasons))
             checks.append(check.with_stretches(found.get(key, {})))
+        if not shallow:
+            self._seal(query, seals, landed, checks)
         return ReconcileResult(self._pipeline.name, shallow, tuple(checks))
+
+    def _seal(
+        self, query: str, known: Mapping[Key, Seal], landed: Mapping[Key, _Count], checks: list[PartitionCheck]
+    ) -> None:
+        """Keep what was proven: of partitions that are complete all of it, of others what was known before."""
+        seals = dict(known)
+        for check in checks:
+            key = check.topic, check.broker_partition
+            if check.is_landed:
+                gone = [(one.start, one.end) for one in self._pipeline.gone if (one.topic, one.partition) == key]
+                count = landed.get(key, _Count())
+                seals[key] = Seal(check.start, check.end, count.rows, count.whole, tuple(gone))
+        try:
+            write_seals(self._spark, self._pipeline, query, seals)
+        except (OSError, Py4JJavaError) as error:  # who may only read may compare all the same
+            _log.warning("what was proven could not be noted", pipeline=self._pipeline.name, error=str(error))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """The same frame, computed once for all that comes."""
@@ -143,15 +188,29 @@ class _Reconciliation:
         rows = self._rows().groupBy(*PARTITION).agg(F.min("offset").alias("first")).collect()
         return {_key(row): row["first"] for row in rows}
 
-    def _bronze_runs(self, spans: Mapping[Key, Span], *, hashed: bool) -> DataFrame:
-        """Runs of bronze; `seen` where the source is read again, `due` where `refine` should have been."""
+    def _bronze_runs(self, pieces: list[tuple[Key, Span]], seals: Mapping[Key, Seal], *, hashed: bool) -> DataFrame:
+        """Runs of bronze: `seen` where the source is read again, `due` where `refine` should have been, `proven` within
+        a seal.
+        """
         rows = self._rows()
         due = F.lit(True) if self._refined_to is None else F.col("batch") <= self._refined_to
-        if not spans:
-            return self._keep(runs(rows, seen=F.lit(False), due=due))
-        rows = rows.join(F.broadcast(spans_frame(self._spark, spans)), list(PARTITION), "left")
-        within = (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
-        return self._keep(runs(rows, hashed=hashed, seen=F.coalesce(within, F.lit(False)), due=due))
+        conditions = {"seen": F.lit(False), "proven": F.lit(False)}
+        for name, spans in {
+            "seen": pieces, "proven": [(key, Span(seal.start, seal.end)) for key, seal in seals.items()]
+        }.items():  # fmt: skip
+            if spans:
+                frame = spans_frame(self._spark, spans).toDF(
+                    *(f"__{name}_{each}" for each in ("topic", "name", "a", "b"))
+                )
+                # Pieces of one partition share no offset, so a row meets one of them at most.
+                same = [
+                    F.col(own) == F.col(f"__{name}_{each}")
+                    for own, each in zip(PARTITION, ("topic", "name"), strict=True)
+                ]
+                within = (F.col("offset") >= F.col(f"__{name}_a")) & (F.col("offset") < F.col(f"__{name}_b"))
+                rows = rows.join(F.broadcast(frame), [*same, within], "left")
+                conditions[name] = F.col(f"__{name}_a").isNotNull()
+        return self._keep(runs(rows, hashed=hashed, due=due, **conditions))
 
     def _refined_layers(self, bronze: DataFrame) -> dict[str, DataFrame]:
         if not self._refined:
@@ -159,7 +218,7 @@ class _Reconciliation:
         rows = [runs(frame) for frame in self._refined.values()]
         return {"due": bronze.where("due"), "refined": rows[0] if len(rows) == 1 else rows[0].unionByName(rows[1])}
 
-    def _span_runs(self, spans: Mapping[Key, Span]) -> DataFrame:
+    def _span_runs(self, spans: Iterable[tuple[Key, Span]]) -> DataFrame:
         """Each span as one run."""
         frame = spans_frame(self._spark, spans).where("start < end")
         return frame.selectExpr(
@@ -226,20 +285,32 @@ class _Count:
         self.first: int = row["first"] if row else 0
         self.last: int = row["last"] if row else 0
         self.digest: int = int(row["hash"]) % (1 << 64) if row else 0
+        #: As `digest`, of all rows.
+        self.whole: int = int(row["whole_hash"]) % (1 << 64) if row else 0
+        self.proven_rows: int = row["proven_rows"] if row else 0
+        self.proven_digest: int = int(row["proven_hash"]) % (1 << 64) if row else 0
+
+    def holds(self, seal: Seal, *, hashed: bool) -> bool:
+        """Whether the rows within the seal are still those that it was made of."""
+        return self.proven_rows == seal.rows and (not hashed or self.proven_digest == seal.digest)
 
 
 def _by_partition(frame: DataFrame) -> dict[Key, _Count]:
     """Sums over runs."""
     seen = F.when(F.col("seen"), F.col("rows")).otherwise(0)
     due = F.when(F.col("due"), F.col("rows")).otherwise(0)
-    digest = F.when(F.col("seen"), F.col("hash")).otherwise(0).cast("decimal(28,0)")
+    proven = F.when(F.col("proven"), F.col("rows")).otherwise(0)
+    whole = F.col("hash").cast("decimal(28,0)")
     rows = frame.groupBy(*PARTITION).agg(
         F.sum("rows").alias("rows"),
         F.sum(seen).alias("seen_rows"),
         F.sum(due).alias("due_rows"),
         F.min("start_offset").alias("first"),
         F.max("end_offset").alias("last"),
-        F.sum(digest).alias("hash"),
+        F.sum(F.when(F.col("seen"), whole).otherwise(0)).alias("hash"),
+        F.sum(whole).alias("whole_hash"),
+        F.sum(proven).alias("proven_rows"),
+        F.sum(F.when(F.col("proven"), whole).otherwise(0)).alias("proven_hash"),
     )
     return {_key(row): _Count(row) for row in rows.collect()}
 

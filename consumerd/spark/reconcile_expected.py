@@ -16,12 +16,13 @@ from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.coverage import PARTITION
 from consumerd.spark.offset_log import CheckpointError, OffsetLog
 from consumerd.spark.source import register
+from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import entries, format_offsets, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -36,7 +37,7 @@ _REPLACED: Final = frozenset(
     name.lower()
     for name in (
         "assign", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
-        "failOnDataLoss", "includeHeaders", *STREAM_ONLY,
+        "startingOffsetsByTimestamp", "failOnDataLoss", "includeHeaders", *STREAM_ONLY,
     )
 )  # fmt: skip
 
@@ -86,7 +87,14 @@ def planned(
     return Plan({key: Span(min(starts[key], end), end) for key, end in entries(ends)}, max(known))
 
 
-def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> dict[Key, Span]:
+class Available(NamedTuple):
+    """What the source has of a range: by partition from where to where, and the pieces of it between its gaps."""
+
+    spans: dict[Key, Span]
+    pieces: list[tuple[Key, Span]]
+
+
+def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> Available:
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
     logs = open_origin(read_options(pipeline.source)).look()
     found = {
@@ -94,15 +102,41 @@ def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> dict[Key, S
         for key, span in wanted.items()
         if key in logs
     }
-    return {key: span for key, span in found.items() if span.start < span.end}
+    spans = {key: span for key, span in found.items() if span.start < span.end}
+    pieces = []
+    for key, (start, end) in spans.items():
+        for low, high in logs[key].gaps():
+            if low < end and start < high:
+                pieces.append((key, Span(start, max(start, low))))
+                start = high
+        pieces.append((key, Span(start, end)))
+    return Available(spans, [(key, span) for key, span in pieces if span.start < span.end])
+
+
+def common(one: Iterable[tuple[Key, Span]], other: Iterable[tuple[Key, Span]]) -> list[tuple[Key, Span]]:
+    """What is in both, piece by piece."""
+    by_key: dict[Key, list[Span]] = {}
+    for key, span in other:
+        by_key.setdefault(key, []).append(span)
+    found = [
+        (key, Span(max(span.start, each.start), min(span.end, each.end)))
+        for key, span in one
+        for each in by_key.get(key, ())
+    ]
+    return [(key, span) for key, span in found if span.start < span.end]
 
 
 def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, Span]) -> DataFrame:
-    """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value."""
+    """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value.
+
+    Where the pipeline leaves out what is no message, such rows are here, with the reason in `_corrupt`.
+    """
     assigned: dict[str, list[str]] = {}
     for topic, name in sorted(spans):
         assigned.setdefault(topic, []).append(name)
-    kept = {name: value for name, value in pipeline.source.items() if name.lower() not in _REPLACED}
+    dropping = read_options(pipeline.source).mode is Mode.DROPMALFORMED
+    replaced = _REPLACED | ({"mode"} if dropping else set())
+    kept = {name: value for name, value in pipeline.source.items() if name.lower() not in replaced}
     options = kept | {
         "assign": json.dumps(assigned),
         "startingOffsets": format_offsets(sorted_offsets({key: span.start for key, span in spans.items()})),
@@ -110,10 +144,11 @@ def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key,
         "failOnDataLoss": "false",
     }
     register(spark)
-    return spark.read.format("consumerd").options(**options).schema(_COLUMNS).load()
+    columns = f"{_COLUMNS}, _corrupt string" if dropping else _COLUMNS
+    return spark.read.format("consumerd").options(**options).schema(columns).load()
 
 
-def spans_frame(spark: SparkSession, spans: Mapping[Key, Span]) -> DataFrame:
+def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, tuple[int, int]]]) -> DataFrame:
     """Columns of PARTITION, `start` and `end`."""
-    rows = [(*key, *span) for key, span in sorted(spans.items())]
+    rows = [(*key, *span) for key, span in sorted(spans)]
     return spark.createDataFrame(rows, f"{PARTITION[0]} string, {PARTITION[1]} string, start bigint, end bigint")

@@ -70,10 +70,16 @@ class PartitionCheck:
     pending: int = 0
     #: In the source and not in bronze.
     gaps: Stretches = Stretches()
-    #: Where the log itself has no message: retention, skipped corruption, compressed messages that hold none.
+    #: Where the log itself has no message, as reading it has shown, now or at an earlier comparison: places that
+    #: compaction left, ends of transactions, compressed messages that hold none.
     empty: Stretches = Stretches()
-    #: Not in bronze, and not in the source any more: nobody can tell.
+    #: Where the source has bytes that are no message, and the pipeline leaves such out (DROPMALFORMED).
+    dropped: Stretches = Stretches()
+    #: Not in bronze, and not in the source any more: lost, as far as anybody can tell.
     trimmed: Stretches = Stretches()
+    #: The same, where the pipeline's `gone` declares it, and why it does.
+    declared: Stretches = Stretches()
+    reasons: tuple[str, ...] = ()
     #: In bronze, and not in the source any more, in the midst of what it has: compaction does that.
     compacted: Stretches = Stretches()
     #: In bronze, and not where the source has a message, or beyond what was to be landed.
@@ -104,8 +110,13 @@ class PartitionCheck:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every message is there once, unaltered as far as it was looked at."""
-        wrong = (self.gaps, self.unexpected, self.unrefined, self.surplus, self.altered)
+        """Whether every place is landed once, unaltered as far as it was looked at, and refined, or has a reason."""
+        return self.is_landed and not self.unrefined.count and not self.surplus.count
+
+    @property
+    def is_landed(self) -> bool:
+        """As `is_clean`, of bronze alone."""
+        wrong = (self.gaps, self.trimmed, self.unexpected, self.altered)
         return not any(kind.count for kind in wrong) and not self.duplicates and self.same_hash is not False
 
     def as_json(self) -> dict[str, Any]:
@@ -125,7 +136,10 @@ class PartitionCheck:
             "pending": self.pending,
             "gaps": self.gaps.as_json(),
             "empty": self.empty.as_json(),
+            "dropped": self.dropped.as_json(),
             "trimmed": self.trimmed.as_json(),
+            "declared": self.declared.as_json(),
+            "reasons": list(self.reasons),
             "compacted": self.compacted.as_json(),
             "unexpected": self.unexpected.as_json(),
             "unrefined": self.unrefined.as_json(),
@@ -170,6 +184,11 @@ class ReconcileResult:
         return sum(each.duplicates for each in self.partitions)
 
     @property
+    def declared(self) -> int:
+        """Stretches that never landed, and are declared gone."""
+        return sum(each.declared.count for each in self.partitions)
+
+    @property
     def is_clean(self) -> bool:
         """Whether nothing is wrong anywhere."""
         return all(each.is_clean for each in self.partitions)
@@ -190,7 +209,9 @@ class ReconcileResult:
             "surplus": sum(each.surplus.count for each in self.partitions),
             "altered": sum(each.same_hash is False for each in self.partitions),
             "empty": sum(each.empty.count for each in self.partitions),
+            "dropped": sum(each.dropped.count for each in self.partitions),
             "trimmed": sum(each.trimmed.count for each in self.partitions),
+            "declared": self.declared,
             "compacted": sum(each.compacted.count for each in self.partitions),
             "pending": sum(each.pending for each in self.partitions),
             "partitions": [each.as_json() for each in self.partitions],

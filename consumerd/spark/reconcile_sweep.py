@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
 
-#: What was to be landed; where the source was read again; its messages; bronze; that part of it which `refine` should
-#: have come to; silver and quarantine.
-LAYERS: Final = ("planned", "available", "source", "bronze", "due", "refined")
+#: What was to be landed; where the source was read again; its messages; what it has there that is no message, where
+#: such is left out; bronze; that part of it which `refine` should have come to; silver and quarantine; what an earlier
+#: comparison has proven, and still holds; what was declared gone.
+LAYERS: Final = ("planned", "available", "source", "malformed", "bronze", "due", "refined", "proven", "declared")
 _STARTS: Final = ("start_offset", "start_index")
 _ENDS: Final = ("end_offset", "end_index")
 
@@ -37,19 +38,25 @@ def sweep(layers: Mapping[str, DataFrame]) -> DataFrame:
 def kinds(*, lossless: bool, dedup: bool, refined: bool, compacts: bool = False) -> dict[str, Column]:
     """Conditions on what `sweep` gives, by the name that `PartitionCheck` has for the kind.
 
-    `lossless`: nothing was to be left out that the source had no more; `dedup`: silver has each identity once;
+    `lossless`: nothing was to be left out that the source had no more, so such a place is a gap; else it is told as
+    trimmed, which is as wrong unless it was declared. `dedup`: silver has each identity once;
     `refined`: there is a silver or a quarantine; `compacts`: the log may lose messages in its midst, and has offsets
     that no message ever had, so that of what it has no more nobody can tell whether it was there to be landed.
     """
     depth = {name: F.col(name) for name in LAYERS}
     absent = (depth["planned"] > 0) & (depth["bronze"] == 0)
     there, readable = depth["source"] > 0, depth["available"] > 0
-    gone = absent & ~readable & ~there
-    beyond, alone = (depth["bronze"] > 0) & (depth["planned"] == 0), (depth["bronze"] > 0) & readable & ~there
+    dropped = absent & ~there & (depth["malformed"] > 0)
+    declared = absent & ~readable & ~there & (depth["declared"] > 0)
+    gone = absent & ~readable & ~there & (depth["proven"] == 0) & ~declared
+    beyond = (depth["bronze"] > 0) & (depth["planned"] == 0)
+    alone = (depth["bronze"] > 0) & readable & ~there & (depth["malformed"] == 0)
     most = F.least(depth["bronze"], F.lit(1)) if dedup else depth["bronze"]
     found = {
         "gaps": (absent & there) | gone if lossless and not compacts else absent & there,
-        "empty": absent & readable & ~there,
+        "empty": absent & ~there & ~gone & ~dropped & ~declared,
+        "dropped": dropped,
+        "declared": declared,
         "trimmed": F.lit(False) if lossless and not compacts else gone,
         "unexpected": beyond if compacts else beyond | alone,
         "compacted": alone & ~beyond if compacts else F.lit(False),

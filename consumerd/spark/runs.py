@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 #: What makes rows chain: the partition, the place, and where the next message begins.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")
 #: What is the same in all rows of a run, besides the partition: see `consumerd.spark.coverage.runs`.
-KINDS: Final = ("seen", "due")
+KINDS: Final = ("seen", "due", "proven")
 _NUMBERS: Final = ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")
 #: The columns of a run. A run covers the places from `start_*` up to, and without, `end_*`; `hash` is modulo 2**64.
-RUN_DDL: Final = "topic string, broker_partition string, seen boolean, due boolean, " + ", ".join(
-    f"{name} bigint" for name in _NUMBERS
+RUN_DDL: Final = ", ".join(
+    [
+        "topic string, broker_partition string",
+        *(f"{name} boolean" for name in KINDS),
+        *(f"{name} bigint" for name in _NUMBERS),
+    ]
 )
 _RUN: Final = pa.struct(
     [

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from consumerd.java import JavaRuntime, find_java
+from consumerd.spark.jvm import forget, is_gone
 from consumerd.spark.launch import SparkStartError, last_reason, prepare_java, prepare_python, start_jvm
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def build_session(
     Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start.
     """
     asked = dict(config or {})
+    if is_gone():
+        forget()
     if running := SparkSession.getActiveSession():
         for key, value in asked.items():
             if running.conf.isModifiable(key):

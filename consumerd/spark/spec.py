@@ -25,6 +25,7 @@ from consumerd.spark.spec_model import (
     AggregateSpec,
     CompactSpec,
     FieldSpec,
+    GoneSpec,
     PipelineSection,
     RefineSpec,
     SparkSection,
@@ -38,6 +39,7 @@ __all__ = [
     "AggregateSpec",
     "CompactSpec",
     "FieldSpec",
+    "GoneSpec",
     "PipelineSpec",
     "RefineSpec",
     "SparkSpec",
@@ -63,6 +65,8 @@ class PipelineSpec:
     compact_spec: CompactSpec = field(default_factory=CompactSpec)
     #: Batches of a table that the next step takes at a time.
     batches_per_trigger: int = 64
+    #: What never landed, acknowledged.
+    gone: tuple[GoneSpec, ...] = ()
 
     @property
     def base(self) -> str:
@@ -184,6 +188,7 @@ def _pipeline(name: str, section: PipelineSection, spark: SparkSection) -> Pipel
         aggregate_spec=section.aggregate,
         compact_spec=section.compact,
         batches_per_trigger=section.batches_per_trigger,
+        gone=section.gone or (),
     )
 
 

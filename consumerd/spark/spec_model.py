@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from annotated_types import Gt
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from consumerd.daemon.config_base import Section
 from consumerd.spark.spec_types import FieldType, parse_type
@@ -193,6 +193,24 @@ class CompactSpec(Section):
         return int(self.target)
 
 
+class GoneSpec(Section):
+    """Offsets that never landed and are in the source no more, acknowledged."""
+
+    topic: str = Field(description="The topic.")
+    partition: str = Field(description="The partition as reconcile names it: `0-2`, or `2` without a broker.")
+    start: Annotated[int, Ge(0)] = Field(description="The first offset that is gone.")
+    end: Annotated[int, Gt(0)] = Field(description="The first offset behind it that is not.")
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
+        description="Why; the report says it."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> GoneSpec:
+        if self.start >= self.end:
+            raise ValueError(f"start {self.start} is not before end {self.end}")
+        return self
+
+
 class PipelineSection(Section):
     """One pipeline: a folder of this name under `root` holds its tables and checkpoints."""
 
@@ -211,6 +229,14 @@ class PipelineSection(Section):
     )
     batches_per_trigger: Annotated[int, Gt(0)] = Field(
         64, description="How many batches of a table the next step takes at a time."
+    )
+    gone: tuple[GoneSpec, ...] | None = Field(
+        None,
+        description=(
+            "Offsets that were lost before they landed, with the reason. Reconcile does not call a pipeline clean that "
+            "lacks any others."
+        ),
+        examples=[[{"topic": "events", "partition": "0-2", "start": 0, "end": 7100, "reason": "retention in May"}]],
     )
     refine: RefineSpec | None = Field(None, description="From bronze to silver.")
     aggregate: AggregateSpec | None = Field(None, description="Counts and sums.")

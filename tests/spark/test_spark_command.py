@@ -94,6 +94,28 @@ def test_a_signal_ends_a_continuous_run_in_order(
     assert spark.streams.active == []
 
 
+def test_rounds_of_all_steps_share_a_session_until_a_signal(
+    spark: SparkSession, declared: Callable[..., str], archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = tmp_path / "lake/p/_checkpoints/refine/commits"
+
+    def more_and_then_stop() -> None:
+        while not (commits / "0").exists():
+            threading.Event().wait(0.1)
+        segment = archive / "t-0" / f"{0:020}.kafka"
+        segment.write_bytes(segment.read_bytes() + encode_message_set([b'{"id": 1000}'] * 3))
+        while not (commits / "1").exists():
+            threading.Event().wait(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=more_and_then_stop, daemon=True).start()
+    assert run(["spark", "run", "-c", declared(trigger="1 second"), "--continuous", "--json"]) == ExitCode.OK
+    rounds = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["land"]["rows"], each["refine"]["batches"]) for each in rounds] == [(LINES, 1), (3, 1)]
+    assert run(["spark", "run", "-c", declared(), "--continuous"]) == ExitCode.CONFIG
+    assert "--continuous needs an interval" in capsys.readouterr().err
+
+
 def test_a_signal_ends_a_step_that_would_have_ended_by_itself(
     spark: SparkSession, declared: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:

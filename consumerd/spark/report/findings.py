@@ -15,10 +15,16 @@ _KINDS: Final = (
     ("unexpected", "not in the source", True),
     ("unrefined", "neither in silver nor in quarantine", True),
     ("surplus", "refined more than once", True),
-    ("trimmed", "gone from the source before it landed", False),
+    ("trimmed", "lost before they landed", True),
+    ("declared", "declared gone", False),
+    ("dropped", "no messages, and left out as the pipeline says", False),
     ("compacted", "compacted away in the source since", False),
     ("empty", "without messages in the log", False),
 )
+
+
+#: From this share of what was refined on, quarantine is part of the verdict.
+MANY_QUARANTINED: Final = 0.1
 
 
 class Finding(NamedTuple):
@@ -29,7 +35,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The whole in one sentence. `bad`: None where nobody can say."""
+    """The whole in one sentence. `bad`: None where nobody can say, or somebody should look."""
 
     text: str
     bad: bool | None
@@ -38,6 +44,7 @@ class Verdict(NamedTuple):
 def findings(check: PartitionCheck) -> list[Finding]:
     """What is to be told of a partition, the worst first; nothing where all is as it should be."""
     found = [Finding(_stretches(getattr(check, name), words), bad) for name, words, bad in _KINDS]
+    found += [Finding(f"declared: {reason}", bad=False) for reason in check.reasons]
     if check.duplicates:
         found.append(Finding(plural(check.duplicates, "duplicate"), bad=True))
     if check.same_hash is False:
@@ -56,7 +63,13 @@ def verdict(result: ReconcileResult | None) -> Verdict:
     if result.is_clean:
         how = "offset by offset" if result.shallow else "message by message"
         partitions = plural(len(result.partitions), "partition")
-        return Verdict(f"Everything that was to land has landed, once: {partitions}, compared {how}.", bad=False)
+        but = f", but for {plural(result.declared, 'stretch', 'stretches')} declared gone" if result.declared else ""
+        text = f"Everything that was to land has landed, once{but}: {partitions}, compared {how}."
+        refined = result.rows_refined + result.rows_quarantined
+        if refined and result.rows_quarantined / refined >= MANY_QUARANTINED:
+            share = f"{result.rows_quarantined / refined:.0%}"
+            return Verdict(f"{text} But {share} of what was refined is in quarantine, for the reasons below.", None)
+        return Verdict(text, bad=False)
     told = [
         plural(result.gaps, "gap"),
         plural(result.duplicates, "duplicate"),

@@ -77,6 +77,8 @@ MAX_POINTS: Final = 400
 _SECOND_OF_DAY: Final = 1 / 86400
 #: Bars of the histogram.
 _MAX_BARS: Final = 48
+#: Room for so many bars at least in the chart of batches.
+_FEW_BARS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def plot_lag(batches: Sequence[BatchProgress], *, messages: bool = False) -> Plo
         (_count_axis if messages else _byte_axis)(axes, values)
         if times[0] == times[-1]:
             axes.set_xlim(times[0] - _SECOND_OF_DAY, times[0] + _SECOND_OF_DAY)
-        _time_axis(axes)
+        _time_axis(axes, [batch.ended for batch in batches if batch.behind is not None])
 
     first, most, last = (
         distance(value, messages=messages) for value in (known[0][1], max(value for _, value in known), known[-1][1])
@@ -207,13 +209,15 @@ def _bars(axes: Axes, landed: Landed, values: Sequence[int], colour: str) -> Non
     if landed.width is None:
         batches = [one.batch or 0 for one in landed.intervals]
         axes.bar(range(len(batches)), values, color=colour, linewidth=0)
-        axes.set_xlim(-1, max(len(batches), 8))
+        # Few bars stand in the middle, and are not as wide as the page.
+        middle, half = (len(batches) - 1) / 2, max(len(batches), _FEW_BARS) / 2 + 0.1
+        axes.set_xlim(middle - half, middle + half)
         every = -(-len(batches) // 20)
         axes.set_xticks(range(0, len(batches), every), [str(batch) for batch in batches[::every]])
         return
     starts = [_days(one.start) for one in landed.intervals]
     axes.bar(starts, values, width=0.9 * (landed.width / timedelta(days=1)), align="edge", color=colour, linewidth=0)
-    _time_axis(axes)
+    _time_axis(axes, [one.start for one in landed.intervals if one.start is not None])
 
 
 def _count_axis(axes: Axes, values: Sequence[int]) -> None:
@@ -228,10 +232,14 @@ def _byte_axis(axes: Axes, values: Sequence[int]) -> None:
     axes.set_ylim(0, max(*values, 1) * 1.08)
 
 
-def _time_axis(axes: Axes) -> None:
+def _time_axis(axes: Axes, times: Sequence[datetime]) -> None:
+    """Ticks as short as can be, and the dates of the first and the last of `times` in words."""
     locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    formatter = ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
+    first, last = (f"{each.astimezone(UTC):%Y-%m-%d}" for each in (min(times), max(times)))
+    axes.set_xlabel(f"{first} (UTC)" if first == last else f"{first} to {last} (UTC)")
 
 
 def _days(moment: datetime) -> float:

@@ -7,18 +7,21 @@ that only a driver calls. Options are read when the source is made, which is the
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from consumerd.errors import ConsumerdError
-from consumerd.spark.source.columns import requested, schema_ddl
+from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.spark.source.catalog import is_table, options_in, table_options, with_options
+from consumerd.spark.source.columns import offered, requested, schema_ddl
 from consumerd.spark.source.files_reading import read_files_split
 from consumerd.spark.source.files_split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.logical_split import LogicalSplit
+from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.source.reading import ReadRequest, read_split
 from consumerd.spark.source.split import Split
@@ -37,6 +40,12 @@ if TYPE_CHECKING:
 #: The worker of Spark's that asks a reader for filters. Elsewhere they may be switched off, and Spark then refuses
 #: readers that would take them, instead of not handing them over.
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_READ_ONLY = (
+    "the data source consumerd is read only: write tables with parquet or delta, and to brokers with Spark's kafka, or "
+    "with consumerd produce"
+)
+#: Where the workers are that make sources and plan with them. They are forked for one task each.
+_PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
 class ConsumerdDataSource(DataSource):
@@ -45,25 +54,57 @@ class ConsumerdDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         with _plainly():
-            self._read = read_options(options)
+            self._given = table_options(options) if is_table(options) else dict(options)
 
     @classmethod
     def name(cls) -> str:
         return "consumerd"
 
-    def schema(self) -> str:
-        return schema_ddl(self._read.include_headers, self._read.mode)
+    def schema(self) -> str | StructType:
+        with _plainly():
+            read = read_options(self._given)
+            if is_table(self.options):
+                return with_options(offered(include_headers=read.include_headers, mode=read.mode), self._given)
+            return schema_ddl(read.include_headers, read.mode)
 
     def reader(self, schema: StructType) -> BatchReader:
         kind = PushingReader if _PUSHING_WORKER in sys.modules else BatchReader
         with _plainly():
-            refuse_options(self.options, STREAM_ONLY, "a batch")
-            return kind(self._read, _request(self._read, schema))
+            options = self._options(schema)
+            refuse_options(options, STREAM_ONLY, "a batch")
+            read = read_options(options)
+            return kind(read, _request(read, schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         with _plainly():
-            refuse_options(self.options, BATCH_ONLY, "a stream")
-            return StreamReader(self._read, _request(self._read, schema))
+            options = self._options(schema)
+            refuse_options(options, BATCH_ONLY, "a stream")
+            read = read_options(options)
+            return StreamReader(read, _request(read, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        with _plainly():
+            raise ReadOnlyError(_READ_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        self.writer(schema, overwrite)
+
+    def _options(self, schema: StructType) -> dict[str, str]:
+        """Those of the read over those of the table; upper and lower case are the same. Raises OptionError."""
+        kept = options_in(schema)
+        if not kept and not self._given:
+            raise OptionError(
+                "there are no options; a table keeps them where CREATE TABLE names no columns: leave the columns out, "
+                "and select some from the table"
+            )
+        given = {name.lower() for name in self._given}
+        return {name: value for name, value in kept.items() if name.lower() not in given} | self._given
+
+
+class ReadOnlyError(ConsumerdError):
+    """Somebody wants to write with the source."""
+
+    exit_code = ExitCode.REFUSED
 
 
 class BatchReader(DataSourceReader):
@@ -107,6 +148,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._follower().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
         most = self._options.max_per_trigger
         if most is None:
             return ReadAllAvailable()
@@ -147,10 +190,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Let a declared error come out by itself: Spark shows the traceback to the user, and its last line says it all."""
+    """Let a declared error come out by itself: what Spark shows to the user is its class and its sentence."""
     try:
         yield
     except ConsumerdError as error:
+        if any(name.startswith(_PLANNING_WORKERS) for name in sys.modules):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # of this worker, which runs nothing but this source
         raise error.with_traceback(None) from None
 
 
@@ -166,7 +211,7 @@ def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
 
 
 def _most(limit: ReadLimit) -> int | None:
-    """Of what offsets count, how much a micro-batch may take; None: all."""
+    """How much a micro-batch may take; None: all."""
     match limit:
         case ReadMaxBytes(most) | ReadMaxRows(most):
             return most

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.committing import committer_of
 from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.message_sizes import bytes_per_message, some
 from consumerd.spark.source.offsets import entries, sorted_offsets
 from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
 
@@ -61,7 +62,10 @@ class Follower:
         self._target = {key: each.end for key, each in self._look(0).items()}
 
     def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, int]]:
-        """Where the next micro-batch ends; `start` if there is nothing new. `most`: bytes of all partitions."""
+        """Where the next micro-batch ends; `start` if there is nothing new.
+
+        `most`: of all partitions together, in what offsets count; with the option maxOffsetsPerTrigger in messages.
+        """
         logs = self._look_for(start, _FRESH)
         ends = dict(entries(start))
         ranges: dict[Key, tuple[int, int]] = {}
@@ -77,6 +81,9 @@ class Follower:
             end = each.end if self._target is None else min(each.end, self._target.get(key, begin))
             if begin < end:
                 ranges[key] = (begin, end)
+        if most is not None and self._options.max_messages is not None and ranges:
+            sampled = some([(logs[key], begin) for key, (begin, _) in ranges.items()])
+            most = max(1, round(most * bytes_per_message(sampled)))
         for key, share in _shares(ranges, most).items():
             begin, end = ranges[key]
             ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)

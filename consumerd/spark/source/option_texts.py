@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import ConfigError
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.offsets import Position, parse_position
+from consumerd.spark.source.offsets import Offsets, Position, parse_position
 from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
 from consumerd.storage.archive_names import Layout
 from consumerd.wire.errors import InvalidTopicError
@@ -160,17 +160,67 @@ def read_pattern(name: str, value: str) -> SubscribePattern:
 
 def read_assign(name: str, value: str) -> Assign:
     """Partitions by topic, in JSON."""
-    form = 'JSON such as {"topic": ["0-0", "0-1"]}, or ["0", "1"] where no broker is known'
+    form = 'JSON such as {"topic": ["0-0", "0-1"]}, or [0, 1] where a broker is named once or none is known'
     found = _json(name, value, form)
     if not (isinstance(found, dict) and found):
         raise OptionError(f"the option {name} is {value!r}; it is {form}")
     partitions: dict[str, tuple[str, ...]] = {}
     for topic, names in found.items():
         _check_topic(name, topic)
-        if not (isinstance(names, list) and names and all(isinstance(each, str) and each for each in names)):
+        if not (isinstance(names, list) and names and all(map(_is_partition, names))):
             raise OptionError(f"the option {name} says {json.dumps(names)} for {topic}; it is {form}")
-        partitions[topic] = tuple(dict.fromkeys(names))
+        partitions[topic] = tuple(dict.fromkeys(map(str, names)))
     return Assign(partitions)
+
+
+def _is_partition(each: Any) -> bool:
+    if isinstance(each, int) and not isinstance(each, bool):
+        return 0 <= each < _INT32
+    return isinstance(each, str) and bool(each)
+
+
+def read_times(name: str, value: str) -> Offsets:
+    """Milliseconds since 1970 by topic and partition, in JSON."""
+    form = 'JSON such as {"topic": {"0-0": 1321000000000}}, in milliseconds since 1970'
+    found = _json(name, value, form)
+    good = isinstance(found, dict) and found and all(isinstance(times, dict) for times in found.values())
+    if not (good and all(_is_time(time) for times in found.values() for time in times.values())):
+        raise OptionError(f"the option {name} is {value[:200]!r}; it is {form}")
+    return {str(topic): {str(each): int(time) for each, time in times.items()} for topic, times in found.items()}
+
+
+def _is_time(time: Any) -> bool:
+    return isinstance(time, int) and not isinstance(time, bool) and 0 <= time < _INT64
+
+
+def with_broker(broker: int | None, assign: Assign) -> Assign:
+    """The partitions with the broker's id, where it is said once for all: `1` is `0-1` of the broker 0."""
+    if broker is None:
+        return assign
+    return Assign(
+        {
+            topic: tuple(dict.fromkeys(named(broker, name) for name in names))
+            for topic, names in assign.partitions.items()
+        }
+    )
+
+
+def offsets_with_broker(broker: int | None, offsets: Position | None) -> Any:
+    """As `with_broker`, of positions or times. Raises OptionError for a partition that is named twice."""
+    if broker is None or offsets is None or isinstance(offsets, int):
+        return offsets
+    found: dict[str, dict[str, int]] = {}
+    for topic, by_name in offsets.items():
+        for name, offset in by_name.items():
+            if named(broker, name) in found.setdefault(topic, {}):
+                raise OptionError(f"{topic}/{named(broker, name)} stands twice in an option, once as {name}")
+            found[topic][named(broker, name)] = offset
+    return found
+
+
+def named(broker: int, name: str) -> str:
+    """The whole name of a partition that may be written as a number alone."""
+    return f"{broker}-{int(name)}" if name.isascii() and name.isdigit() and len(name) <= 10 else name
 
 
 def read_position(name: str, value: str) -> Position:

@@ -12,7 +12,7 @@ from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, Limits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.spark.source.offsets import Position
+    from consumerd.spark.source.offsets import Offsets, Position
 
 #: Where a split is cut, unless `maxSplitBytes` says otherwise: bytes of the log.
 DEFAULT_SPLIT_BYTES: Final = 64 << 20
@@ -114,6 +114,8 @@ class SourceOptions:
     ending: Position = LATEST
     #: Milliseconds since 1970.
     starting_timestamp: int | None = None
+    #: The same by partition.
+    starting_times: Offsets | None = None
     fail_on_data_loss: bool = True
     mode: Mode = Mode.PERMISSIVE
     include_headers: bool = False
@@ -121,6 +123,8 @@ class SourceOptions:
     #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
     max_split: int = DEFAULT_SPLIT_BYTES
     max_per_trigger: int | None = None
+    #: In messages, where offsets count bytes; about so many.
+    max_messages: int | None = None
     group_id: str | None = None
     commit_offsets: bool = False
     fetch_size: int = 1 << 20

@@ -9,14 +9,16 @@ them, too.
 from __future__ import annotations
 
 import difflib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.option_kafka import ALIASES, BY_UNIT, KAFKA_READERS, bootstrap_place, read_servers
+from consumerd.spark.source.option_kafka import ALIASES, BY_UNIT, DECIDING, KAFKA_READERS, bootstrap_place, read_servers
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
+    offsets_with_broker,
     plain_path,
     read_assign,
     read_boolean,
@@ -28,9 +30,11 @@ from consumerd.spark.source.option_texts import (
     read_pattern,
     read_position,
     read_text,
+    read_times,
     read_topics,
     read_zookeeper,
     whole_number,
+    with_broker,
 )
 from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
@@ -46,6 +50,8 @@ from consumerd.spark.source.option_values import (
 )
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.v07 import LATEST
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,6 +99,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "startingOffsets": read_position,
     "endingOffsets": read_position,
     "startingTimestamp": whole_number(0, _INT64),
+    "startingOffsetsByTimestamp": read_times,
     "failOnDataLoss": read_boolean,
     "mode": read_mode,
     "includeHeaders": read_boolean,
@@ -123,8 +130,11 @@ _ONLY_WITH: Final = {
     "broker": "path",
     "partitions": "brokers",
     "commitOffsets": "groupId",
-    **dict.fromkeys((*BY_UNIT.values(), *KAFKA_READERS), "bootstrap"),
+    **dict.fromkeys(("maxRecordsPerPartition", *KAFKA_READERS), "bootstrap"),
 }
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+#: What was told of already, in lower case.
+_passed_over: set[str] = set()
 _OWN: Final = tuple(name for name in OPTIONS if name not in KAFKA_READERS)
 _LOWERED: Final = {name.lower(): name for name in OPTIONS} | dict(ALIASES)
 
@@ -134,6 +144,9 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     given: dict[str, Any] = {}
     for key, value in options.items():
         name = _LOWERED.get(key.lower())
+        if name is None and key.lower().startswith("kafka.") and not key.lower().startswith(DECIDING):
+            _pass_over(key)
+            continue
         if name is None:
             raise OptionError(_unknown(key))
         if name in given:
@@ -148,18 +161,21 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
             raise OptionError(f"the option {name} means something together with {other} only; add that or leave it out")
     _check_together(given)
     split, trigger = BY_UNIT.values() if place == "bootstrap" else BY_UNIT
+    broker = _only_broker(given)
     return SourceOptions(
         place=_place(place, given),
-        topics=given[choice],
-        starting=given.get("startingOffsets"),
-        ending=given.get("endingOffsets", LATEST),
+        topics=with_broker(broker, given[choice]) if choice == "assign" else given[choice],
+        starting=offsets_with_broker(broker, given.get("startingOffsets")),
+        ending=offsets_with_broker(broker, given.get("endingOffsets", LATEST)),
         starting_timestamp=given.get("startingTimestamp"),
+        starting_times=offsets_with_broker(broker, given.get("startingOffsetsByTimestamp")),
         fail_on_data_loss=given.get("failOnDataLoss", True),
         mode=given.get("mode", Mode.PERMISSIVE),
         include_headers=given.get("includeHeaders", False),
         min_partitions=given.get("minPartitions", 1),
         max_split=given.get(split, 0 if place == "bootstrap" else DEFAULT_SPLIT_BYTES),
         max_per_trigger=given.get(trigger),
+        max_messages=None if place == "bootstrap" else given.get("maxOffsetsPerTrigger"),
         group_id=given.get("groupId"),
         commit_offsets=given.get("commitOffsets", False),
         fetch_size=given.get("fetchSize", 1 << 20),
@@ -167,6 +183,20 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         max_message_bytes=given.get("maxMessageBytes"),
         max_decompressed_bytes=given.get("maxDecompressedBytes"),
     )
+
+
+def _only_broker(given: Mapping[str, Any]) -> int | None:
+    """The id of the broker that all partitions are on, where the options say that there is one."""
+    if "brokers" in given and len(given["brokers"]) == 1:
+        return int(next(iter(given["brokers"])))
+    return given.get("broker") if "path" in given else None
+
+
+def _pass_over(key: str) -> None:
+    """Tell once of a setting of Kafka's clients that means nothing here."""
+    if key.lower() not in _passed_over:
+        _passed_over.add(key.lower())
+        log.warning("the option %s means nothing to the data source consumerd, and is passed over", key[:80])
 
 
 def refuse_options(options: Iterable[str], names: Iterable[str], where: str) -> None:
@@ -202,8 +232,18 @@ def _exactly_one(given: Mapping[str, Any], names: tuple[str, ...], what: str) ->
 
 def _check_together(given: Mapping[str, Any]) -> None:
     """The rules that concern more than one option."""
-    if "startingTimestamp" in given and "startingOffsets" in given:
-        raise OptionError("the options startingOffsets and startingTimestamp both say where to start; give one of them")
+    starts = [name for name in _STARTS if name in given]
+    if len(starts) > 1:
+        raise OptionError(f"the options {starts[0]} and {starts[1]} both say where to start; give one of them")
+    if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:
+        raise OptionError(
+            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both bound a batch; give one of them"
+        )
+    if "maxOffsetsPerTrigger" in given and "files" in given:
+        raise OptionError(
+            "the option maxOffsetsPerTrigger cannot be kept with files, whose offsets count bytes; give "
+            "maxBytesPerTrigger"
+        )
     if "broker" in given and "{broker}" in given.get("layout", ""):
         raise OptionError("the option broker says what {broker} in the option layout says already; leave out either")
     for counted, instead in BY_UNIT.items():

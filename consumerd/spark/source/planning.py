@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.filters import Pruning
     from consumerd.spark.source.logs import PartitionLog
-    from consumerd.spark.source.offsets import Key, Position
+    from consumerd.spark.source.offsets import Key, Offsets, Position
     from consumerd.spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,9 @@ def starting(
     """Where each partition of a new query starts."""
     if options.starting_timestamp is not None:
         return {key: each.before(options.starting_timestamp) for key, each in logs.items()}
+    if options.starting_times is not None:
+        times = _by_partition(logs, options.starting_times, "startingOffsetsByTimestamp", "")
+        return {key: each.before(times[key]) for key, each in logs.items()}
     return resolve(logs, position, "startingOffsets", losses)
 
 
@@ -79,16 +82,20 @@ def resolve(logs: Mapping[Key, PartitionLog], position: Position, option: str, l
     """An offset for each partition. Raises OptionError for partitions left out or unknown, and for no boundaries."""
     if isinstance(position, int):
         return {key: each.start if position == EARLIEST else each.end for key, each in logs.items()}
-    named = dict(entries(position))
+    named = _by_partition(logs, position, option, " (-2: earliest, -1: latest)")
+    return {key: _checked(each, named[key], option, losses) for key, each in logs.items()}
+
+
+def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str, hint: str) -> dict[Key, int]:
+    """What an option says of each partition. Raises OptionError for partitions left out or unknown."""
+    named = dict(entries(given))
     for key in named:
         if key not in logs:
             raise OptionError(f"the option {option} names {_name(key)}, which is none of the partitions that are read")
-    found: dict[Key, int] = {}
-    for key, each in logs.items():
+    for key in logs:
         if key not in named:
-            raise OptionError(f"the option {option} leaves out {_name(key)}; name it (-2: earliest, -1: latest)")
-        found[key] = _checked(each, named[key], option, losses)
-    return found
+            raise OptionError(f"the option {option} leaves out {_name(key)}; name it{hint}")
+    return named
 
 
 def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> int:

@@ -121,10 +121,15 @@ class LocalFiles:
 
     def _write(self, path: str, data: bytes) -> Path:
         fresh = Path(path).with_name(f"._{secrets.token_hex(8)}")
-        with fresh.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with fresh.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            error.filename = path  # a write, unlike an open, does not say which file it is about
+            raise
         return fresh
 
     def rename_folder(self, source: str, target: str) -> bool:
@@ -246,6 +251,9 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -16,6 +16,7 @@ from consumerd.spark.progress import (
     ProgressRecorder,
     lag,
     measure,
+    source_metrics,
 )
 from consumerd.spark.tables.files import LocalFiles
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 STARTED = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BATCH = BatchProgress(
-    "q", "r", 3, STARTED, 1.5, 90, (PartitionLag("clicks", "0-1", 60), PartitionLag("clicks", "0-2", 30))
+    "q", "r", 3, STARTED, 1.5, 90, (PartitionLag("clicks", "0-1", 60), PartitionLag("clicks", "0-2", 30)), 0, 60, 30.0
 )
 
 
@@ -74,6 +75,18 @@ def test_what_is_noted_of_a_batch() -> None:
     assert replace(batch, query="q", run="r", started=STARTED) == BATCH
     assert batch.ended == STARTED + timedelta(seconds=3 + 1.5)
     assert measure(entry(3, {}, {}, durationMs={"triggerExecution": 2})) is None
+
+
+def test_metrics_have_the_names_of_sparks_connector() -> None:
+    progress = entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5})
+    (source,) = progress["sources"]
+    source |= {"startOffset": json.dumps({"clicks": {"0-1": 20, "0-2": 70}}), "numInputRows": 4}
+    behind = {"minOffsetsBehindLatest": 0.0, "maxOffsetsBehindLatest": 60.0, "avgOffsetsBehindLatest": 30.0}
+    messages = {"minMessagesBehindLatest": 0, "maxMessagesBehindLatest": 12, "avgMessagesBehindLatest": 6}
+    assert source_metrics(progress) == {**behind, "unit": "bytes", **messages}, "four messages took twenty bytes"
+    assert source_metrics(progress, counts_messages=True) == {**behind, "unit": "messages"}
+    source["latestOffset"] = None
+    assert source_metrics(progress) is None
 
 
 def test_only_the_partitions_that_are_furthest_behind_are_named() -> None:

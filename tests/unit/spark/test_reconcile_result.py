@@ -19,6 +19,7 @@ ONE = Stretches(1, (Stretch(10, 20),), 20)
     "change",
     [
         {"gaps": ONE},
+        {"trimmed": ONE},
         {"unexpected": ONE},
         {"unrefined": ONE},
         {"surplus": ONE},
@@ -34,7 +35,7 @@ def test_one_thing_that_is_wrong_is_enough(change: dict[str, object]) -> None:
 
 
 def test_what_the_log_lacks_itself_and_what_is_to_come_is_not_wrong() -> None:
-    assert replace(CLEAN, empty=ONE, trimmed=ONE, compacted=ONE, pending=3).is_clean
+    assert replace(CLEAN, empty=ONE, dropped=ONE, declared=ONE, compacted=ONE, pending=3).is_clean
     assert replace(CLEAN, same_hash=None, expected=None, compared=None).is_clean
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.spark.runs import mark_runs
+from consumerd.spark.runs import KINDS, mark_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def marked(rows: Sequence[Row]) -> list[dict[str, object] | None]:
         pa.array([row.index for row in rows], pa.int32()),
         pa.array([row.next_offset for row in rows], pa.int64()),
         pa.array([row.seen for row in rows], pa.bool_()),
-        pa.array([True] * len(rows), pa.bool_()),
+        *(pa.array([True] * len(rows), pa.bool_()) for _ in KINDS[1:]),
         pa.array([row.hash for row in rows], pa.int64()),
     ]
     found: list[dict[str, object] | None] = mark_runs(*columns).to_pylist()

@@ -113,11 +113,11 @@ def test_totals(facts: Facts) -> None:
         "Quarantined 90",
         "Gaps 30 in bronze Duplicates 3 in bronze",
         "Undecodable 2",
-        "30 gaps, 3 duplicates and 1 partition with content that differs from the source's, in 1 of 2 partitions",
+        "30 gaps, 3 duplicates, 30 stretches lost before they landed and 1 partition with content",
         "7 other reasons 10 11.1 %",
         "The newest 1 of 4,711 rows",
         "0 300 90 40 missing: [0, 5), [10, 15),",
-        "[190, 195) and 10 more 3 duplicates content differs from the source's gone from the source before it landed",
+        "[190, 195) and 10 more 3 duplicates content differs",
         "clicks 0-1 0 900 10 10 none",
     ):
         assert words in page.text

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -11,10 +12,9 @@ from consumerd.spark.report.facts import Interval, Landed, SizeClass, Sizes
 from consumerd.spark.report.plots import MAX_POINTS, Plot, merge, plot_lag, plot_sizes, plot_throughput, thin
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from consumerd.spark.report.facts import Facts
 
+MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -81,3 +81,26 @@ def test_classes_are_merged_until_they_can_be_told_apart() -> None:
     assert (len(bars), step) == (30, 8)
     assert sum(rows for _, rows in bars) == 240
     assert merge(classes[:3]) == ([(0, 1), (1, 1), (2, 1)], 1)
+
+
+def test_the_axis_of_time_has_dates_also_where_its_ticks_are_hours(facts: Facts) -> None:
+    def words(*hours: float) -> set[str]:
+        batches = [replace(facts.progress.batches[0], started=MIDNIGHT + timedelta(hours=each)) for each in hours]
+        return {element.text or "" for element in ET.fromstring(plot_lag(batches).svg).iter(f"{SVG}text")}
+
+    assert "2026-11-21 (UTC)" in words(3, 3.1, 3.2)
+    assert "2026-11-21 to 2026-11-23 (UTC)" in words(3, 30, 50)
+
+
+@pytest.mark.parametrize("count", [1, 6, 30])
+def test_bars_of_batches_leave_no_quarter_empty_on_one_side(facts: Facts, count: int) -> None:
+    batches = tuple(Interval(facts.made, 10, 10, number) for number in range(count))
+    svg = plot_throughput(Landed(10 * count, 10 * count, intervals=batches)).svg
+    _, _, width, _ = map(float, ET.fromstring(svg).attrib["viewBox"].split())
+    bars = [path for path in ET.fromstring(svg).iter(f"{SVG}path") if "var(--first)" in path.attrib.get("style", "")]
+    xs = [float(x) for bar in bars for x in re.findall(r"[ML] ([0-9.]+)", bar.attrib["d"])]
+    assert len(bars) == count
+    left, right = min(xs), width - max(xs)
+    assert abs(left - right) < width / 6, "beside the labels of the axis"
+    if count > 4:
+        assert left + right < width / 5

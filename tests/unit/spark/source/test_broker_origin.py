@@ -87,8 +87,9 @@ def test_what_cannot_be_there(broker: LoopbackBroker) -> None:
     found = {"subscribe": None, "partitions": None}
     with pytest.raises(NotFoundError, match="the option assign names t/8-0, and the option brokers has no 8"):
         plan(broker, **found, assign='{"t": ["8-0"]}')
-    with pytest.raises(OptionError, match="the option assign is wrong: '0' is not a broker-partition name such as 0-3"):
-        plan(broker, **found, assign='{"t": ["0"]}')
+    with pytest.raises(OptionError, match="the option assign is wrong: 'x' is not a broker-partition name such as 0-3"):
+        plan(broker, **found, assign='{"t": ["x"]}')
+    assert plan(broker, **found, assign='{"t": [0]}') == plan(broker, **found, assign='{"t": ["7-0"]}')
     assert plan(broker, subscribe="nothing") == [], "a broker answers for topics that it has not"
     with pytest.raises(BrokerReadError, match="ended the connection before it answered about t/5"):
         plan(broker, **found, assign='{"t": ["7-5"]}')

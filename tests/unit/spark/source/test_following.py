@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from consumerd.errors import NotFoundError
@@ -17,7 +17,7 @@ from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import read_options
-from consumerd.wire.v07 import encode_message
+from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,3 +187,23 @@ def test_readers_travel_without_their_planners(tmp_path: Path) -> None:
     assert lines[:2] == ["10", "10"]
     assert lines[2].split() == [f"consumerd.{name}" for name in ("errors", "partition", "spark", "storage", "wire")]
     assert lines[3] == "[]"
+
+
+def test_messages_per_trigger_become_bytes_by_those_that_come_next(tmp_path: Path) -> None:
+    append(tmp_path, "t-0", 0, *MESSAGES)
+    start = follow(tmp_path).initial()
+    assert follow(tmp_path, maxOffsetsPerTrigger="3").latest(start, 3) == {"t": {"0": 150}}
+    zipped = encode_message_set([b"%d" % number * 20 for number in range(100)], codec=Codec.GZIP)
+    append(tmp_path, "u-0", 0, *[zipped] * 10)
+    begun = {"t": {"0": 500}, "u": {"0": 0}}
+    end = follow(tmp_path, maxOffsetsPerTrigger="350").latest(begun, 350)
+    # A compressed message is one place of the log and a hundred messages: three of them, and a half that is left.
+    assert end == {"t": {"0": 500}, "u": {"0": 3 * len(zipped)}}
+
+
+def test_a_stream_bounded_in_messages_asks_spark_for_rows(tmp_path: Path) -> None:
+    append(tmp_path, "t-0", 0, *MESSAGES)
+    options = {"path": str(tmp_path), "subscribe": "t", "maxOffsetsPerTrigger": "4", "startingOffsets": "earliest"}
+    reader = ConsumerdDataSource(options).streamReader(StructType())
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+    assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(4)) == {"t": {"0": 200}}

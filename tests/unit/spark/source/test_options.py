@@ -142,7 +142,8 @@ def test_numbers_words_and_positions() -> None:
         ({"path": "/l", "subscribePattern": "(?<n>a)\\k"}, "the option subscribePattern is wrong: "),
         ({"path": "/l", "assign": "{"}, "the option assign is '{'; it is JSON such as "),
         ({"path": "/l", "assign": "{}"}, "the option assign is '{}'; it is JSON such as "),
-        ({"path": "/l", "assign": '{"t": [1]}'}, "the option assign says [1] for t; it is JSON such as "),
+        ({"path": "/l", "assign": '{"t": [-1]}'}, "the option assign says [-1] for t; it is JSON such as "),
+        ({"path": "/l", "assign": '{"t": [true]}'}, "the option assign says [true] for t; it is JSON such as "),
         (
             {**HERE, "startingOffsets": "first"},
             "the option startingOffsets is wrong: 'first' is not earliest, latest, or",
@@ -197,7 +198,28 @@ def test_numbers_words_and_positions() -> None:
         ({**KAFKA, "zookeeper": "z"}, "the options zookeeper and bootstrap both say where the messages are; "),
         ({**KAFKA, "maxSplitBytes": "1"}, "the option maxSplitBytes counts bytes, and offsets of brokers of 0.8 and "),
         ({**KAFKA, "maxBytesPerTrigger": "1"}, "the option maxBytesPerTrigger counts bytes, and offsets of brokers "),
-        ({**HERE, "maxOffsetsPerTrigger": "1"}, "the option maxOffsetsPerTrigger means something together with boot"),
+        ({**HERE, "maxRecordsPerPartition": "1"}, "the option maxRecordsPerPartition means something together with"),
+        (
+            {**HERE, "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
+            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both bound a batch; give one of them",
+        ),
+        (
+            {"files": "/f", "subscribe": "t", "maxOffsetsPerTrigger": "1"},
+            "the option maxOffsetsPerTrigger cannot be kept with files",
+        ),
+        (
+            {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'},
+            'the option startingOffsetsByTimestamp is \'{"t": {"0": -1}}\'; it is JSON such as ',
+        ),
+        (
+            {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": 1}}', "startingTimestamp": "1"},
+            "the options startingTimestamp and startingOffsetsByTimestamp both say where to start; give one",
+        ),
+        (
+            {**HERE, "broker": "3", "startingOffsets": '{"t": {"0": 1, "3-0": 2}}'},
+            "t/3-0 stands twice in an option, once as 3-0",
+        ),
+        ({**KAFKA, "kafka.auto.offset.reset": "x"}, "the option kafka.auto.offset.reset is none that is supported in "),
         ({**HERE, "kafka.sasl.username": "u"}, "the option kafka.sasl.username means something together with boot"),
         ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "the option kafka.sasl.jaas.config is none that is supported in "),
         ({**KAFKA, "kafka.isolation.level": "all"}, "the option kafka.isolation.level is 'all'; it is one of read_un"),
@@ -242,3 +264,30 @@ def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(OptionError, match="names what cannot be read"):
         with_password(place)
+
+
+def test_partitions_may_be_numbers_where_a_broker_is_named_once_or_not_at_all() -> None:
+    numbers = {"assign": '{"t": [0, 1, "1"]}', "startingOffsets": '{"t": {"0": 5, "1": -2}}'}
+    for place, names in (
+        ({"path": "/l", "broker": "3"}, ("3-0", "3-1")),
+        ({"brokers": "7=a:1"}, ("7-0", "7-1")),
+        ({"path": "/l"}, ("0", "1")),
+        ({"bootstrap": "a:1"}, ("0", "1")),
+    ):
+        found = read_options({**place, **numbers})
+        assert found.topics == Assign({"t": names})
+        assert found.starting == {"t": dict(zip(names, (5, -2), strict=True))}
+    several = read_options({"brokers": "0=a:1,1=b:1", "assign": '{"t": ["0-0", "1-0"]}'})
+    assert several.topics == Assign({"t": ("0-0", "1-0")})
+
+
+def test_settings_of_kafkas_clients_that_decide_nothing_are_passed_over_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(2):
+        read_options({**KAFKA, "kafka.group.id": "g", "kafka.Fetch.Min.Bytes": "1"})
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"the option {key} means nothing to the data source consumerd, and is passed over"
+        for key in ("kafka.group.id", "kafka.Fetch.Min.Bytes")
+    ]

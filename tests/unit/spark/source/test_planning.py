@@ -178,6 +178,20 @@ def test_time_is_as_precise_as_segments(tmp_path: Path) -> None:
         assert (found[0].start if found else None) == start
 
 
+def test_each_partition_may_start_at_a_time_of_its_own(tmp_path: Path) -> None:
+    for partition in ("t-0", "t-1"):
+        for number, seconds in enumerate((1000, 2000, 3000)):
+            path = write(tmp_path, partition, number * 500, *MESSAGES)
+            os.utime(path, (seconds, seconds))
+    times = json.dumps({"t": {"0": 2_500_000, "1": 5_000_000}})
+    found = plan(tmp_path, startingOffsetsByTimestamp=times)
+    assert {split.partition: split.start for split in reversed(found)} == {0: 500, 1: 1000}
+    with pytest.raises(OptionError, match=r"the option startingOffsetsByTimestamp leaves out t/1; name it$"):
+        plan(tmp_path, startingOffsetsByTimestamp='{"t": {"0": 1}}')
+    with pytest.raises(OptionError, match="names t/2, which is none of the partitions that are read"):
+        plan(tmp_path, startingOffsetsByTimestamp='{"t": {"0": 1, "1": 1, "2": 1}}')
+
+
 def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "t-0", 100, *MESSAGES)
     write(tmp_path, "t-0", 700, *MESSAGES)

@@ -1,0 +1,118 @@
+"""The JVM behind a session that has ended under it: whether it did, by what, and a session after it.
+
+Strategy: pyspark keeps the process that it started beside its gateway, so its exit status is asked for. That is done
+only after a call to it failed as calls to a dead process do, since a connection breaks a moment before the kernel has
+buried who held it. A JVM that spark-submit has started is nobody's child here: then how the call failed has to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds for a process whose connections are gone to be gone as well. What it held in memory has to be freed first.
+_BURIAL: Final = 10.0
+#: Modules of py4j that log to the root logger what they raise as well.
+_PY4J: Final = ("py4j/java_gateway.py", "py4j/clientserver.py")
+
+
+def how_it_ended(error: BaseException) -> str | None:
+    """How the JVM ended, in words that go on `Spark's JVM ...`, if `error` is that of a call to one that is gone.
+
+    Blocks for some seconds where the connection broke and the process still stands.
+    """
+    if not any(_is_of_connection(each) for each in _chain(error)):
+        return None
+    process = _process()
+    if process is None:
+        return "ended, or cannot be reached"
+    try:
+        code = process.wait(_BURIAL)
+    except subprocess.TimeoutExpired:
+        return None
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL, as the kernel does when memory runs out"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with the exit code {code}"
+
+
+def is_gone() -> bool:
+    """Whether the JVM that this process has started has ended."""
+    process = _process()
+    return process is not None and process.poll() is not None
+
+
+def forget() -> None:
+    """Let the next session start a JVM of its own. What belonged to the one that is gone is closed."""
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no public way, here and below
+    if context is not None:
+        context._jsc = None  # noqa: SLF001 - so that `stop` asks nothing of the JVM
+        context.stop()
+    if (gateway := SparkContext._gateway) is not None:  # noqa: SLF001
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    for holder in (SparkSession, SQLContext):
+        for name in ("_instantiatedSession", "_activeSession", "_instantiatedContext"):
+            if hasattr(holder, name):
+                setattr(holder, name, None)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop the session, whether or not its JVM is still there."""
+    if is_gone():
+        forget()
+        return
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        if how_it_ended(error) is None:
+            raise
+        forget()
+
+
+@contextlib.contextmanager
+def quiet_end(spark: SparkSession) -> Iterator[None]:
+    """Leave it to the error to tell of a JVM that ends meanwhile: py4j and a server of pyspark's print tracebacks."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        return not record.pathname.endswith(_PY4J)
+
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+    root = logging.getLogger()  # py4j logs the failure of a call there
+    root.addFilter(passes)
+    try:
+        yield
+    finally:
+        root.removeFilter(passes)
+
+
+def _process() -> subprocess.Popen[bytes] | None:
+    found: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    return found
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Whether a call got no answer. One with a trace, or an exception of Java's, is an answer."""
+    if isinstance(error, Py4JError):
+        return not isinstance(error, Py4JJavaError) and "Trace:" not in str(error)
+    return isinstance(error, (ConnectionRefusedError, ConnectionResetError))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

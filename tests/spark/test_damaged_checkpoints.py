@@ -1,0 +1,173 @@
+"""A checkpoint that is damaged, older than its table or in use, and a file system that is full, get a sentence each."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.spark.failures import FileFailedError, declared
+from consumerd.spark.holding import FILE, CheckpointHeldError
+from consumerd.spark.land import land
+from consumerd.spark.spec import PipelineSpec
+from consumerd.wire.v07 import encode_message_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> PipelineSpec:
+    folder = tmp_path / "logs" / "t-0"
+    folder.mkdir(parents=True)
+    sets = [encode_message_set([b"%d" % number]) for number in range(300)]
+    (folder / f"{0:020}.kafka").write_bytes(b"".join(sets))
+    source = {"path": str(tmp_path / "logs"), "subscribe": "t", "maxBytesPerTrigger": "1500"}
+    return PipelineSpec("p", str(tmp_path / "lake"), source)
+
+
+def last(folder: Path) -> Path:
+    return max((each for each in folder.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
+
+
+def without(file: Path) -> None:
+    """Remove it, and its sum with it."""
+    file.unlink()
+    file.with_name(f".{file.name}.crc").unlink()
+
+
+def halved(file: Path) -> None:
+    """What a loss of power leaves of a file."""
+    data = file.read_bytes()
+    without(file)
+    file.write_bytes(data[: len(data) // 2])
+
+
+def older(checkpoint: Path) -> None:
+    """The checkpoint as it was one batch ago, as a backup has it."""
+    without(last(checkpoint / "offsets"))
+    without(last(checkpoint / "commits"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda at: without(last(at / "offsets")), r"/offsets/\d+ is missing, and .*/commits says that batch \d+ is"),
+        (lambda at: shutil.rmtree(at / "offsets"), r"/offsets/\d+ is missing"),
+        (lambda at: halved(last(at / "offsets")), r"/offsets/\d+ (is no entry of an offset log|holds no offsets)"),
+        (lambda at: last(at / "offsets").write_bytes(b'v1\n{}\n{"t": {"0": '), r"/offsets/\d+ holds no offsets"),
+        (lambda at: halved(last(at / "commits")), r"/commits/\d+ is no entry of a commit log"),
+        (lambda at: halved(at / "metadata"), "/metadata does not tell the id of a query"),
+        (lambda at: (at / "metadata").unlink(), "/metadata does not tell the id of a query"),
+        (older, r"has batches up to \d+, and the checkpoint .* counts \d+ in all, so it is older than the table"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_gone_on_from_is_named(
+    spark: SparkSession, pipeline: PipelineSpec, damage: Callable[[Path], None], sentence: str
+) -> None:
+    assert land(spark, pipeline).batches > 1
+    damage(Path(pipeline.checkpoint("land")))
+    with pytest.raises(ConsumerdError, match=sentence) as caught:
+        land(spark, pipeline)
+    assert caught.value.exit_code is ExitCode.CORRUPT
+    assert "restore the checkpoint from a backup" in str(caught.value)
+
+
+def test_what_spark_itself_goes_on_from_is_let_through(spark: SparkSession, pipeline: PipelineSpec) -> None:
+    rows = land(spark, pipeline).rows
+    checkpoint = Path(pipeline.checkpoint("land"))
+    without(last(checkpoint / "commits"))  # killed between the table and the commit
+    assert land(spark, pipeline).rows == 0
+    without(checkpoint / "offsets" / "0")  # Spark forgets old batches
+    without(checkpoint / "commits" / "0")
+    assert land(spark, pipeline).rows == 0
+    assert rows == 300
+
+
+def test_two_runs_on_one_checkpoint_refuse_the_second(spark: SparkSession, pipeline: PipelineSpec) -> None:
+    checkpoint = Path(pipeline.checkpoint("land"))
+    checkpoint.mkdir(parents=True)
+    with (checkpoint / FILE).open("wb") as lock:
+        lock.write(b"process 1 on elsewhere")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointHeldError, match=f"process 1 on elsewhere works with the checkpoint {checkpoint}"):
+            land(spark, pipeline)
+    assert land(spark, pipeline).rows == 300
+    assert CheckpointHeldError.exit_code is ExitCode.REFUSED
+
+
+def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
+    spark: SparkSession, pipeline: PipelineSpec
+) -> None:
+    land(spark, pipeline)
+    checkpoint = Path(pipeline.checkpoint("land"))
+    ahead = max(int(each.name) for each in (checkpoint / "offsets").iterdir() if each.name.isdigit()) + 1
+    more = encode_message_set([b"more"] * 3)
+    segment = Path(pipeline.source["path"]) / "t-0" / f"{0:020}.kafka"
+    with segment.open("ab") as file:
+        file.write(more)
+    first = checkpoint / "offsets" / str(ahead)
+    done = threading.Event()
+
+    def other() -> None:
+        """Note the batch as soon as the first query did, in its commits."""
+        while not first.exists() and not done.is_set():
+            done.wait(0.001)
+        (checkpoint / "commits" / str(ahead)).write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
+
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(
+            ConsumerdError, match=f"another run works with the checkpoint {checkpoint}: let one"
+        ) as caught:
+            land(spark, pipeline)
+    finally:
+        done.set()
+        thread.join()
+    assert caught.value.exit_code is ExitCode.SPARK
+
+
+def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession) -> None:
+    gateway: Any = spark.sparkContext._gateway
+    jvm = gateway.jvm
+    stream = jvm.java.io.FileOutputStream("/dev/full")
+    with pytest.raises(Py4JJavaError) as caught:
+        stream.write(1)
+    full = caught.value.java_exception
+    wrapped = jvm.java.lang.RuntimeException("o240.parquet", jvm.java.lang.RuntimeException("Job aborted", full))
+    error = declared(Py4JJavaError("An error occurred while calling o240.parquet", wrapped), "/lake/p")
+    assert type(error) is FileFailedError
+    assert str(error).startswith("/lake/p cannot be read or written (No space left on device): look at the room")
+    assert error.exit_code is ExitCode.SPARK
+    denied = jvm.java.io.FileNotFoundException("/elsewhere/part-0 (Permission denied)")
+    said = str(declared(Py4JJavaError("An error occurred while calling o241.parquet", denied), "/lake/p"))
+    assert said.startswith("/elsewhere/part-0 cannot be read or written (Permission denied): look")
+
+
+def test_a_file_of_ours_on_a_full_disk_is_named(tmp_path: Path) -> None:
+    import resource
+
+    from consumerd.spark.failures import declared_errors
+    from consumerd.spark.tables.files import LocalFiles
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with (
+            pytest.raises(FileFailedError, match=f"{tmp_path}/began.json cannot be read or written"),
+            declared_errors(),
+        ):
+            LocalFiles().create(f"{tmp_path}/began.json", b"x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,169 @@
+"""Every place of a log is landed, gone for a reason that is told, or the reconciliation is not clean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.spark.land import land
+from consumerd.spark.reconcile import reconcile
+from consumerd.spark.report.findings import findings, verdict
+from consumerd.spark.spec import GoneSpec, PipelineSpec
+from consumerd.wire.compression import compress
+from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: An empty compressed message: a place in the log without a message.
+EMPTY = encode_message(compress(Codec.GZIP, b""), codec=Codec.GZIP)
+LOST = 200
+
+
+def messages(first: int, count: int) -> bytes:
+    return encode_message_set([b"message %08d" % number for number in range(first, first + count)])
+
+
+def write(root: Path, offset: int, data: bytes, partition: int = 0) -> int:
+    """One segment; the offset behind it."""
+    folder = root / f"t-{partition}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{offset:020}.kafka").write_bytes(data)
+    return offset + len(data)
+
+
+def remove(root: Path, offset: int, partition: int = 0) -> None:
+    (root / f"t-{partition}" / f"{offset:020}.kafka").unlink()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, logs: Path) -> PipelineSpec:
+    return PipelineSpec("p", str(tmp_path / "lake"), {"path": str(logs), "broker": "0", "subscribe": "t"})
+
+
+def lenient(pipeline: PipelineSpec, **options: str) -> PipelineSpec:
+    return replace(pipeline, source={**pipeline.source, "failOnDataLoss": "false", **options})
+
+
+def lose(spark: SparkSession, pipeline: PipelineSpec, logs: Path, *, head: bool) -> tuple[int, int]:
+    """Land around 200 messages that are removed before they are landed; where these were."""
+    first = write(logs, 0, messages(0, 100))
+    assert land(spark, pipeline).rows == 100
+    second = write(logs, first, messages(100, LOST))
+    write(logs, second, messages(300, 100))
+    remove(logs, first)
+    if head:
+        remove(logs, 0)  # retention that was faster
+    assert land(spark, pipeline).rows == 100
+    return first, second
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["in the midst", "at the head"])
+def test_messages_that_were_lost_before_they_landed_are_not_clean(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path, head: bool
+) -> None:
+    pipeline = lenient(pipeline)
+    first, second = lose(spark, pipeline, logs, head=head)
+    for shallow in (False, True):
+        lossy = reconcile(spark, pipeline, shallow=shallow)
+        (check,) = lossy.partitions
+        assert not lossy.is_clean
+        assert [str(each) for each in check.trimmed.first] == [f"[{first}, {second})"]
+        assert (check.start, check.empty.count, check.landed) == (0, 0, 200)
+        assert verdict(lossy).bad
+        assert f"lost before they landed: [{first}, {second})" in findings(check)[0].text
+
+
+def test_what_is_declared_gone_is_told_with_its_reason_and_the_rest_is_still_lost(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path
+) -> None:
+    pipeline = lenient(pipeline)
+    first, second = lose(spark, pipeline, logs, head=True)
+    gone = GoneSpec(topic="t", partition="0-0", start=first, end=second, reason="a disk of May")
+    declared = reconcile(spark, replace(pipeline, gone=(gone,)))
+    (check,) = declared.partitions
+    assert declared.is_clean
+    assert (check.trimmed.count, [str(each) for each in check.declared.first]) == (0, [f"[{first}, {second})"])
+    assert declared.as_json()["partitions"][0]["reasons"] == [f"[{first}, {second}): a disk of May"]
+    assert "but for 1 stretch declared gone" in verdict(declared).text
+    # A declaration of a part, or one that is withdrawn: what was proven meanwhile was proven with the declaration.
+    half = gone.model_copy(update={"end": second - 1})
+    (check,) = reconcile(spark, replace(pipeline, gone=(half,)), shallow=True).partitions
+    assert [str(each) for each in check.trimmed.first] == [f"[{second - 1}, {second})"]
+    assert not reconcile(spark, pipeline, shallow=True).is_clean
+
+
+def test_what_was_asked_for_and_was_gone_before_the_first_batch_is_lost(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path
+) -> None:
+    first = write(logs, 0, messages(0, LOST))
+    write(logs, first, messages(LOST, 50))
+    remove(logs, 0)
+    pipeline = lenient(pipeline, startingOffsets='{"t": {"0-0": 0}}')
+    assert land(spark, pipeline).rows == 50
+    (check,) = reconcile(spark, pipeline).partitions
+    assert ([str(each) for each in check.trimmed.first], check.is_clean) == ([f"[0, {first})"], False)
+
+
+def test_places_without_a_message_are_remembered_when_retention_takes_them_and_lost_rows_are_not_hidden(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path
+) -> None:
+    head = messages(0, 10) + EMPTY + messages(10, 10)
+    first = write(logs, 0, head)
+    write(logs, first, messages(20, 20))
+    land(spark, pipeline)
+    (check,) = reconcile(spark, pipeline).partitions
+    assert (check.is_clean, check.empty.count) == (True, 1)
+    remove(logs, 0)
+    for shallow in (False, True):
+        (later,) = reconcile(spark, pipeline, shallow=shallow).partitions
+        assert (later.is_clean, later.empty) == (True, check.empty)
+
+    (folder,) = Path(pipeline.bronze).glob("batch=*")
+    rows = spark.read.parquet(str(folder)).where("offset > 0").localCheckpoint()
+    rows.write.mode("overwrite").parquet(str(folder))
+    for shallow in (False, True):
+        (wrong,) = reconcile(spark, pipeline, shallow=shallow).partitions
+        assert not wrong.is_clean
+        assert wrong.gaps.first[0].start == 0
+
+
+def test_bytes_that_are_no_message_are_told_where_the_pipeline_leaves_them_out(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path
+) -> None:
+    good, bad = messages(0, 20), bytearray(messages(20, 1))
+    bad[-1] ^= 0xFF  # so that its CRC is wrong
+    write(logs, 0, good + bytes(bad) + messages(21, 20))
+    pipeline = replace(pipeline, source={**pipeline.source, "mode": "dropmalformed"})
+    assert land(spark, pipeline).rows == 40
+    for shallow in (False, True):
+        (check,) = reconcile(spark, pipeline, shallow=shallow).partitions
+        assert check.is_clean
+        assert [str(each) for each in check.dropped.first] == [f"[{len(good)}, {len(good) + len(bad)})"]
+        assert check.empty.count == 0
+
+
+def test_a_partition_that_came_later_was_to_be_landed_from_where_it_was_seen_to_begin(
+    spark: SparkSession, pipeline: PipelineSpec, logs: Path
+) -> None:
+    write(logs, 0, messages(0, 20))
+    land(spark, pipeline)
+    first = write(logs, 0, messages(0, 20), partition=1)
+    write(logs, first, messages(20, 20), partition=1)
+    land(spark, pipeline)
+    # What it began with is lost in bronze, and retention has taken it since.
+    remove(logs, 0, partition=1)
+    for folder in Path(pipeline.bronze).glob("batch=*"):
+        rows = spark.read.parquet(str(folder)).where(f"partition = 0 OR offset >= {first}").localCheckpoint()
+        rows.write.mode("overwrite").parquet(str(folder))
+    result = reconcile(spark, pipeline)
+    assert [(each.start, each.is_clean) for each in result.partitions] == [(0, True), (0, False)]
+    assert [str(each) for each in result.partitions[1].gaps.first] == [f"[0, {first})"]

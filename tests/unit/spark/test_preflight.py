@@ -1,0 +1,109 @@
+"""What is told before Spark starts. No test here starts one."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumerd.cli.main import run
+from consumerd.embedded.processes import format_toml
+from consumerd.errors import ConfigError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.spark.failures import FileFailedError
+from consumerd.spark.preflight import check_read, check_steps
+from consumerd.spark.spec import PipelineSpec
+from consumerd.wire.v07 import encode_message_set
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    log = tmp_path / "archive" / "t-0"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.kafka").write_bytes(encode_message_set([b"1"]))
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, archive: Path) -> PipelineSpec:
+    return PipelineSpec("p", str(tmp_path / "lake"), {"path": str(archive), "subscribe": "t"})
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_what_works_is_let_through(pipeline: PipelineSpec, tmp_path: Path) -> None:
+    check_steps(pipeline, ("land", "reconcile", "report"), {})
+    check_read(pipeline.source, str(tmp_path / "out"))
+
+
+def test_paths_topics_and_brokers_that_are_not_there(pipeline: PipelineSpec, tmp_path: Path, closed_port: int) -> None:
+    for options, sentence in (
+        ({"path": f"{tmp_path}/nowhere", "subscribe": "t"}, "nowhere"),
+        ({"path": pipeline.source["path"], "subscribe": "clicks"}, "clicks"),
+        ({"path": pipeline.source["path"], "assign": '{"t": ["3"]}'}, "t/3"),
+        ({"brokers": f"0=127.0.0.1:{closed_port}", "subscribe": "t", "partitions": "1"}, f"127.0.0.1:{closed_port}"),
+        (
+            {"bootstrap": f"127.0.0.1:{closed_port}", "subscribe": "t", "timeoutMs": "100"},
+            f"127.0.0.1:{closed_port}",
+        ),
+    ):
+        with pytest.raises(ConsumerdError, match=sentence):
+            check_steps(replace(pipeline, source=options), ("land",), {})
+        with pytest.raises(ConsumerdError, match=sentence):
+            check_read(options)
+
+
+def test_a_stream_that_goes_on_without_what_is_gone_may_do_so(pipeline: PipelineSpec) -> None:
+    lenient = replace(pipeline, source={**pipeline.source, "assign": '{"t": ["0", "1"]}', "failOnDataLoss": "false"})
+    lenient.source.pop("subscribe")  # type: ignore[attr-defined]
+    with pytest.raises(NotFoundError, match="t/1"):
+        check_steps(lenient, ("land",), {})
+    Path(pipeline.checkpoint("land"), "commits").mkdir(parents=True)
+    check_steps(lenient, ("land",), {})
+
+
+def test_steps_that_have_nothing_to_read_or_no_declaration(pipeline: PipelineSpec) -> None:
+    with pytest.raises(NotFoundError, match=r"no table at .*/lake/p/bronze: run land of the pipeline p first"):
+        check_steps(pipeline, ("reconcile", "report"), {})
+    with pytest.raises(ConfigError, match=r"declares no \[refine\]"):
+        check_steps(pipeline, ("refine",), {})
+    with pytest.raises(ConfigError, match=r"declares no \[aggregate\]"):
+        check_steps(pipeline, ("aggregate",), {})
+    # On another file system only Spark can tell.
+    check_steps(pipeline, ("reconcile",), {"spark.hadoop.fs.defaultFS": "hdfs://nn:8020"})
+    check_steps(replace(pipeline, root="hdfs://nn/lake"), ("reconcile",), {})
+
+
+def test_folders_that_cannot_be_written(pipeline: PipelineSpec, archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileFailedError, match=f"{tmp_path}/file/lake/p cannot be made: {tmp_path}/file is no folder"):
+        check_steps(replace(pipeline, root=f"{tmp_path}/file/lake"), ("land",), {})
+    with pytest.raises(FileFailedError, match="/proc/1/lake/p cannot be"):
+        check_steps(replace(pipeline, root="/proc/1/lake"), ("land",), {})
+    with pytest.raises(FileFailedError, match=f"{archive} exists already"):
+        check_read(pipeline.source, str(archive))
+
+
+def test_the_commands_tell_before_they_start_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "spark": {"root": str(tmp_path / "lake")},
+        "spark.pipelines.p": {"source": {"path": str(tmp_path / "nowhere"), "subscribe": "t"}},
+    }
+    (tmp_path / "p.toml").write_text(format_toml(tables))
+    for command in (
+        ["spark", "land", "-c", str(tmp_path / "p.toml")],
+        ["spark", "run", "-c", str(tmp_path / "p.toml")],
+        ["spark", "read", "--path", str(tmp_path / "nowhere"), "--subscribe", "t"],
+    ):
+        assert run(command) == ExitCode.NOT_FOUND
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        assert "nowhere" in told
+        assert "starting Spark" not in told
