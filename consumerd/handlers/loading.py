@@ -169,6 +169,8 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
     _check_options(name, found, options)
     try:
         handler = found(**options)
+    except SystemExit as error:
+        raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) when it was built.") from error
     except Exception as error:
         raise HandlerLoadError(f"handler {name!r} refused its options: {_brief(error)}") from error
     return _complete(name, handler)

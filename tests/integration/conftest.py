@@ -60,6 +60,27 @@ class Failing:
             batch.mark(count)
 
 
+class Exiting:
+    """Calls sys.exit(0) in one of its methods."""
+
+    def __init__(self, method):
+        self.method = method
+        self.exit("__init__")
+
+    def exit(self, method):
+        if method == self.method:
+            raise SystemExit(0)
+
+    async def start(self, context):
+        self.exit("start")
+
+    async def handle(self, batch):
+        self.exit("handle")
+
+    async def stop(self):
+        self.exit("stop")
+
+
 class Stubborn:
     """Obeys no cancellation."""
 

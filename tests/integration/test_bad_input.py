@@ -77,6 +77,30 @@ async def test_handlers_that_cannot_be_had(world: Any) -> None:
     assert await world.zk.exists("/consumers") is None  # nothing was joined
 
 
+async def test_handlers_that_call_sys_exit_have_failed(world: Any, cli: Any) -> None:
+    """A service manager takes exit code 0 for a stop that somebody wanted, and does not start the daemon again."""
+    await world.broker()
+    await world.append(TP, b"one")
+
+    def exiting(method: str) -> dict[str, Any]:
+        return {
+            "handler": {"name": "bad_handlers:Exiting", "options": {"method": method}, "max_attempts": 2},
+            "group": {"id": method.strip("_")},
+        }
+
+    for command in ("check", "run"):
+        outcome = await world.run(command=command, **exiting("__init__"))
+        assert_one_sentence(outcome, ExitCode.HANDLER, "called sys.exit(0) when it was built")
+    outcome = await world.run(**exiting("start"))
+    assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "cannot be started: start() failed 2 times", "sys.exit(0)")
+    outcome = await world.run(**exiting("handle"))
+    assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "failed 2 times at offset 0 of t/0-0", "sys.exit(0)")
+    daemon = await world.daemon(**exiting("stop"))
+    assert await daemon.stop() == ExitCode.HANDLER_FAILED
+    assert "cannot be stopped: stop() failed 2 times" in daemon.child.output()
+    assert not await world.zk.children("/consumers/stop/ids")
+
+
 async def test_a_traceback_comes_with_debug_only(world: Any, cli: Any) -> None:
     outcome = await cli("--debug", "run", "-c", "/no/such/file.toml")
     assert outcome.code == ExitCode.CONFIG
