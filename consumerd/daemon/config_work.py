@@ -87,6 +87,12 @@ class DaemonSection(Section):
     stop_timeout: Seconds = Field(
         20.0, description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit."
     )
+    stall_warning: Seconds = Field(
+        2.0,
+        description=(
+            "Seconds for which a handler may hold the event loop before the log says so, with the stack that holds it."
+        ),
+    )
     loop: Literal["auto", "uvloop", "asyncio"] = Field(
         "auto", description="Event loop; auto takes uvloop if installed."
     )
