@@ -70,6 +70,12 @@ class HandlerSection(Section):
         description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed.",
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
+    dead_letter_max_size: Bytes = Field(
+        1 << 30,
+        description=(
+            "Bytes up to which the dead_letter file grows; then the daemon stops. It may be moved away at any time."
+        ),
+    )
     timeout: Seconds | None = Field(
         None, description="Seconds after which one attempt is cancelled and counts as failed.", examples=[60.0]
     )

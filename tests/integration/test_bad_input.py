@@ -48,6 +48,7 @@ def assert_one_sentence(outcome: Any, code: ExitCode, *words: str) -> None:
 async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
     # The many ways to be wrong are in tests/unit/daemon; here it is what a process makes of them.
     good = format_toml(world.config())
+    nowhere = {"name": "null", "on_failure": "dead_letter", "dead_letter": "/dev/null/dead"}
     cases = [
         (
             "run",
@@ -57,9 +58,15 @@ async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
         ("check", world.write(good + "[commit\n"), "is not TOML"),
         ("check", world.write('[group]\nid = "g"\nwhitelist = "a(b"\n'), "group: "),
         ("run", world.write(good.replace(world.chroot, "host:port")), "host:port"),
+        ("check", world.write(format_toml(world.config(group={"id": ".."}))), "'..' cannot be a group"),
+        (
+            "check",
+            world.write(format_toml(world.config(handler=nowhere))),
+            "handler.dead_letter: /dev/null/dead cannot",
+        ),
         ("run", "/no/such/file.toml", "cannot read the configuration /no/such/file.toml"),
     ]
-    outcomes = await asyncio.gather(*(cli(command, "-c", path) for command, path, _ in cases))
+    outcomes = await asyncio.gather(*(cli(command, "-c", path, seconds=120) for command, path, _ in cases))
     for outcome, (_, _, words) in zip(outcomes, cases, strict=True):
         assert_one_sentence(outcome, ExitCode.CONFIG, words)
 
