@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 #: Refusals that no time mends; the version of a request may come from `commit.version`.
 _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+#: Of one flow at most so many different reasons are told why its position was not found.
+_MOST_REASONS = 20
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
 #: How often the end is asked for again while the position lies beyond it: a new leader learns late how far it leads.
@@ -90,7 +92,7 @@ class StartFinder:
 
         Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
         """
-        troubled = False
+        told: set[str] = set()
         while True:
             try:
                 offset, committed = await self._position(partition, session_id)
@@ -98,9 +100,10 @@ class StartFinder:
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
-                if not troubled:  # told once: a broker may be away for hours
-                    log.warning("position_not_found_yet", partition=str(partition), error=str(error))
-                troubled = True
+                reason = str(error) or type(error).__name__
+                if reason not in told and len(told) < _MOST_REASONS:  # each once: a broker may be away for hours
+                    log.warning("position_not_found_yet", partition=str(partition), error=reason)
+                told.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:
                 return Start(offset, committed, end)

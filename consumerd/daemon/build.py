@@ -46,7 +46,7 @@ def build_session(
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
     auth = []
     for number, credential in enumerate(section.auth, 1):
-        scheme, colon, secret = credential.partition(":")
+        scheme, colon, secret = credential.get_secret_value().partition(":")
         if not (scheme and colon and secret):
             raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
         auth.append((scheme, secret))

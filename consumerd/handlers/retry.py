@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
+
+#: Offsets are signed numbers of 64 bits.
+MAX_OFFSET: Final = (1 << 63) - 1
 
 OnFailure = Literal["stop", "skip", "dead_letter"]
 
@@ -135,7 +138,14 @@ class _Retrying(Handler):
         """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
         where = str(partition)
         failed = f"cannot tell the position of {where}"
-        return await self._patiently("position", failed, lambda: self._inner.position(partition), partition=where)
+        answer: object = await self._patiently(
+            "position", failed, lambda: self._inner.position(partition), partition=where
+        )
+        if answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= MAX_OFFSET):
+            return answer
+        raise HandlerFailedError(
+            f"handler {self._name!r} gave {answer!r} as the position of {where}; it has to be an offset or None."
+        )
 
     async def _patiently(self, method: str, failed: str, call: Callable[[], Awaitable[_T]], **fields: str) -> _T:
         """The answer of a method that takes no batch. Raises HandlerFailedError with the words `failed`."""

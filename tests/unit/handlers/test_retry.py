@@ -15,6 +15,7 @@ from consumerd.handlers import (
     Letter,
     Message,
     RetryPolicy,
+    make_handler,
     message_handler,
     retrying,
 )
@@ -280,6 +281,20 @@ async def test_a_position_is_asked_for_again_too(clock: Any) -> None:
         await wrapped(Sink(*[OSError("away")] * 9), clock).position(here)
     with pytest.raises(HandlerFailedError, match="final"):
         await wrapped(Sink(HandlerFailedError("final")), clock).position(here)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("answer", ["12", 1.5, True, -1, 1 << 63])
+async def test_a_position_that_is_no_offset_is_one_sentence(clock: Any, answer: Any) -> None:
+    class Sink(Scripted):
+        async def position(self, partition: TopicPartition) -> Any:
+            return answer
+
+    handler = wrapped(make_handler(Sink()), clock)
+    with pytest.raises(
+        HandlerFailedError, match=r"handler 'mine' gave .* as the position of t/0-0; it has to be an offset or None"
+    ):
+        await handler.position(TopicPartition("t", 0, 0))
 
 
 class Lifelike(Scripted):
