@@ -22,7 +22,8 @@ Examples:
 def command(path: Path) -> None:
     """Validate a configuration: keys and values, topics and filters, credentials, and that the handler loads.
 
-    Pipelines of [spark] are checked too; a file may have nothing else. Nothing is connected and nothing is joined.
+    A file for dead letters has to be writable for the user who checks. Pipelines of [spark] are checked too; a file may
+    have nothing else. Nothing is connected, joined or made.
     """
     from consumerd.daemon.config import read_document  # noqa: PLC0415 - heavy imports only for the command that runs
 

@@ -7,6 +7,7 @@ that prints it. Tracebacks appear with `--debug`, and for defects of our own.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import signal
@@ -82,6 +83,18 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click, with the nearest name for one that does not exist."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if not nearest:
+                raise
+            ctx.fail(f"No such command {args[0]!r}, did you mean {nearest[0]!r}?")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -118,19 +118,22 @@ _SAID_BY_CONFIG = {
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is mirrored.")
 def command(**options: Any) -> None:
     """Copy topics from one cluster to another, as a member of a group."""
-    from consumerd.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415 - only for the command that runs
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-    from consumerd.daemon.mirroring import Target, mirror  # noqa: PLC0415
+    from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - only for the command that runs
 
-    target = _kafka_target(options) if options["to_servers"] else _target(options)
-    config = _config(options)
-    configure_logs(config.log.level, config.log.format)
-    if isinstance(target, Target):
-        run = mirror(config, target, exit_at_end=options["exit_at_end"])
-    else:
-        run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
-    sent = run_on_loop(run, config.daemon.loop)
+    with process_signals() as signals:  # before all that takes time
+        from consumerd.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415
+        from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+        from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+        from consumerd.daemon.mirroring import Target, mirror  # noqa: PLC0415
+
+        target = _kafka_target(options) if options["to_servers"] else _target(options)
+        config = _config(options)
+        configure_logs(config.log.level, config.log.format)
+        if isinstance(target, Target):
+            run = mirror(config, target, exit_at_end=options["exit_at_end"])
+        else:
+            run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
+        sent = run_on_loop(run, config.daemon.loop, signals=signals)
     if sys.stderr.isatty():
         click.echo(f"{sent:,} messages mirrored", err=True)
 

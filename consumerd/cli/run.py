@@ -11,7 +11,8 @@ Examples:
   consumerd run -c /etc/consumerd/events.toml
   CONSUMERD_GROUP__CONSUMER_ID=pod-0 consumerd run -c events.toml
 
-SIGTERM or Ctrl-C stops gracefully: drain, commit, release. A second signal forces the exit.
+SIGTERM, SIGQUIT, SIGHUP or Ctrl-C stop gracefully: drain, commit, release. A second signal forces the exit. SIGUSR1
+writes to the log where every task and thread is.
 """
 
 
@@ -21,11 +22,14 @@ SIGTERM or Ctrl-C stops gracefully: drain, commit, release. A second signal forc
 )
 def command(path: Path) -> None:
     """Join the group and hand messages to the handler until stopped."""
-    from consumerd.daemon.config import load  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-    from consumerd.daemon.service import serve  # noqa: PLC0415
+    from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    config = load(path)
-    configure_logs(config.log.level, config.log.format)
-    run_on_loop(serve(config), config.daemon.loop)
+    with process_signals() as signals:  # before all that takes time
+        from consumerd.daemon.config import load  # noqa: PLC0415
+        from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+        from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+        from consumerd.daemon.service import serve  # noqa: PLC0415
+
+        config = load(path)
+        configure_logs(config.log.level, config.log.format)
+        run_on_loop(serve(config), config.daemon.loop, signals=signals)

@@ -66,6 +66,8 @@ class RunningMember(Generic[_Event]):
         self._stop_event = stop_event
         self._failure: ConsumerdError | None = None
         self._timer: asyncio.Task[None] | None = None
+        #: While the handler starts: expires when the member is to leave.
+        self._starting: asyncio.Timeout | None = None
         self._tasks = asyncio.TaskGroup()
         self._announcer = (
             Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
@@ -120,7 +122,8 @@ class RunningMember(Generic[_Event]):
         policy `fail`, ZooKeeperError, BrokerError. Cancelling it ends all handlers but gives nothing back: what the
         group rests on (the ZooKeeper session, heartbeats) ends by itself then.
         """
-        await self._start_handler()
+        if not await self._start_handler():
+            return
         self._begin()
         try:
             async with self._tasks:
@@ -134,7 +137,7 @@ class RunningMember(Generic[_Event]):
                     task.cancel()
         finally:
             self._finish()
-            await self._handler.stop()
+            await self._stop_handler()
         settings = self._settings
         log.info("member_left", group=settings.group, consumer=settings.consumer_id, **self.stats.totals())
         if self._failure is not None:
@@ -228,13 +231,33 @@ class RunningMember(Generic[_Event]):
         except ConsumerdError as error:
             self.request_stop(error)
 
-    async def _start_handler(self) -> None:
+    async def _start_handler(self) -> bool:
+        """Whether it started; not if the member is to leave before: nobody has to wait for a database then."""
         context = HandlerContext(self._settings.group, self._settings.consumer_id, self._clock)
+        limit = asyncio.timeout(0 if self.stopping.is_set() else None)
         try:
-            await self._handler.start(context)
-        except BaseException:
+            async with limit:
+                self._starting = limit
+                try:
+                    await self._handler.start(context)
+                finally:
+                    self._starting = None
+        except BaseException as error:
+            await self._stop_handler()
+            if not (isinstance(error, TimeoutError) and limit.expired()):
+                raise
+            if self._failure is not None:
+                raise self._failure from error
+            return False
+        return True
+
+    async def _stop_handler(self) -> None:
+        """A handler that cannot be stopped is a failure, but not one that hides why the member stopped."""
+        try:
             await self._handler.stop()
-            raise
+        except ConsumerdError as error:
+            log.error("handler_not_stopped", group=self._settings.group, reason=str(error))
+            self._failure = self._failure or error
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
         """Leave in order: drain, commit, give back. The first `failure` given comes out of `run`."""
@@ -243,6 +266,8 @@ class RunningMember(Generic[_Event]):
             level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
             log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
         self.stopping.set()
+        if self._starting is not None:
+            self._starting.reschedule(asyncio.get_running_loop().time())
         self._queue.put_nowait(self._stop_event)
 
     def _check_end(self) -> None:

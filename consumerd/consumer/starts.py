@@ -18,7 +18,7 @@ import structlog
 
 from consumerd.client import BrokerRefusedError, UnsupportedApiError
 from consumerd.consumer.rounds import Rounds
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 #: Refusals that no time mends; the version of a request may come from `commit.version`.
 _FINAL: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+#: Of one flow at most so many different reasons are told why its position was not found.
+_MOST_REASONS = 20
 #: Between attempts to find the position of a partition whose broker or store does not answer.
 RETRY_PAUSE = 0.5
 #: How often the end is asked for again while the position lies beyond it: a new leader learns late how far it leads.
@@ -96,7 +98,7 @@ class StartFinder:
 
         Raises what the handler and a closed store raise, and what no broker will ever answer or allow.
         """
-        trouble = ""
+        told: set[str] = set()
         while True:
             try:
                 offset, committed, passing = await self._position(partition, session_id)
@@ -104,9 +106,10 @@ class StartFinder:
             except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
                 if _is_final(error):
                     raise
-                if str(error) != trouble:  # each told once: a broker may be away for hours
-                    trouble = str(error)
-                    log.warning("position_not_found_yet", partition=str(partition), error=trouble)
+                reason = reason_of(error)
+                if reason not in told and len(told) < _MOST_REASONS:  # each once: a broker may be away for hours
+                    log.warning("position_not_found_yet", partition=str(partition), error=reason)
+                told.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:
                 return Start(offset, committed, end, passing)

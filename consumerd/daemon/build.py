@@ -20,6 +20,7 @@ from consumerd.registry import (
     StaticSubscription,
     Subscription,
     TopicFilter,
+    check_name,
     configured_consumer_id,
     make_consumer_id,
 )
@@ -45,7 +46,7 @@ def build_session(
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
     auth = []
     for number, credential in enumerate(section.auth, 1):
-        scheme, colon, secret = credential.partition(":")
+        scheme, colon, secret = credential.get_secret_value().partition(":")
         if not (scheme and colon and secret):
             raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
         auth.append((scheme, secret))
@@ -108,6 +109,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
     group, fetch, rebalance = config.group, config.fetch, config.rebalance
     fixed = group.consumer_id is not None
     try:
+        check_name("group", group.id)
         consumer_id = (
             configured_consumer_id(group.id, group.consumer_id)
             if group.consumer_id is not None
@@ -161,7 +163,7 @@ def build_connection_settings(config: Config) -> ConnectionSettings:
 
 
 def build_handler(config: Config, *, clock: Clock, rng: Random) -> Handler:
-    """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError."""
+    """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError."""
     section = config.handler
     policy = RetryPolicy(
         max_attempts=section.max_attempts,
@@ -170,6 +172,9 @@ def build_handler(config: Config, *, clock: Clock, rng: Random) -> Handler:
         on_failure=section.on_failure,
         timeout=section.timeout,
     )
-    letters = None if section.dead_letter is None else FileDeadLetters(section.dead_letter, clock=clock)
+    letters = None
+    if section.dead_letter is not None:
+        letters = FileDeadLetters(section.dead_letter, clock=clock, max_size=section.dead_letter_max_size)
+        letters.check()
     handler = load_handler(section.name, section.options)
     return retrying(handler, policy, clock=clock, rng=rng, name=section.name, dead_letters=letters)

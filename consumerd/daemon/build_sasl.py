@@ -19,7 +19,9 @@ def build_mechanism(section: SaslSection) -> Callable[[], Mechanism]:
     """What begins to prove who we are. Raises ConfigError, also where the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
         return _gssapi(section)
-    user, password = section.user or "", section.password or ""
+    user, password = section.user or "", ""
+    if section.password is not None:
+        password = section.password.get_secret_value()
     if section.password_file is not None:
         try:
             password = section.password_file.read_text("utf-8").partition("\n")[0].rstrip("\r")

@@ -11,6 +11,7 @@ wrong with them, and not in what a value is printed as.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,9 @@ def _known_keys(root: type[BaseModel], location: tuple[int | str, ...]) -> list[
 
 def first_problem(error: ValidationError, root: type[BaseModel]) -> str:
     """The first problem of `error`, which validating a `root` raised, as one sentence."""
-    problem = error.errors()[0]
+    problems = error.errors()
+    # A misspelt name says more than that the right one is missing.
+    problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
     *table, key = problem["loc"] or ("",)
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -148,11 +151,27 @@ def unreadable_variable(error: SettingsError) -> str:
     )
 
 
+def _refuse_unknown_variables(source: str) -> None:
+    """Raise ConfigError for a variable that is meant for us, and names no table."""
+    prefix, delimiter = str(Config.model_config["env_prefix"]), str(Config.model_config["env_nested_delimiter"])
+    tables = {table.upper() for table in Config.model_fields}
+    for name in sorted(os.environ):
+        table, nested, _ = name.upper().removeprefix(prefix).partition(delimiter)
+        if not name.upper().startswith(prefix) or table in tables:
+            continue
+        nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.6 if nested else 0.8)
+        if nested or nearest:  # without a key it may be somebody else's
+            meant = f", did you mean {name[: len(prefix)]}{nearest[0]}{nested}...?" if nearest else "."
+            raise ConfigError(f"{source}: the variable {name} of the environment names no table{meant}")
+
+
 def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
     """Validate a parsed TOML document, together with the environment unless that is not to have a say.
 
     `source` names the document in errors. Raises ConfigError with one sentence about the first problem.
     """
+    if environment:
+        _refuse_unknown_variables(source)
     try:
         return (Config if environment else _WithoutEnvironment)(**document)
     except ValidationError as error:

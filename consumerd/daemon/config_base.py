@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from annotated_types import Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict
+from pydantic import AllowInfNan, BaseModel, ConfigDict
 
 #: Thirty years: TOML has an infinity, which neither timers nor requests have.
-Seconds = Annotated[float, Gt(0), Le(1_000_000_000)]
+Seconds = Annotated[float, AllowInfNan(False), Gt(0), Le(1_000_000_000)]
 #: What goes to brokers as milliseconds of 32 bits.
-WireSeconds = Annotated[float, Gt(0), Le(2_147_483)]
+WireSeconds = Annotated[float, AllowInfNan(False), Gt(0), Le(2_147_483)]
 Bytes = Annotated[int, Gt(0)]
 #: What goes to brokers as a size.
 WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]

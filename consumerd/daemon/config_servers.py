@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from consumerd.daemon.config_base import Seconds, Section
 
@@ -39,7 +39,7 @@ class ZooKeeperSection(Section):
     connection_timeout: Seconds = Field(
         30.0, description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout)."
     )
-    auth: tuple[str, ...] = Field(
+    auth: tuple[SecretStr, ...] = Field(
         (), repr=False, description="Credentials, `digest:user:password` each; sent again after every reconnect."
     )
     acl: str = Field(
@@ -59,7 +59,7 @@ class SaslSection(Section):
     user: str | None = Field(
         None, min_length=1, description="Name of the user; not for GSSAPI.", examples=["consumerd"]
     )
-    password: str | None = Field(
+    password: SecretStr | None = Field(
         None,
         min_length=1,
         repr=False,

@@ -94,6 +94,12 @@ class HandlerSection(Section):
         description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed.",
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
+    dead_letter_max_size: Bytes = Field(
+        1 << 30,
+        description=(
+            "Bytes up to which the dead_letter file grows; then the daemon stops. It may be moved away at any time."
+        ),
+    )
     timeout: Seconds | None = Field(
         None, description="Seconds after which one attempt is cancelled and counts as failed.", examples=[60.0]
     )
@@ -110,6 +116,12 @@ class DaemonSection(Section):
 
     stop_timeout: Seconds = Field(
         20.0, description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit."
+    )
+    stall_warning: Seconds = Field(
+        2.0,
+        description=(
+            "Seconds for which a handler may hold the event loop before the log says so, with the stack that holds it."
+        ),
     )
     loop: Literal["auto", "uvloop", "asyncio"] = Field(
         "auto", description="Event loop; auto takes uvloop if installed."

@@ -1,4 +1,8 @@
-"""What a configuration comes to, and where each value comes from: the file, the environment, or a default."""
+"""What a configuration comes to, and where each value comes from: the file, the environment, or a default.
+
+What is secret is told by its type: `SecretStr` in the model, `Secret` in the signature of the handler. The tables of
+other rooms are not typed here; of them, and of any other text, the passwords that can be told are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,18 @@ import os
 import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import BaseModel, SecretStr
+
 from consumerd.daemon.config import Config, load
+from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-HIDDEN = "(not shown)"
 _PREFIX, _DELIMITER = "CONSUMERD_", "__"
-#: Keys whose values are nobody's business.
-_SECRETS = {("zookeeper", "auth"), ("kafka", "sasl"), ("spark", "config")}
+#: Tables that this model does not type, and that may hold credentials.
+_UNTYPED = {("spark", "config")}
 
 
 class Effective(NamedTuple):
@@ -36,7 +42,8 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
     for table in Config.model_fields:
         section = getattr(config, table)
         whole = f"{_PREFIX}{table}".upper() in names
-        for key, value in section.model_dump(mode="json").items():
+        plain = section.model_dump(mode="json")
+        for key, value in plain.items():
             named = f"{_PREFIX}{table}{_DELIMITER}{key}".upper()
             if whole or named in names or any(name.startswith(f"{named}{_DELIMITER}") for name in names):
                 origin = "environment"
@@ -44,17 +51,26 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
                 origin = "file"
             else:
                 origin = "default"
-            if (table, key) in _SECRETS and value:
-                value = HIDDEN
-            values.append(Effective(table, key, _without_passwords(value), origin))
+            values.append(Effective(table, key, _shown(config, table, key, value), origin))
     return values
 
 
-def _without_passwords(value: Any) -> Any:
-    """The value without what tables within it call a password (options of Spark's pipelines may have one)."""
-    if not isinstance(value, dict):
+def _shown(config: Config, table: str, key: str, value: Any) -> Any:
+    if not value:
         return value
-    return {
-        name: HIDDEN if name.lower().endswith("password") and inner else _without_passwords(inner)
-        for name, inner in value.items()
-    }
+    if (table, key) in _UNTYPED:
+        return HIDDEN
+    if (table, key) == ("handler", "options"):
+        return shown_options(config.handler.name, value)
+    return without_passwords(_without_secrets(getattr(getattr(config, table), key), value))
+
+
+def _without_secrets(typed: Any, plain: Any) -> Any:
+    """`plain`, which is `typed` as JSON would have it, with HIDDEN for all that is of a secret type."""
+    if isinstance(typed, SecretStr):
+        return HIDDEN
+    if isinstance(typed, BaseModel):
+        return {name: _without_secrets(getattr(typed, name, None), inner) for name, inner in plain.items()}
+    if isinstance(typed, tuple | list) and any(isinstance(inner, SecretStr) for inner in typed):
+        return HIDDEN
+    return plain

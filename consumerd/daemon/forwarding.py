@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.forward import SourcePlaces
+    from consumerd.handlers import Secret
     from consumerd.ports import Clock
 
 _CODECS = {codec.name.lower(): codec for codec in Codec}
@@ -45,7 +46,7 @@ def forward(
     bootstrap: Sequence[str],
     client_id: str = "consumerd-forward",
     tls: Mapping[str, Any] | None = None,
-    sasl: Mapping[str, Any] | None = None,
+    sasl: Secret[Mapping[str, Any] | None] = None,
     topic: str = "{topic}",
     topics: Mapping[str, str] | None = None,
     placing: str | None = None,

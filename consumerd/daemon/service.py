@@ -3,6 +3,7 @@
 Strategy: one TaskGroup-free spine. The ZooKeeper session is started first, or a first broker asked (that it cannot be
 reached is the one failure a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT
 asks it to leave in order, as a failure does; either starts the deadline. A second signal, or the deadline, cancels it.
+Signals are noticed outside of the loop (`consumerd.daemon.signals`), which also ends a process whose loop is held.
 Closing the session then lets ZooKeeper drop whatever nodes are left, and a coordinator misses the heartbeats; so a
 forced stop is at worst a repetition for the next owner, never a loss. A handler that does not obey its cancellation
 leaves only the end of the process, and the session to expire: its nodes must not go while it still works.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
@@ -36,7 +36,9 @@ from consumerd.daemon.build import (
 from consumerd.daemon.build_kafka import build_backend, build_client, build_consumer, fixed_partitions
 from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.notify import READY, STOPPING, notify, status
-from consumerd.errors import ConsumerdError, ExitCode, ZooKeeperError
+from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
+from consumerd.daemon.stalls import LoopWatch
+from consumerd.errors import ConsumerdError, ZooKeeperError
 from consumerd.net import ConnectError, connect
 from consumerd.registry import Dialect
 from consumerd.zk.errors import NotConnected
@@ -49,25 +51,18 @@ if TYPE_CHECKING:
     from consumerd.consumer import ConsumerSettings, GroupBackend
     from consumerd.consumer.running import RunningMember
     from consumerd.daemon.config import Config
+    from consumerd.daemon.config_work import DaemonSection
+    from consumerd.daemon.signals import ProcessSignals
     from consumerd.handlers import Handler
     from consumerd.ports import Clock
     from consumerd.zk import Session
 
 log = structlog.get_logger(__name__)
 
-#: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
-FORCE_SECONDS = 2.0
 #: Seconds after which a member that is not in its group yet counts as started: it waits for others, maybe for minutes.
 STARTED_AFTER = 20.0
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _T = TypeVar("_T")
-
-
-class StopForcedError(ConsumerdError):
-    """The stop was not graceful: what was in hand is handed over again, to whoever owns the partition next."""
-
-    exit_code = ExitCode.FORCED
 
 
 async def serve(config: Config) -> None:
@@ -82,7 +77,7 @@ async def serve(config: Config) -> None:
         if coordination == "zookeeper" or offsets.in_zookeeper:
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
-            if not await _unless_signalled(_done(start_session(session, config))):
+            if not await _unless_signalled(_done(start_session(session, config)), config):
                 return
         if coordination == "zookeeper":
             assert session is not None
@@ -126,10 +121,10 @@ async def run_on_brokers(
     `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
     """
     async with build_client(config, clock=clock, rng=rng) as client:
-        if not await _unless_signalled(_done(start_client(client, config))):
+        if not await _unless_signalled(_done(start_client(client, config)), config):
             return
         consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
-        await _Service(consumer, session, config.daemon.stop_timeout).run()
+        await _Service(consumer, session, config.daemon).run()
 
 
 async def run_member(
@@ -140,7 +135,7 @@ async def run_member(
     Raises GroupRefusedError where the dialects do not fit, ConfigError.
     """
     finding = find_dialect(config, session, clock, wait=not settings.stop_at_end)
-    dialect = await _unless_signalled(finding)
+    dialect = await _unless_signalled(finding, config)
     if dialect is None:  # and so there is nothing to consume
         return
     async with AsyncExitStack() as stack:
@@ -151,7 +146,7 @@ async def run_member(
         else:
             backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
         consumer = GroupConsumer(settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng)
-        await _Service(consumer, session, config.daemon.stop_timeout).run()
+        await _Service(consumer, session, config.daemon).run()
 
 
 async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:
@@ -159,32 +154,48 @@ async def _done(work: Coroutine[Any, Any, None]) -> Literal[True]:
     return True
 
 
-async def _unless_signalled(work: Coroutine[Any, Any, _T]) -> _T | None:
+class _Start:
+    """What is to be done before there is a member, under signals."""
+
+    def __init__(self, task: asyncio.Task[Any], stop_timeout: float) -> None:
+        self.stop_timeout = stop_timeout
+        self._task = task
+
+    def request(self, request: StopRequest) -> None:
+        if request.times == 1:
+            log.info("stop_requested", signal=request.reason)
+        self._task.cancel()
+
+    def held_for(self) -> float:
+        return 0.0  # no code of a handler runs yet
+
+    def outcome(self, reason: str) -> ConsumerdError:
+        return StopForcedError(reason)
+
+
+async def _unless_signalled(work: Coroutine[Any, Any, _T], config: Config) -> _T | None:
     """The result of `work`; None if a signal to stop came first."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, task.cancel)
     try:
-        await asyncio.wait([task])
+        with process_signals() as signals, signals.sent_to(_Start(task, config.daemon.stop_timeout), loop):
+            await asyncio.wait([task])
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait([task])
         raise
-    finally:
-        for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
     return None if task.cancelled() else task.result()
 
 
 class _Service:
     """A running member under signals."""
 
-    def __init__(self, consumer: RunningMember[Any], session: Session | None, stop_timeout: float) -> None:
+    def __init__(self, consumer: RunningMember[Any], session: Session | None, section: DaemonSection) -> None:
+        self.stop_timeout = section.stop_timeout
         self._consumer = consumer
         self._session = session
-        self._stop_timeout = stop_timeout
-        self._signals = 0
+        self._watch = LoopWatch(section.stall_warning)
+        self._signals: ProcessSignals | None = None
         self._forced: str | None = None
         self._failure: ConsumerdError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -192,13 +203,10 @@ class _Service:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
         try:
-            await self._main_loop()
+            with process_signals() as self._signals, self._watch, self._signals.sent_to(self, loop):
+                await self._main_loop()
         finally:
-            for number in _STOP_SIGNALS:
-                loop.remove_signal_handler(number)
             for timer in self._timers:
                 timer.cancel()
 
@@ -219,8 +227,16 @@ class _Service:
         """What the process ends with. The failure that began a stop says more than that the stop had to be forced."""
         failure = self._failure or self._consumer.failure
         if self._forced is not None and failure is None:
-            return StopForcedError(f"the stop was forced ({self._forced}); unfinished work is handed over again.")
+            return StopForcedError(self._forced)
         return failure
+
+    def held_for(self) -> float:
+        """As `Stoppable.held_for`."""
+        return self._watch.held_for()
+
+    def outcome(self, reason: str) -> ConsumerdError:
+        """As `Stoppable.outcome`."""
+        return self._outcome() or StopForcedError(reason)
 
     async def _member(self) -> None:
         try:
@@ -252,20 +268,21 @@ class _Service:
 
     # -- stopping
 
-    def _signalled(self, number: int) -> None:
-        name = signal.Signals(number).name
-        self._signals += 1
-        if self._signals > 1:
-            self._force(f"second signal, {name}")
+    def request(self, request: StopRequest) -> None:
+        """As `Stoppable.request`."""
+        if request.times > 1:
+            self._force(f"second signal, {request.reason}")
             return
-        log.info("stop_requested", signal=name)
-        self._consumer.request_stop()
+        log.info("stop_requested", signal=request.reason)
+        self._consumer.request_stop(request.failure)
 
     async def _start_deadline(self) -> None:
         await self._consumer.stopping.wait()
-        log.info("stopping", deadline=self._stop_timeout)
+        assert self._signals is not None  # this runs within `run`
+        self._signals.expect_end()
+        log.info("stopping", deadline=self.stop_timeout)
         notify(STOPPING, status("draining"))
-        self._later(self._stop_timeout, lambda: self._force(f"no end within {self._stop_timeout:g} s"))
+        self._later(self.stop_timeout, lambda: self._force(f"no end within {self.stop_timeout:g} s"))
 
     def _force(self, reason: str) -> None:
         if self._forced is not None or self._task is None or self._task.done():

@@ -5,6 +5,7 @@ from consumerd.handlers.dead_letters import DeadLetters, FileDeadLetters, Letter
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
 from consumerd.handlers.retry import OnFailure, RetryPolicy, retrying
+from consumerd.handlers.secrets import Secret
 
 __all__ = [
     "Batch",
@@ -21,6 +22,7 @@ __all__ = [
     "OnFailure",
     "PartitionTakenError",
     "RetryPolicy",
+    "Secret",
     "load_handler",
     "make_handler",
     "message_handler",

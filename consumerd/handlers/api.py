@@ -52,11 +52,11 @@ class Handler(Protocol):
         ...
 
     async def start(self, context: HandlerContext) -> None:
-        """Prepare; called once, before the first batch."""
+        """Prepare; called before the first batch, and again after it raised, as long as the retry policy allows."""
         return
 
     async def stop(self) -> None:
-        """Clean up; called once, after the last batch, also when `start` failed half-way."""
+        """Clean up; called after the last batch, and when `start` failed half-way; after a start again if it raises."""
         return
 
     async def position(self, partition: TopicPartition) -> int | None:

@@ -12,6 +12,7 @@ import difflib
 import importlib
 import inspect
 from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -58,8 +59,7 @@ class _Completed(Handler):
 
     async def position(self, partition: TopicPartition) -> int | None:
         if method := getattr(self._inner, "position", None):
-            answer = await method(partition)
-            assert answer is None or isinstance(answer, int)
+            answer: int | None = await method(partition)
             return answer
         return None
 
@@ -100,6 +100,11 @@ def make_handler(found: object, options: Mapping[str, Any] | None = None, *, nam
     errors call it. Raises HandlerLoadError.
     """
     return _build(name, found, dict(options or {}))
+
+
+def find_plugin(name: str) -> object:
+    """What the configured name stands for, imported and not called. Raises HandlerLoadError."""
+    return _load(name)
 
 
 def plain_handler(handler: Handler) -> object:
@@ -166,9 +171,16 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
             f"handler {name!r} is of type {type(found).__name__}: it should be an `async def`, "
             "a handler with `async def handle(self, batch)`, or a class or factory of handlers."
         )
+    if not options and _is_plain(found):
+        raise HandlerLoadError(
+            f"handler {name!r} is a plain function: one that takes batches must be an `async def`, and a factory of "
+            "handlers needs its options."
+        )
     _check_options(name, found, options)
     try:
         handler = found(**options)
+    except SystemExit as error:
+        raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) when it was built.") from error
     except Exception as error:
         raise HandlerLoadError(f"handler {name!r} refused its options: {_brief(error)}") from error
     return _complete(name, handler)
@@ -190,6 +202,14 @@ def _complete(name: str, thing: object) -> Handler:
     if isinstance(thing, Handler):
         return thing
     return _Completed(thing)  # type: ignore[arg-type]  # checked above
+
+
+def _is_plain(found: Callable[..., object]) -> bool:
+    """Whether it is a function that has to be called with one argument, as a handler is with a batch."""
+    if type(found) is not FunctionType:
+        return False
+    one, *others = *inspect.signature(found).parameters.values(), None
+    return one is not None and others == [None] and one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
 
 
 def _is_async(method: object) -> bool:

@@ -12,6 +12,8 @@ one that does not count gets the whole batch again. The unit of giving up follow
                   dead_letter  write it down, confirmed on disk, then go on after it
 
 A `HandlerFailedError` out of the handler is its own last word: it passes at once, and no policy skips over it.
+`start`, `stop` and `position` are tried as often and with the same pauses; there nothing can be skipped. A call of
+`sys.exit` is a failure like any other: it must not end the process without drain and commit.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
@@ -30,7 +32,7 @@ from consumerd.handlers.dead_letters import Letter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tenacity import RetryCallState
 
@@ -42,7 +44,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: Offsets are signed numbers of 64 bits.
+MAX_OFFSET: Final = (1 << 63) - 1
+
 OnFailure = Literal["stop", "skip", "dead_letter"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,38 +109,72 @@ class _Retrying(Handler):
         self._rng = rng
         self._name = name
         self._dead_letters = dead_letters
+        self._started = False
 
     async def start(self, context: HandlerContext) -> None:
         if self._dead_letters is not None:
             await self._dead_letters.start()
-        await self._inner.start(context)
+        await self._patiently("start", "cannot be started", lambda: self._inner.start(context))
+        self._started = True
 
     async def stop(self) -> None:
         try:
-            await self._inner.stop()
+            if self._started:
+                await self._patiently("stop", "cannot be stopped", self._inner.stop)
+            else:
+                await self._clean_up()
         finally:
             if self._dead_letters is not None:
                 await self._dead_letters.stop()
 
+    async def _clean_up(self) -> None:
+        """Stop what did not start. Why it did not start is told already, and is why this may fail as well."""
+        try:
+            await _answer(self._inner.stop())
+        except Exception as error:
+            log.warning("handler_failed", handler=self._name, method="stop", error=_brief(error))
+
     async def position(self, partition: TopicPartition) -> int | None:
         """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
+        where = str(partition)
+        failed = f"cannot tell the position of {where}"
+        answer: object = await self._patiently(
+            "position", failed, lambda: self._inner.position(partition), partition=where
+        )
+        if answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= MAX_OFFSET):
+            return answer
+        raise HandlerFailedError(
+            f"handler {self._name!r} gave {answer!r} as the position of {where}; it has to be an offset or None."
+        )
+
+    async def _patiently(self, method: str, failed: str, call: Callable[[], Awaitable[_T]], **fields: str) -> _T:
+        """The answer of a method that takes no batch. Raises HandlerFailedError with the words `failed`."""
         failures = _Failures()
 
-        async def ask() -> int | None:
+        async def ask() -> _T:
             try:
-                return await self._inner.position(partition)
+                return await _answer(call())
             except Exception as error:
                 failures.count, failures.last = failures.count + 1, error
                 raise
 
-        def note(_: RetryCallState) -> None:
-            log.warning("position_failed", handler=self._name, partition=str(partition), error=_brief(failures.last))
+        def note(state: RetryCallState) -> None:
+            log.warning(
+                "handler_failed",
+                handler=self._name,
+                method=method,
+                attempt=failures.count,
+                of=self._policy.max_attempts,
+                pause=round(state.upcoming_sleep, 3),
+                error=_brief(failures.last),
+                **fields,
+            )
 
         try:
             return await self._attempts(failures, note)(ask)
         except RetryError as error:
             raise HandlerFailedError(
-                f"handler {self._name!r} cannot tell the position of {partition} ({_brief(failures.last)})."
+                f"handler {self._name!r} {failed}: {method}() failed {_times(failures)} ({_brief(failures.last)})."
             ) from error
 
     async def handle(self, batch: Batch) -> None:
@@ -169,7 +210,8 @@ class _Retrying(Handler):
         rest = batch.rest(done)
         timeout = asyncio.timeout(self._policy.timeout)
         try:
-            await self._call(rest, timeout)
+            async with timeout:
+                await _answer(self._inner.handle(rest))
         except Exception as error:
             failures.count = 1 if rest.handled else failures.count + 1
             failures.last = error
@@ -179,17 +221,6 @@ class _Retrying(Handler):
         finally:
             if rest is not batch and rest.counted:
                 batch.mark(done + rest.handled)
-
-    async def _call(self, rest: Batch, timeout: asyncio.Timeout) -> None:
-        try:
-            async with timeout:
-                await self._inner.handle(rest)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
-                raise RuntimeError("something that the handler waited for was cancelled") from error
-            raise
 
     def _pause(self, failures: _Failures) -> float:
         bound = self._policy.initial_backoff * 2.0 ** min(failures.count - 1, 64)
@@ -211,9 +242,8 @@ class _Retrying(Handler):
         """Do what the policy says about `messages`, which failed for the last time."""
         offset = messages[0].offset if messages else batch.start_offset
         if self._policy.on_failure == "stop":
-            times = "once" if failures.count == 1 else f"{failures.count} times"
             raise HandlerFailedError(
-                f"handler {self._name!r} failed {times} at offset {offset} of {batch.partition} "
+                f"handler {self._name!r} failed {_times(failures)} at offset {offset} of {batch.partition} "
                 f"({_brief(failures.last)}); mend it, or set on_failure to skip or dead_letter."
             ) from failures.last
         if self._dead_letters is not None:
@@ -228,6 +258,24 @@ class _Retrying(Handler):
             attempts=failures.count,
             error=_brief(failures.last),
         )
+
+
+async def _answer(call: Awaitable[_T]) -> _T:
+    """Await what a handler was asked. What it raises that would end more than this call becomes a RuntimeError."""
+    try:
+        return await call
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
+            raise RuntimeError("something that the handler waited for was cancelled") from error
+        raise
+
+
+def _times(failures: _Failures) -> str:
+    return "once" if failures.count == 1 else f"{failures.count} times"
 
 
 def _brief(error: BaseException) -> str:

@@ -105,7 +105,10 @@ class HandlerHarness:
     # -- life
 
     async def start(self) -> None:
-        """Begin a life: the first, or the next after `stop` or `crash`. Raises what the handler's `start` raises."""
+        """Begin a life: the first, or the next after `stop` or `crash`.
+
+        Raises HandlerFailedError where the handler's `start` goes on failing.
+        """
         if self._life is not None:
             raise HarnessError("the handler was started already; `stop` or `crash` it first")
         handler, self._next = self._next or self._build(), None
@@ -120,7 +123,7 @@ class HandlerHarness:
     async def stop(self, *, grace: float = 0.0) -> None:
         """End the life as a graceful stop does: give all partitions back (see `revoke`), commit, stop the handler.
 
-        Nothing happens when it does not live. Raises what the handler's `stop` raises.
+        Nothing happens when it does not live. Raises HandlerFailedError where the handler's `stop` goes on failing.
         """
         if self._life is None:
             return

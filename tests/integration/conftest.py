@@ -45,6 +45,9 @@ SESSION_TIMEOUT = 2.0
 
 HANDLERS = '''
 import asyncio
+import ctypes
+import re
+import time
 
 
 class Failing:
@@ -60,6 +63,27 @@ class Failing:
             batch.mark(count)
 
 
+class Exiting:
+    """Calls sys.exit(0) in one of its methods."""
+
+    def __init__(self, method):
+        self.method = method
+        self.exit("__init__")
+
+    def exit(self, method):
+        if method == self.method:
+            raise SystemExit(0)
+
+    async def start(self, context):
+        self.exit("start")
+
+    async def handle(self, batch):
+        self.exit("handle")
+
+    async def stop(self):
+        self.exit("stop")
+
+
 class Stubborn:
     """Obeys no cancellation."""
 
@@ -70,6 +94,57 @@ class Stubborn:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 pass
+
+
+class Holding:
+    """Holds the event loop for ever, in one of several ways."""
+
+    def __init__(self, by):
+        self.by = by
+
+    async def handle(self, batch):
+        print("in hand", flush=True)
+        getattr(self, self.by)()
+
+    def computing(self):
+        while True:
+            pass
+
+    def sleeping(self):
+        time.sleep(1000)
+
+    def deadlock_in_c(self):  # which signals do not interrupt, without the interpreter's lock
+        mutex = ctypes.create_string_buffer(256)
+        lock = ctypes.CDLL(None).pthread_mutex_lock
+        lock(mutex)
+        lock(mutex)
+
+    def matching(self):  # with the interpreter's lock
+        re.match("(a+)+$", "a" * 60 + "b")
+
+
+class Building:
+    """Takes long to be built."""
+
+    def __init__(self):
+        print("building", flush=True)
+        time.sleep(1000)
+
+    async def handle(self, batch):
+        pass
+
+
+class Leaving:
+    """Has a task of its own that calls sys.exit(0) while a batch is in hand."""
+
+    async def handle(self, batch):
+        print("in hand", flush=True)
+        self.task = asyncio.create_task(self.leave())
+        await asyncio.sleep(0.2)
+        print("finished", flush=True)
+
+    async def leave(self):
+        raise SystemExit(0)
 
 
 class Slow:

@@ -48,6 +48,7 @@ def assert_one_sentence(outcome: Any, code: ExitCode, *words: str) -> None:
 async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
     # The many ways to be wrong are in tests/unit/daemon; here it is what a process makes of them.
     good = format_toml(world.config())
+    nowhere = {"name": "null", "on_failure": "dead_letter", "dead_letter": "/dev/null/dead"}
     cases = [
         (
             "run",
@@ -57,9 +58,15 @@ async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
         ("check", world.write(good + "[commit\n"), "is not TOML"),
         ("check", world.write('[group]\nid = "g"\nwhitelist = "a(b"\n'), "group: "),
         ("run", world.write(good.replace(world.chroot, "host:port")), "host:port"),
+        ("check", world.write(format_toml(world.config(group={"id": ".."}))), "'..' cannot be a group"),
+        (
+            "check",
+            world.write(format_toml(world.config(handler=nowhere))),
+            "handler.dead_letter: /dev/null/dead cannot",
+        ),
         ("run", "/no/such/file.toml", "cannot read the configuration /no/such/file.toml"),
     ]
-    outcomes = await asyncio.gather(*(cli(command, "-c", path) for command, path, _ in cases))
+    outcomes = await asyncio.gather(*(cli(command, "-c", path, seconds=120) for command, path, _ in cases))
     for outcome, (_, _, words) in zip(outcomes, cases, strict=True):
         assert_one_sentence(outcome, ExitCode.CONFIG, words)
 
@@ -75,6 +82,30 @@ async def test_handlers_that_cannot_be_had(world: Any) -> None:
     for outcome, (_, words) in zip(outcomes, cases, strict=True):
         assert_one_sentence(outcome, ExitCode.HANDLER, words)
     assert await world.zk.exists("/consumers") is None  # nothing was joined
+
+
+async def test_handlers_that_call_sys_exit_have_failed(world: Any, cli: Any) -> None:
+    """A service manager takes exit code 0 for a stop that somebody wanted, and does not start the daemon again."""
+    await world.broker()
+    await world.append(TP, b"one")
+
+    def exiting(method: str) -> dict[str, Any]:
+        return {
+            "handler": {"name": "bad_handlers:Exiting", "options": {"method": method}, "max_attempts": 2},
+            "group": {"id": method.strip("_")},
+        }
+
+    for command in ("check", "run"):
+        outcome = await world.run(command=command, **exiting("__init__"))
+        assert_one_sentence(outcome, ExitCode.HANDLER, "called sys.exit(0) when it was built")
+    outcome = await world.run(**exiting("start"))
+    assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "cannot be started: start() failed 2 times", "sys.exit(0)")
+    outcome = await world.run(**exiting("handle"))
+    assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "failed 2 times at offset 0 of t/0-0", "sys.exit(0)")
+    daemon = await world.daemon(**exiting("stop"))
+    assert await daemon.stop() == ExitCode.HANDLER_FAILED
+    assert "cannot be stopped: stop() failed 2 times" in daemon.child.output()
+    assert not await world.zk.children("/consumers/stop/ids")
 
 
 async def test_a_traceback_comes_with_debug_only(world: Any, cli: Any) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -200,6 +200,51 @@ def test_the_file_name_tells_where_the_keys_do_not(tmp_path: Path, capsys: pytes
     path.write_text("zk.connect=h:1")
     assert run(["config", "convert", str(path)]) == 0
     assert "ProducerConfig.from_properties" in capsys.readouterr().out
+
+
+PLUGIN = """
+from __future__ import annotations
+from typing import TYPE_CHECKING, Any
+from consumerd.handlers import Secret
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+class Sink:
+    def __init__(self, dsn: Secret[str], cookie: Secret[str | None] = None, table: str = "t") -> None: ...
+    async def handle(self, batch: Any) -> None: ...
+
+def make(*, login: Secret[dict[str, str]], other: Unknown = None) -> Sink: ...
+"""
+
+
+def test_show_hides_what_handlers_call_secret_and_passwords_in_other_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "show_plugin.py").write_text(PLUGIN)
+
+    def options(name: str, text: str) -> Any:
+        path = tmp_path / "c.toml"
+        path.write_text(
+            f'[group]\nid = "g"\ntopics = {{ t = 1 }}\n[handler]\nname = "{name}"\noptions = {{ {text} }}\n'
+        )
+        assert run(["config", "show", "-c", str(path), "--json"]) == 0
+        out = capsys.readouterr().out
+        assert "s3cr3t" not in out
+        return json.loads(out)["handler"]["options"]
+
+    hidden = "(not shown)"
+    assert options("show_plugin:Sink", 'dsn = "s3cr3t", cookie = "s3cr3t", table = "x"') == {
+        "dsn": hidden,
+        "cookie": hidden,
+        "table": "x",
+    }
+    assert options("show_plugin:make", 'login = { any = "s3cr3t" }') == {"login": hidden}
+    assert options("forward", 'bootstrap = ["h:1"], sasl = { user = "u", anything = "s3cr3t" }')["sasl"] == hidden
+    assert options("null", 'dsn = "postgresql://u:s3cr3t@h/db"') == {"dsn": f"postgresql://u:{hidden}@h/db"}
+    assert options("null", 'dsn = "host=h password=s3cr3t dbname=d"') == {"dsn": f"host=h password={hidden} dbname=d"}
+    assert options("null", 'inner = [{ api_key = "s3cr3t", port = 1 }]') == {"inner": [{"api_key": hidden, "port": 1}]}
+    assert options("not_installed:Sink", 'dsn = "s3cr3t", port = 1') == {"dsn": hidden, "port": hidden}
 
 
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

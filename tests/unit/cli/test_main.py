@@ -31,6 +31,11 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
     assert "no-such-command" in capsys.readouterr().err
 
 
+def test_a_misspelt_command_gets_its_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chek"]) == ExitCode.USAGE
+    assert "No such command 'chek', did you mean 'check'?" in capsys.readouterr().err
+
+
 def test_a_declared_error_speaks_for_its_group() -> None:
     group = ExceptionGroup("g", [ExceptionGroup("h", [ConfigError("the key is wrong")])])
     assert explain(group) == (ExitCode.CONFIG, "the key is wrong")

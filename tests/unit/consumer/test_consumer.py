@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumerd.consumer import GroupRefusedError
-from consumerd.errors import ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
+from consumerd.errors import BrokerError, ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
 from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, OffsetBeyondError, ResetPolicy
 from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
@@ -568,6 +568,44 @@ async def test_a_handler_that_cannot_start_is_stopped_and_nothing_is_registered(
         await member.ended()
     assert member.handler.stops == 1
     assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
+
+
+async def test_nobody_waits_for_a_handler_that_starts_when_the_member_is_to_leave(group: Any) -> None:
+    starting = asyncio.Event()
+
+    class Starting(group.recorder().__class__):  # type: ignore[misc]
+        async def start(self, context: Any) -> None:
+            starting.set()
+            await asyncio.Event().wait()
+
+    member = await group.member(handler=Starting(group.journal))
+    await asyncio.wait_for(starting.wait(), 5)
+    member.consumer.request_stop()
+    await member.ended()
+    assert member.handler.stops == 1
+    failed = await group.member("b", handler=Starting(group.journal, "b"))
+    starting.clear()
+    await asyncio.wait_for(starting.wait(), 5)
+    failed.consumer.request_stop(BrokerError("gone for good"))
+    with pytest.raises(BrokerError, match="gone for good"):
+        await failed.ended()
+    assert not [path for path in group.zookeeper.dump() if path.startswith("/consumers")]
+
+
+async def test_a_handler_that_cannot_be_stopped_does_not_hide_why_the_member_stopped(group: Any) -> None:
+    class Unstoppable(group.recorder().__class__):  # type: ignore[misc]
+        async def stop(self) -> None:
+            raise HandlerFailedError("the database is away")
+
+    member = await group.member(handler=Unstoppable(group.journal))
+    member.consumer.request_stop()
+    with pytest.raises(HandlerFailedError, match="the database is away"):
+        await member.ended()
+    failed = await group.member("b", handler=Unstoppable(group.journal, "b"))
+    failed.consumer.request_stop(BrokerError("gone for good"))
+    with pytest.raises(BrokerError, match="gone for good"):
+        await failed.ended()
+    assert group.data("/consumers/g/ids/g_a") is None
 
 
 async def test_a_defect_of_the_handler_comes_out_as_itself(group: Any) -> None:

@@ -153,6 +153,32 @@ async def test_the_sinks_own_position_comes_first_then_the_stores_then_the_polic
     assert await Setup(initial="latest").find() == Start(200, None, None, passing=True)
 
 
+class WordlessError(BrokerError):
+    """Has no words of its own."""
+
+
+async def test_each_reason_why_a_position_is_not_found_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    setup = Setup()
+    away, unknown = BrokerError("the broker is away"), BrokerError("the broker names no offset")
+    reasons = [away, away, unknown, away, WordlessError(), unknown]
+
+    async def load(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        setup.lease.until = setup.clock.now + 60
+        if reasons:
+            raise reasons.pop(0)
+        return {}
+
+    setup.store.load = load  # type: ignore[method-assign]
+    finding = asyncio.create_task(setup.find())
+    while not finding.done():
+        await setup.clock.advance(RETRY_PAUSE)
+    assert (await finding).offset == 100
+    told = [line for line in capsys.readouterr().out.splitlines() if "position_not_found_yet" in line]
+    assert len(told) == 3
+    for line, words in zip(told, ("is away", "names no offset", "WordlessError"), strict=True):
+        assert words in line
+
+
 async def test_the_end_is_asked_for_again_while_the_position_lies_beyond_it() -> None:
     """A leader that has just become one may tell less than its group has committed."""
     setup = Setup(stop_at_end=True)

@@ -1,11 +1,12 @@
 import re
+import tomllib
 import traceback
 from pathlib import Path
 
 import pytest
 
 from consumerd.daemon.build import build_offset_settings
-from consumerd.daemon.config import load
+from consumerd.daemon.config import load, parse
 from consumerd.daemon.effective import effective_values
 from consumerd.daemon.example import example_toml
 from consumerd.errors import ConfigError
@@ -70,6 +71,8 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         ("", "'group' is required"),
         (MINIMAL + "[fetch]\nsise = 1\n", "unknown key 'fetch.sise', did you mean 'size'?"),
         (MINIMAL + "[zookeper]\nconnect = 'x'\n", "unknown key 'zookeper', did you mean 'zookeeper'?"),
+        ('[grup]\nid = "g"\ntopics = { t = 1 }\n', "unknown key 'grup', did you mean 'group'?"),
+        (MINIMAL + "[fetch]\nidle_backoff = nan\n", "'fetch.idle_backoff' is wrong: input should be a finite number"),
         (MINIMAL + "[fetch]\nqqqqqq = 1\n", "unknown key 'fetch.qqqqqq', which is not a key of this table"),
         (MINIMAL + "[zookeeper.tls]\ncertificat = 'x'\n", "did you mean 'certificate'?"),
         (MINIMAL + "[fetch]\nsize = 0\n", "'fetch.size' is wrong: input should be greater than 0"),
@@ -91,9 +94,9 @@ def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_lega
         (MINIMAL + "[commit]\nversion = 3\n", "'commit.version' is wrong"),
         (MINIMAL + "[commit]\nversion = 0\n", "c.toml: commit.version = 0 needs group.coordination"),
         (MINIMAL + "[commit]\nversion = 1\nretention = 60\n", "commit.retention and commit.version = 1 do not go"),
-        (MINIMAL + "[commit]\nretention = inf\n", "'commit.retention' is wrong: input should be less than"),
-        (MINIMAL + "[daemon]\nstop_timeout = inf\n", "'daemon.stop_timeout' is wrong: input should be less than"),
-        (MINIMAL + "session_timeout = inf\n", "'group.session_timeout' is wrong: input should be less than"),
+        (MINIMAL + "[commit]\nretention = inf\n", "'commit.retention' is wrong: input should be a finite number"),
+        (MINIMAL + "[daemon]\nstop_timeout = inf\n", "'daemon.stop_timeout' is wrong: input should be a finite number"),
+        (MINIMAL + "session_timeout = inf\n", "'group.session_timeout' is wrong: input should be a finite number"),
         (MINIMAL + "rebalance_timeout = 3e6\n", "'group.rebalance_timeout' is wrong: input should be less than"),
         (MINIMAL + "[fetch]\nmax_size = 2147483648\n", "'fetch.max_size' is wrong: input should be less than"),
         (MINIMAL + "[fetch]\nmax_wait = 0\n", "'fetch.max_wait' is wrong: input should be greater than or equal"),
@@ -146,11 +149,35 @@ def test_a_password_of_the_environment_joins_the_table_of_the_file(
     kafka = load(path).kafka
     assert kafka.sasl is not None
     assert kafka.tls is not None
-    assert (kafka.sasl.user, kafka.sasl.password, kafka.tls.ca) == ("u", SECRET, Path("/ca.pem"))
+    assert kafka.sasl.password is not None
+    assert (kafka.sasl.user, kafka.sasl.password.get_secret_value()) == ("u", SECRET)
+    assert kafka.tls.ca == Path("/ca.pem")
     shown = {(each.table, each.key): (each.value, each.origin) for each in effective_values(path)}
-    assert shown["kafka", "sasl"] == ("(not shown)", "environment")
+    sasl, origin = shown["kafka", "sasl"]
+    assert (sasl["user"], sasl["password"], origin) == ("u", "(not shown)", "environment")
     assert shown["kafka", "tls"][1] == "environment"
     assert shown["kafka", "client_id"][1] == "default"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CONSUMERD_FECH__SIZE", "names no table, did you mean CONSUMERD_FETCH__...?"),
+        ("consumerd_fech", "names no table, did you mean consumerd_FETCH...?"),
+        ("CONSUMERD_QQQ__SIZE", "names no table."),
+        ("CONSUMERD_FETCH__SISE", "unknown key 'fetch.sise', did you mean 'size'?"),
+    ],
+)
+def test_a_misspelt_variable_of_the_environment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setenv("CONSUMERD_PORT_9092_TCP", "tcp://10.0.0.1:9092")  # Kubernetes sets such for a service
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, MINIMAL))
+    assert words in str(caught.value)
+    load_without = parse(tomllib.loads(MINIMAL), "a test", environment=False)
+    assert load_without.group.id == "g"
 
 
 @pytest.mark.parametrize("name", ["CONSUMERD_KAFKA", "CONSUMERD_KAFKA__BOOTSTRAP", "CONSUMERD_KAFKA__SASL"])

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from consumerd.daemon.config import parse
-from consumerd.daemon.service import StopForcedError, _Service, serve
+from consumerd.daemon.config_work import DaemonSection
+from consumerd.daemon.service import _Service, serve
+from consumerd.daemon.signals import StopForcedError
 from consumerd.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
 
 pytestmark = pytest.mark.asyncio
@@ -52,7 +54,7 @@ class Session:
 
 
 def service(member: Member, session: Session | None = None, stop_timeout: float = 0.05) -> asyncio.Task[None]:
-    made = _Service(member, session or Session(), stop_timeout)  # type: ignore[arg-type]
+    made = _Service(member, session or Session(), DaemonSection(stop_timeout=stop_timeout))  # type: ignore[arg-type]
     return asyncio.create_task(made.run())
 
 

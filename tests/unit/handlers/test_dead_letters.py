@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.errors import ConfigError, HandlerFailedError
 from consumerd.handlers import Batch, FileDeadLetters, Letter
 
 if TYPE_CHECKING:
@@ -90,9 +90,61 @@ async def test_failures_of_the_file_are_declared(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HandlerFailedError, match="cannot open the dead-letter file"):
+    with pytest.raises(ConfigError, match=r"handler\.dead_letter: .* cannot be opened: File exists"):
         await FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock).start()
     full = FileDeadLetters("/dev/full", clock=clock)
     with pytest.raises(HandlerFailedError, match="No space left on device; the messages stay uncommitted"):
         await full.write(letters(make_batch(b"a")))
     await full.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_reached_its_limit_stops_and_goes_on_when_it_was_moved(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    one = letters(make_batch(b"a"))
+    file = FileDeadLetters(path, clock=clock, max_size=400)
+    await file.start()
+    await file.write(one)
+    await file.write(one)
+    before = path.read_bytes()
+    with pytest.raises(HandlerFailedError, match=rf"has {len(before)} bytes.* handler\.dead_letter_max_size \(400\)"):
+        await file.write(one)
+    assert path.read_bytes() == before  # no half letter
+    path.rename(tmp_path / "dead.ndjson.1")
+    await file.write(one)
+    await file.stop()
+    assert (tmp_path / "dead.ndjson.1").read_bytes() == before
+    assert path.read_bytes() == before[: len(before) // 2]
+
+
+@pytest.mark.asyncio
+async def test_letters_of_a_file_that_was_replaced_go_to_the_new_one(
+    tmp_path: Path, make_batch: MakeBatch, clock: Any
+) -> None:
+    path = tmp_path / "dead.ndjson"
+    file = FileDeadLetters(path, clock=clock)
+    await file.start()
+    path.rename(tmp_path / "old")
+    path.touch()
+    await file.write(letters(make_batch(b"a")))
+    await file.stop()
+    assert (tmp_path / "old").stat().st_size == 0
+    assert path.stat().st_size > 0
+
+
+def test_a_place_that_cannot_be_written_is_found_without_making_anything(tmp_path: Path, clock: Any) -> None:
+    FileDeadLetters(tmp_path / "new" / "folder" / "dead.ndjson", clock=clock).check()
+    FileDeadLetters("dead.ndjson", clock=clock).check()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a folder; name a file"):
+        FileDeadLetters(tmp_path, clock=clock).check()
+    with pytest.raises(ConfigError, match=r"cannot be made: .*file is no folder"):
+        FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock).check()
+    if os.geteuid():
+        locked = tmp_path / "locked"
+        locked.mkdir(mode=0o500)
+        with pytest.raises(ConfigError, match=r"no permission for .*locked"):
+            FileDeadLetters(locked / "new" / "dead.ndjson", clock=clock).check()

@@ -73,8 +73,14 @@ class Validated:
 def factory(text: str = "f"):
     return Plain(text, times=2)
 
+def plain(batch):
+    return None
+
 def nothing():
     return None
+
+def exits(code=0):
+    raise SystemExit(code)
 
 def broken():
     raise OSError(2, "No such file or directory", "/nowhere")
@@ -189,6 +195,9 @@ def test_options_are_checked_before_and_by_the_factory(plugin: object) -> None:
     assert "needs the option 'times'" in refused("plug_in:Plain")
     assert "refused its options: ValueError: times must not be negative." in refused("plug_in:Plain", {"times": -1})
     assert "refused its options: TypeError" in refused("plug_in:Plain", {"times": "x"})
+    assert "is a plain function: one that takes batches must be an `async def`" in refused("plug_in:plain")
+    assert "is a plain function" in refused("plug_in:lambda_")
+    assert "'plug_in:exits' called sys.exit(0) when it was built." in refused("plug_in:exits")
     assert "takes no options" in refused("plug_in:batches", {"a": 1})
     assert "takes no options" in refused("plug_in:instance", {"a": 1})
     assert "takes no options" in refused("plug_in:messages", {"a": 1})

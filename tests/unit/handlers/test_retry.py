@@ -15,6 +15,7 @@ from consumerd.handlers import (
     Letter,
     Message,
     RetryPolicy,
+    make_handler,
     message_handler,
     retrying,
 )
@@ -274,35 +275,114 @@ async def test_a_position_is_asked_for_again_too(clock: Any) -> None:
     here = TopicPartition("t", 0, 0)
     assert await wrapped(Sink(OSError("away"), OSError("away")), clock).position(here) == 7
     assert len(clock.sleeps) == 2
-    with pytest.raises(HandlerFailedError, match=r"'mine' cannot tell the position of t/0-0 \(OSError: away\)\."):
+    with pytest.raises(
+        HandlerFailedError, match=r"'mine' cannot tell the position of t/0-0: .* 5 times \(OSError: away\)"
+    ):
         await wrapped(Sink(*[OSError("away")] * 9), clock).position(here)
     with pytest.raises(HandlerFailedError, match="final"):
         await wrapped(Sink(HandlerFailedError("final")), clock).position(here)
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("answer", ["12", 1.5, True, -1, 1 << 63])
+async def test_a_position_that_is_no_offset_is_one_sentence(clock: Any, answer: Any) -> None:
+    class Sink(Scripted):
+        async def position(self, partition: TopicPartition) -> Any:
+            return answer
+
+    handler = wrapped(make_handler(Sink()), clock)
+    with pytest.raises(
+        HandlerFailedError, match=r"handler 'mine' gave .* as the position of t/0-0; it has to be an offset or None"
+    ):
+        await handler.position(TopicPartition("t", 0, 0))
+
+
+class Lifelike(Scripted):
+    """Its `start` and `stop` raise what their scripts say, one entry per call."""
+
+    def __init__(self, start: Sequence[BaseException] = (), stop: Sequence[BaseException] = ()) -> None:
+        super().__init__()
+        self.life: list[Any] = []
+        self._start, self._stop = list(start), list(stop)
+
+    async def start(self, context: HandlerContext) -> None:
+        self.life.append(context)
+        if self._start:
+            raise self._start.pop(0)
+
+    async def stop(self) -> None:
+        self.life.append("stop")
+        if self._stop:
+            raise self._stop.pop(0)
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return 7
+
+
+@pytest.mark.asyncio
 async def test_the_rest_of_the_life_cycle_passes_through(clock: Any) -> None:
-    calls: list[Any] = []
-
-    class Full(Scripted):
-        async def start(self, context: HandlerContext) -> None:
-            calls.append(context)
-
-        async def stop(self) -> None:
-            raise ValueError("while stopping")
-
-        async def position(self, partition: TopicPartition) -> int | None:
-            return 7
-
     memory = Memory()
-    handler = wrapped(Full(), clock, on_failure="dead_letter", dead_letters=memory)
+    inner = Lifelike()
+    handler = wrapped(inner, clock, on_failure="dead_letter", dead_letters=memory)
     context = HandlerContext("g", "c", clock)
     await handler.start(context)
     assert await handler.position(TopicPartition("t", 0, 0)) == 7
-    with pytest.raises(ValueError, match="while stopping"):
-        await handler.stop()
-    assert calls == [context]
+    await handler.stop()
+    assert inner.life == [context, "stop"]
     assert memory.calls == ["start", "stop"]
+
+
+@pytest.mark.asyncio
+async def test_starts_and_stops_are_tried_again_like_batches(clock: Any) -> None:
+    away = [OSError("no route to host")] * 4
+    inner = Lifelike(away, away)
+    handler = wrapped(inner, clock)
+    await handler.start(HandlerContext("g", "c", clock))
+    await handler.stop()
+    assert len(inner.life) == 10
+    assert len(clock.sleeps) == 8
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("on_failure", ["stop", "skip"])
+async def test_a_start_that_goes_on_failing_is_one_sentence_whatever_the_policy(clock: Any, on_failure: str) -> None:
+    inner = Lifelike([OSError("no route to host")] * 9, [OSError("no route to host")] * 9)
+    handler = wrapped(inner, clock, max_attempts=3, on_failure=on_failure)
+    with pytest.raises(HandlerFailedError) as caught:
+        await handler.start(HandlerContext("g", "c", clock))
+    assert str(caught.value) == (
+        "handler 'mine' cannot be started: start() failed 3 times (OSError: no route to host)."
+    )
+    await handler.stop()  # cleans up once, and what it says is no news
+    assert [call for call in inner.life if call == "stop"] == ["stop"]
+
+
+@pytest.mark.asyncio
+async def test_a_stop_that_goes_on_failing_is_one_sentence_and_dead_letters_are_closed(clock: Any) -> None:
+    memory = Memory()
+    inner = Lifelike(stop=[ValueError("not\nnow")] * 9)
+    handler = wrapped(inner, clock, on_failure="dead_letter", dead_letters=memory)
+    await handler.start(HandlerContext("g", "c", clock))
+    with pytest.raises(HandlerFailedError, match=r"cannot be stopped: stop\(\) failed 5 times \(ValueError: not now\)"):
+        await handler.stop()
+    assert memory.calls == ["start", "stop"]
+
+
+@pytest.mark.asyncio
+async def test_sys_exit_is_a_failure_like_others(make_batch: MakeBatch, clock: Any) -> None:
+    inner = Scripted(SystemExit(0), SystemExit("went away"), None)
+    await wrapped(inner, clock).handle(make_batch(b"a"))
+    assert len(inner.calls) == 3
+    with pytest.raises(
+        HandlerFailedError, match=r"failed 2 times at offset 0 .* \(RuntimeError: it called sys\.exit\(0\)\)"
+    ):
+        await wrapped(Scripted(*[SystemExit(0)] * 9), clock, max_attempts=2).handle(make_batch(b"a"))
+    with pytest.raises(HandlerFailedError, match=r"cannot be started: .*sys\.exit\(\)"):
+        await wrapped(Lifelike([SystemExit()] * 9), clock).start(HandlerContext("g", "c", clock))
+    handler = wrapped(Lifelike(stop=[SystemExit(3)] * 9), clock)
+    await handler.start(HandlerContext("g", "c", clock))
+    with pytest.raises(HandlerFailedError, match=r"cannot be stopped: .*sys\.exit\(3\)"):
+        await handler.stop()
 
 
 def test_dead_letters_and_the_policy_go_together(clock: Any) -> None:

@@ -127,7 +127,7 @@ async def test_a_member_that_cannot_start_says_so(consumerd_group: MemoryGroup) 
             raise OSError("no database")
 
     async with consumerd_group as group:
-        with pytest.raises(OSError, match="no database"):
+        with pytest.raises(HandlerFailedError, match=r"cannot be started: .*no database"):
             await group.member(Broken)
         with pytest.raises(HandlerLoadError, match="no option"):
             await group.member(Sink, {"sni": 1})

@@ -1,0 +1,343 @@
+"""The signals of the process, noticed whatever the event loop does.
+
+Strategy: the interpreter writes the number of a signal to a pipe at the moment at which it comes, and a thread of
+ours reads it, decides what it means, and asks the loop for it. So nothing that holds the loop keeps a signal from being
+noticed: not a handler that computes or sleeps, not C code that waits without the interpreter's lock. C code that keeps
+the lock stops this thread as well; what looks for signals now and then, as the module `re` does, lets it in then.
+
+    SIGTERM, SIGINT, SIGQUIT   the first one stops in order; the second one forces the end, the third one at once
+    SIGHUP                     stops in order, and is ignored after that: a terminal that closes may send two
+    SIGUSR1                    writes the stacks of all threads and tasks to the log
+    SIGUSR2                    is ignored, with a line
+
+Before anything listens (while modules are imported and the handler is built) a stop ends the process at once: nothing
+has been joined. Once a stop is under way the thread ends the process where the loop does not, after its own deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from consumerd.errors import ConsumerdError, ExitCode
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+    from types import FrameType, TracebackType
+    from typing import Self
+
+#: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
+FORCE_SECONDS: Final = 2.0
+#: How much longer than the loop, which ends the process in better order, this thread waits.
+_MARGIN: Final = 1.0
+#: A loop that did not come round for so long does not get that time at the second signal.
+_HELD: Final = 1.0
+#: Seconds that last words may take: nobody may be reading the log.
+_LAST_WORDS: Final = 1.0
+#: How long the thread sleeps at most while a deadline runs. It counts by these: a stopped process uses up no time.
+_SLICE: Final = 0.25
+#: How long the main thread leaves the interpreter's lock to ours when a signal came, at most, and how it waits.
+_LET_IN: Final = 3.0
+_LOOK_EVERY: Final = 0.001
+
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+_HANDLED: Final = (*_STOPS, signal.SIGUSR1, signal.SIGUSR2)
+#: What else is written to the pipe, numbers that no signal has: that the thread is to end, that a deadline was set.
+_CLOSE: Final = 0
+_DEADLINE: Final = 255
+
+
+class StopForcedError(ConsumerdError):
+    """The stop was not graceful: what was in hand is handed over again, to whoever owns the partition next."""
+
+    exit_code = ExitCode.FORCED
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the stop was forced ({reason}); unfinished work is handed over again.")
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Somebody wants the process to end."""
+
+    #: The signal's name, or what else it was.
+    reason: str
+    #: How often it was asked for. The first request asks for a stop in order, later ones force it.
+    times: int
+    #: What the process ends with, where it was no signal.
+    failure: ConsumerdError | None = None
+
+
+class Stoppable(Protocol):
+    """What is to end when a signal comes."""
+
+    #: Seconds that a stop in order may take.
+    stop_timeout: float
+
+    def request(self, request: StopRequest) -> None:
+        """Called on the loop, once for each request."""
+        ...
+
+    def held_for(self) -> float:
+        """Seconds for which the loop has not come round. Called from a thread."""
+        ...
+
+    def outcome(self, reason: str) -> ConsumerdError:
+        """What the process ends with if its end is forced for `reason`. Called from a thread."""
+        ...
+
+
+class ProcessSignals:
+    """Takes the process's signals over, from `__enter__` to `__exit__`, in the main thread.
+
+    A SIGHUP that the process was started to ignore (by `nohup`) stays ignored. `end_process` is for tests.
+    """
+
+    def __init__(self, end_process: Callable[[int], object] = os._exit) -> None:
+        self._end_process = end_process
+        self._lock = threading.Lock()
+        self._receiver: tuple[asyncio.AbstractEventLoop, Stoppable] | None = None
+        #: Requests that came while nothing listened.
+        self._waiting: list[StopRequest] = []
+        self._listened = False
+        self._requests = 0
+        self._reason = ""
+        self._stop_timeout = 0.0
+        self._reading = False
+        #: Seconds after which the thread ends the process, once a stop is under way.
+        self._left: float | None = None
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._thread.start()
+        self._former_descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._former = {}
+        for number in _HANDLED:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._caught)
+                signal.siginterrupt(number, False)  # libraries in C may not expect it
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._former_descriptor)
+        os.write(self._writer, bytes([_CLOSE]))
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def forget(self) -> None:
+        """In a process that was forked from this one: its signals are none of ours, and the pipe is shared."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, between two of its instructions. The number is in the pipe by now."""
+        descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if descriptor != self._writer:  # a loop has put its own in place, and the number went there
+            os.write(self._writer, bytes([number]))
+            with contextlib.suppress(OSError, ValueError):
+                signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        until = time.monotonic() + _LET_IN  # this may be in the midst of C code that gives the lock away here alone
+        while (self._reading or select.select([self._reader], [], [], 0)[0]) and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY)
+
+    # -- in the main thread
+
+    def reclaim(self) -> None:
+        """Have the numbers of signals written to our pipe again: a loop that starts may have put its own in place."""
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+
+    @contextmanager
+    def sent_to(self, receiver: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Have `receiver` asked to stop, on `loop`; also for what was asked before while nothing listened."""
+        self.reclaim()
+        with self._lock:
+            self._receiver, self._listened = (loop, receiver), True
+            self._stop_timeout = receiver.stop_timeout
+            waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            loop.call_soon(receiver.request, request)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._receiver = None
+
+    def stop(self, reason: str, failure: ConsumerdError) -> bool:
+        """Ask for a stop in order because of `failure`; whether anything listens."""
+        with self._lock:
+            if self._receiver is None:
+                return False
+            self._ask(StopRequest(reason, 1, failure))
+            return True
+
+    def expect_end(self) -> None:
+        """A stop has begun: end the process if the loop does not, some time after the loop's own deadline."""
+        if self._left is None:
+            self._left = self._stop_timeout + FORCE_SECONDS + _MARGIN
+            os.write(self._writer, bytes([_DEADLINE]))
+
+    # -- in the thread
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        while True:
+            began = time.monotonic()
+            pause = None if self._left is None else max(0.0, min(self._left, _SLICE))
+            ready = poll.poll(None if pause is None else pause * 1000)
+            if self._left is not None:
+                self._left -= min(time.monotonic() - began, _SLICE)
+                if self._left <= 0:
+                    self._force()
+            if ready and not self._read():
+                return
+
+    def _read(self) -> bool:
+        """Take what is in the pipe; False where that is the end."""
+        self._reading = True
+        try:
+            for number in os.read(self._reader, 1024):
+                if number == _CLOSE:
+                    return False
+                if number in _HANDLED:  # a plugin may have handlers for others
+                    self._noticed(signal.Signals(number))
+            return True
+        finally:
+            self._reading = False
+
+    def _noticed(self, number: signal.Signals) -> None:
+        name = number.name
+        if not self._listened:
+            stops = number in _STOPS
+            what = "stopped by" if stops else "ignored"
+            _aside(lambda: _say(f"{what} {name} before it had started; nothing was joined."), wait=True)
+            if stops:
+                self._end_process(ExitCode.OK)
+        elif number == signal.SIGUSR1:
+            _aside(self._show_stacks)
+        elif number == signal.SIGUSR2 or (number == signal.SIGHUP and self._requests):
+            _aside(lambda: _log("warning", "signal_ignored", signal=name))
+        else:
+            self._stop_requested(name)
+
+    def _stop_requested(self, name: str) -> None:
+        with self._lock:
+            self._requests += 1
+            self._ask(StopRequest(name, self._requests))
+            held = self._held()
+        if self._requests == 1:
+            self._left = self._stop_timeout + FORCE_SECONDS + _MARGIN
+            return
+        self._reason = f"second signal, {name}"
+        if held or self._requests > 2:
+            self._force()
+        else:
+            self._left = FORCE_SECONDS + _MARGIN
+
+    def _held(self) -> bool:
+        return self._receiver is not None and self._receiver[1].held_for() > _HELD
+
+    def _ask(self, request: StopRequest) -> None:
+        if self._receiver is None:
+            self._waiting.append(request)
+            return
+        loop, receiver = self._receiver
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the end is near
+            loop.call_soon_threadsafe(receiver.request, request)
+
+    def _force(self) -> None:
+        """End the process without the loop."""
+        self._left = None
+        reason = self._reason or f"no end within {self._stop_timeout:g} s"
+        from consumerd.daemon.stacks import main_thread_frames  # noqa: PLC0415 - imports asyncio
+
+        frames = main_thread_frames(without=__file__)
+        if frames and self._held():
+            reason += f", with the event loop held at {frames[-1]}"
+        outcome = StopForcedError(reason) if self._receiver is None else self._receiver[1].outcome(reason)
+        _aside(lambda: _log("error", "exit_forced", reason=reason, stack="\n".join(frames)), wait=True)
+        _aside(lambda: _say(str(outcome)), wait=True)
+        self._end_process(outcome.exit_code)
+
+    def _show_stacks(self) -> None:
+        from consumerd.daemon.stacks import task_stacks, thread_stacks  # noqa: PLC0415
+
+        for stack in thread_stacks():
+            _log("info", "thread_stack", **stack)
+        receiver = self._receiver
+        for tasks in task_stacks(receiver[0]) if receiver is not None else ():
+            _log("info", "task_stack", **tasks)
+
+
+def _aside(work: Callable[[], None], *, wait: bool = False) -> None:
+    """Do what may block, as a log without a reader does, and go on noticing signals."""
+    thread = threading.Thread(target=work, name="signal", daemon=True)
+    thread.start()
+    if wait:
+        thread.join(_LAST_WORDS)
+
+
+def _log(level: str, event: str, **fields: object) -> None:
+    import structlog  # noqa: PLC0415 - the first thing that a process does is to listen to its signals
+
+    getattr(structlog.get_logger(__name__), level)(event, **fields)
+
+
+def _say(sentence: str) -> None:
+    """One line on standard error, past the locks and buffers that the interpreter has for it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"consumerd: {sentence}\n".encode())
+
+
+_current: ProcessSignals | None = None
+
+
+@contextmanager
+def process_signals() -> Iterator[ProcessSignals]:
+    """The process's signals, taken over until the end; within another such block they are the same."""
+    global _current  # noqa: PLW0603 - signals belong to the process
+    if _current is not None:
+        yield _current
+        return
+    with ProcessSignals() as _current:
+        try:
+            yield _current
+        finally:
+            _current = None
+
+
+# -- forks, as pools of processes do: a child has the pipe, too, and must not tell of its signals in it
+
+_masks = threading.local()
+
+
+def _before_fork() -> None:
+    _masks.former = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.former)
+
+
+def _in_forked_child() -> None:
+    if _current is not None:
+        _current.forget()
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_forked_child)

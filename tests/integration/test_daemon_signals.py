@@ -1,0 +1,205 @@
+"""Signals to a daemon: none ends it without drain and commit, and none is kept waiting by what holds the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
+from consumerd.errors import ExitCode
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+
+TP = TopicPartition("t", 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def _without_nohup() -> Iterator[None]:
+    """Children ignore what we do; these tests may run under `nohup`."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
+async def in_hand(world: Any, daemon: Any) -> None:
+    await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
+
+
+def last_line(daemon: Any) -> str:
+    text: str = daemon.child.output().splitlines()[-1]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("by", "loop"), [("computing", "uvloop"), ("sleeping", "asyncio"), ("deadlock_in_c", "uvloop")]
+)
+async def test_a_held_loop_is_told_with_its_stack_and_a_second_signal_ends_it(world: Any, by: str, loop: str) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(
+        handler={"name": "bad_handlers:Holding", "options": {"by": by}},
+        daemon={"stop_timeout": 1000.0, "stall_warning": 0.5, "loop": loop},
+    )
+    stalled = await daemon.wait_for_event("loop_stalled", 15)
+    assert stalled["seconds"] >= 0.5
+    assert f"in Holding.{by}" in stalled["stack"].splitlines()[-1]
+    daemon.terminate()
+    daemon.child.signal(signal.SIGUSR1)  # read after the first signal, so nothing sends the second too early
+    await daemon.wait_for_event("thread_stack", 15, thread="MainThread")
+    daemon.terminate()
+    assert await daemon.wait(30) == ExitCode.FORCED
+    reason = "consumerd: the stop was forced (second signal, SIGTERM, with the event loop held at "
+    assert last_line(daemon).startswith(reason)
+    assert last_line(daemon).endswith(f" in Holding.{by}); unfinished work is handed over again.")
+    assert not await world.offset(TP)
+
+
+async def test_c_code_that_keeps_the_interpreters_lock_is_told_and_may_let_signals_in(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(
+        handler={"name": "bad_handlers:Holding", "options": {"by": "matching"}},
+        daemon={"stop_timeout": 1000.0, "stall_warning": 0.3},
+    )
+    await daemon.child.wait_for_line(lambda line: "in matching" in line, 15)  # faulthandler's words
+    daemon.terminate()
+    await asyncio.sleep(0.1)  # of two equal signals that wait one may be dropped; only one is not told of in any way
+    daemon.terminate()
+    assert await daemon.wait(30) == ExitCode.FORCED
+    assert "second signal, SIGTERM, with the event loop held at" in last_line(daemon)
+
+
+async def test_the_stop_deadline_counts_for_a_held_loop_too(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(
+        handler={"name": "bad_handlers:Holding", "options": {"by": "sleeping"}}, daemon={"stop_timeout": 0.5}
+    )
+    await in_hand(world, daemon)
+    assert await daemon.stop(30) == ExitCode.FORCED
+    assert "(no end within 0.5 s, with the event loop held at" in last_line(daemon)
+
+
+@pytest.mark.parametrize(("number", "loop"), [(signal.SIGHUP, "uvloop"), (signal.SIGQUIT, "asyncio")])
+async def test_other_signals_that_end_processes_stop_in_order(world: Any, number: signal.Signals, loop: str) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    slow = {"name": "bad_handlers:Slow", "options": {"seconds": 0.5}}
+    daemon = await world.daemon(handler=slow, daemon={"loop": loop})
+    await in_hand(world, daemon)
+    daemon.child.signal(number)
+    if number == signal.SIGHUP:  # a terminal that closes may send two: only other signals force
+        await daemon.wait_for_event("stop_requested", 15, signal=number.name)
+        daemon.child.signal(number)
+        await daemon.wait_for_event("signal_ignored", 15, signal=number.name)
+    assert await daemon.wait(30) == ExitCode.OK
+    await daemon.wait_for_event("stop_requested", 1, signal=number.name)
+    assert "finished" in daemon.stdout_path.read_text()
+    assert await world.offset(TP) == end
+    assert await world.zk.children("/consumers/g/owners/t") == []
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_user_signals_show_stacks_or_nothing_and_the_daemon_goes_on(world: Any, loop: str) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    daemon = await world.daemon(daemon={"loop": loop})
+    await world.until_printed(daemon, "one")
+    daemon.child.signal(signal.SIGUSR2)
+    await daemon.wait_for_event("signal_ignored", 15, signal="SIGUSR2")
+    daemon.child.signal(signal.SIGUSR1)
+    await world.until(lambda: any("consume t/0-0" in stack.get("names", []) for stack in daemon.events()))
+    (flow,) = [event for event in daemon.events() if "consume t/0-0" in event.get("names", [])]
+    assert flow["event"] == "task_stack"
+    assert "in OwnedPartitions._flow\n" in flow["stack"]
+    assert "in Lane.get\n" in flow["stack"]  # where it waits, not only where it was begun
+    await world.append(TP, b"two")
+    await world.until_printed(daemon, "one", "two")
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def test_sys_exit_in_a_task_of_the_handlers_stops_in_order(world: Any) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    outcome = await world.run(handler={"name": "bad_handlers:Leaving"})
+    assert outcome.code == ExitCode.HANDLER_FAILED
+    assert "\nconsumerd: something called sys.exit(0) in a task or a callback of its own" in outcome.stderr
+    assert outcome.stdout == "in hand\nfinished\n"
+    assert await world.offset(TP) == end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_before_anything_was_joined_is_one_line_and_no_failure(
+    world: Any, number: signal.Signals
+) -> None:
+    path = world.write(format_toml(world.config(handler={"name": "bad_handlers:Building"})))
+    process = await asyncio.create_subprocess_exec(
+        *consumerd_command("run", "-c", path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        assert await process.stdout.readline() == b"building\n"
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(number)
+        _, errors = await process.communicate()
+    assert process.returncode == ExitCode.OK
+    assert errors.decode().splitlines()[-1] == (
+        f"consumerd: stopped by {number.name} before it had started; nothing was joined."
+    )
+    assert await world.zk.exists("/consumers") is None
+
+
+async def test_nearly_from_the_first_moment_a_signal_finds_a_listener(tmp_path: Path) -> None:
+    """What takes long (configuration, ZooKeeper, the handler) is imported after that."""
+    script = (
+        "import importlib, os, signal, sys\n"
+        "from consumerd.cli.main import run\n"
+        "def hear(module, *rest):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "class First:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'consumerd.daemon.config':\n"
+        "            assert not {'pydantic', 'structlog', 'asyncio'} & set(sys.modules)\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, First())\n"
+        "sys.exit(run(['run', '-c', 'none.toml']))\n"
+    )
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert ended.stderr == "consumerd: stopped by SIGTERM before it had started; nothing was joined.\n"
+    assert ended.returncode == ExitCode.OK
+
+
+async def test_signals_to_a_process_that_a_handler_forked_are_its_own(tmp_path: Path) -> None:
+    """As those that a pool of processes is ended with: the pipe that tells of signals is shared with them."""
+    script = (
+        "import os, signal, sys, time\n"
+        "from consumerd.daemon.signals import process_signals\n"
+        "with process_signals():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        time.sleep(1000)\n"
+        "    os.kill(child, signal.SIGTERM)\n"
+        "    _, status = os.waitpid(child, 0)\n"
+        "    assert os.WTERMSIG(status) == signal.SIGTERM, status\n"
+        "    time.sleep(0.2)  # a byte in the pipe would have been read by now\n"
+        "print('goes on')\n"
+    )
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (ended.stdout, ended.stderr) == ("goes on\n", "")
