@@ -301,7 +301,7 @@ async def test_a_filter_stream_picks_up_new_topics_and_drops_vanished_ones(groun
             await until(lambda: len(seen) == sum(len(some) for (t, _), some in ground.produced.items() if t != "beta"))
             await zk.delete("/brokers/topics/alpha/0")
             await until(lambda: {partition.topic for partition in connector.assignment()} == {"gamma"})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await zk.children("/consumers/g/owners/alpha"):
                     await asyncio.sleep(0.01)
             await connector.shutdown()
