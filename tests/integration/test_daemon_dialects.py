@@ -77,9 +77,7 @@ async def test_with_nobody_there_a_daemon_waits_and_can_be_stopped(world: Any) -
 
 
 async def test_who_wants_only_what_there_is_does_not_wait(world: Any, cli: Any) -> None:
-    outcome = await cli(
-        "consume", "--zookeeper", world.chroot, "--group", "g", "--whitelist", "t.*", "--exit-at-end", seconds=20
-    )
+    outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "g", "--whitelist", "t.*", "--exit-at-end")
     assert (outcome.code, outcome.stdout) == (ExitCode.OK, "")
 
 
