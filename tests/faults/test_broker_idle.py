@@ -59,7 +59,7 @@ async def test_ten_thousand_idle_connections(
     argv: list[str | Path] = [sys.executable, "-m", "consumerd", "broker", "--port", "0", "--no-zookeeper"]
     argv += ["--log-dir", tmp_path / "log", "--set", "log.flush.interval=1"]
     async with Child(argv, log=tmp_path / "out.txt", name="broker") as broker:
-        line = await broker.wait_for_line(lambda text: '"event": "ready"' in text, 30)
+        line = await broker.wait_for_line(lambda text: '"event": "ready"' in text, 60)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         address = ("127.0.0.1", int(json.loads(line)["port"]))

@@ -89,7 +89,7 @@ class Daemons:
 
     async def says(self, number: int, event: str) -> None:
         """Wait until the log of a daemon has `event`; there is no other word from it."""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while f'"event": "{event}"' not in (self.directory / f"{number}.log").read_text():
                 assert self.processes[number].returncode is None
                 await asyncio.sleep(0.05)
@@ -100,7 +100,7 @@ class Daemons:
     async def end(self, number: int, what: signal.Signals) -> int:
         process = self.processes.pop(number)
         process.send_signal(what)
-        return await asyncio.wait_for(process.wait(), 30)
+        return await asyncio.wait_for(process.wait(), 60)
 
     async def kill_all(self) -> None:
         for number in list(self.processes):
@@ -165,7 +165,7 @@ async def caught_up(daemons: Daemons, broker: Broker) -> None:
     """Wait until the files reach the end of every partition."""
     out = daemons.directory / "out" / "t"
     wanted = await ends(broker)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while True:  # other processes write: nothing here to await
             there = {p: max((end for _, end, _ in ranges(out / f"0-{p}")), default=0) for p in range(PARTITIONS)}
             if there == wanted:

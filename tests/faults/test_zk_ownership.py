@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.embedded import Direction
 from consumerd.ports import Check, Create, Delete, SetData
-from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged
+from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, ownership
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,21 +26,20 @@ DELETE, MULTI = 2, 14
 # -- ownership
 
 
-async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig) -> None:
+async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_LOOK_AGAIN", 3600.0)
     mine, other = await zk.session(), await zk.session()
     await other.create_ephemeral("/owners/t/0-0", b"other", wait=0)
     started = time.monotonic()
     with pytest.raises(NodeExists):
         await mine.create_ephemeral("/owners/t/0-0", b"mine", wait=0.3)
-    assert 0.3 <= time.monotonic() - started < 1.5
+    assert time.monotonic() - started >= 0.3
     assert not await mine.delete_owned("/owners/t/0-0")
-    waiting = asyncio.create_task(mine.create_ephemeral("/owners/t/0-0", b"mine", wait=5))
+    waiting = asyncio.create_task(mine.create_ephemeral("/owners/t/0-0", b"mine", wait=60))
     await asyncio.sleep(0.1)
     assert await zk.owner("/owners/t/0-0") == other.session_id
-    started = time.monotonic()
     assert await other.delete_owned("/owners/t/0-0")
-    await waiting
-    assert time.monotonic() - started < 0.9  # by the watch, not by looking again
+    await waiting  # by the watch: it looks again after an hour
     assert await zk.owner("/owners/t/0-0") == mine.session_id
     assert len(mine._watches) == 0
     data, stat = await zk.observer.get("/owners/t")
@@ -53,8 +52,8 @@ async def test_a_crashed_owner_is_waited_for_until_its_session_ends(zk: ZkRig) -
     assert other._task is not None
     other._task.cancel()  # as by SIGKILL: nothing is said to the server
     started = time.monotonic()
-    await mine.create_ephemeral("/owner", b"", wait=5)
-    assert 0.5 < time.monotonic() - started < 3.0
+    await mine.create_ephemeral("/owner", b"", wait=60)
+    assert time.monotonic() - started > 0.5
     assert await zk.owner("/owner") == mine.session_id
 
 
@@ -134,9 +133,7 @@ async def test_a_thousand_offsets_are_committed_in_ten_requests(zk: ZkRig) -> No
     session = await zk.session()
     await make_offsets(session, 1000)
     zk.requests.clear()
-    started = time.monotonic()
     await commit(session, 1000, b"123456789")
-    assert time.monotonic() - started < 2.0
     assert zk.requests.count(MULTI) == 10
     assert await stored(zk, 1000) == {b"123456789"}
 

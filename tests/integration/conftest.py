@@ -188,7 +188,7 @@ class Outcome:
         return [event for event in self.events if event["event"] == name]
 
 
-async def consumerd(*arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Outcome:
+async def consumerd(*arguments: str, stdin: bytes = b"", seconds: float = 60.0) -> Outcome:
     """Run a command to its end."""
     process = await asyncio.create_subprocess_exec(
         *consumerd_command(*arguments),
@@ -288,7 +288,7 @@ class World:
         path.write_text(text)
         return str(path)
 
-    async def run(self, *options: str, command: str = "run", seconds: float = 30.0, **tables: Any) -> Outcome:
+    async def run(self, *options: str, command: str = "run", seconds: float = 60.0, **tables: Any) -> Outcome:
         """`consumerd run` to its end, which it has to find by itself."""
         path = self.write(format_toml(self.config(**tables)))
         return await consumerd(*options, command, "-c", path, seconds=seconds)
@@ -303,7 +303,7 @@ class World:
         whole, _, _ = daemon.stdout_path.read_text().rpartition("\n")
         return [json.loads(line).get("payload") for line in whole.splitlines()]
 
-    async def until_printed(self, daemon: DaemonProcess, *payloads: str, seconds: float = 15.0) -> None:
+    async def until_printed(self, daemon: DaemonProcess, *payloads: str, seconds: float = 60.0) -> None:
         """Wait until a daemon has printed these, in any order, and nothing else."""
         await self.until(lambda: sorted(self.printed(daemon)) == sorted(payloads), seconds)
 
@@ -316,7 +316,7 @@ class World:
             return None
         return int(data or b"")
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
         """Look again and again: other processes and their files tell nobody."""
         async with asyncio.timeout(seconds):
             while True:

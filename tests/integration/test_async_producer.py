@@ -58,7 +58,7 @@ async def test_a_producer_of_0_7_properties_on_zookeeper(tmp_path: Path, zk_root
             await first.send("plain", ["first"])
             await first.send("zipped", [b"first"])
         async with consumerd.open_producer(config) as producer:
-            async with asyncio.timeout(20):  # until the topic's partitions are registered, all goes to partition 0
+            async with asyncio.timeout(60):  # until the topic's partitions are registered, all goes to partition 0
                 while len(await _registered(zk_root)) < 2:
                     await asyncio.sleep(0.05)
             for n in range(500):
@@ -103,10 +103,10 @@ async def test_own_partitioner_and_encoder_in_a_synchronous_one(tmp_path: Path, 
         async with consumerd.open_producer(config) as producer:
             assert isinstance(producer, Producer)
             await producer.send("plain", [("a", "b")], key=0)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not await _registered(zk_root):
                     await asyncio.sleep(0.05)
-            async with asyncio.timeout(20):  # the producer's own watch
+            async with asyncio.timeout(60):  # the producer's own watch
                 while not await stored(broker.port, "plain", 1):
                     await producer.send("plain", [("c", "d")], key=17)
         assert (await stored(broker.port, "plain", 0))[0] == b"a;b"

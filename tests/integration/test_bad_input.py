@@ -148,7 +148,7 @@ async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "look", "--topic", "nope", "--exit-at-end")
     assert_one_sentence(outcome, ExitCode.NOT_FOUND, "'nope'")
     daemon = await world.daemon(group={"dialect": "0.7"})  # which no broker says yet
-    assert (await daemon.wait_for_event("topics_awaited", 5))["topics"] == ["t"]
+    assert (await daemon.wait_for_event("topics_awaited", 60))["topics"] == ["t"]
     await world.broker()
     await world.append(TP, b"here")
     await world.until_printed(daemon, "here")
@@ -247,14 +247,14 @@ async def test_a_corrupt_segment_by_policy(world: Any) -> None:
     assert outcome.stdout.count('"payload":"one"') == outcome.stdout.count('"payload":"two"') == 1
     assert await world.offset(TP) == sound  # what came before it is committed
     parking = await world.daemon("parking", fetch={"corrupt": "park"})
-    await parking.wait_for_event("partition_parked", 10, partition="t/0-0")
+    await parking.wait_for_event("partition_parked", 60, partition="t/0-0")
     other_end = await world.append(other, b"more")
     await world.until(lambda: "more" in world.printed(parking))
     assert await parking.stop() == ExitCode.OK
     assert (await world.offset(TP), await world.offset(other)) == (sound, other_end)
     skipping = await world.daemon("skipping", fetch={"corrupt": "skip"})
     await world.until_printed(skipping, "three")
-    skipped = await skipping.wait_for_event("message_skipped", 1, partition="t/0-0")
+    skipped = await skipping.wait_for_event("message_skipped", 60, partition="t/0-0")
     assert (skipped["offset"], skipped["next_offset"]) == (sound, broken_end)
     assert await skipping.stop() == ExitCode.OK
     assert await world.offset(TP) == end
@@ -271,7 +271,7 @@ async def test_an_oversize_message_by_policy(world: Any) -> None:
     assert_one_sentence(outcome, ExitCode.CORRUPT, needs, "fetch.oversize")
     assert await world.offset(TP) == sound
     parking = await world.daemon("parking", fetch={**small, "oversize": "park"})
-    await parking.wait_for_event("partition_parked", 10, partition="t/0-0")
+    await parking.wait_for_event("partition_parked", 60, partition="t/0-0")
     assert await parking.stop() == ExitCode.OK
     assert await world.offset(TP) == sound
     skipping = await world.daemon("skipping", fetch={**small, "oversize": "skip"})
@@ -422,9 +422,9 @@ async def test_a_handler_that_obeys_no_cancellation_is_left_behind(world: Any, l
     daemon = await world.daemon(handler={"name": "bad_handlers:Stubborn"}, daemon={"loop": loop})
     await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
     daemon.terminate()
-    await daemon.wait_for_event("stopping", 5)
+    await daemon.wait_for_event("stopping", 60)
     daemon.terminate()
-    assert await daemon.wait(10) == ExitCode.FORCED
+    assert await daemon.wait(60) == ExitCode.FORCED
     lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
     assert lines == ["consumerd: the stop was forced (second signal, SIGTERM); unfinished work is handed over again."]
     assert await world.offset(TP) is None

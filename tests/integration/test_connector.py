@@ -6,6 +6,7 @@ Payloads are unique, so every message is accounted for: what was delivered, to w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import textwrap
@@ -251,11 +252,18 @@ async def test_a_process_that_is_killed_in_the_loop_loses_nothing(ground: Ground
     assert len({message.payload for message in worker.seen} & done) < len(done)
 
 
+async def following(stream: MessageStream) -> Message:
+    """The next message, however often the stream's own patience ends before it comes."""
+    while True:
+        with contextlib.suppress(ConsumerTimeoutError):
+            return await anext(stream)
+
+
 async def test_positions_seek_pause_and_timeouts(ground: Ground) -> None:
     await ground.produce(sets=10)
     async with ConsumerConnector(ground.config(consumer_timeout=0.3)) as connector:
         (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
-        got = [await anext(stream) for _ in range(ground.total)]
+        got = [await following(stream) for _ in range(ground.total)]
         with pytest.raises(ConsumerTimeoutError):
             await anext(stream)
         assert await connector.lag() == dict.fromkeys(connector.assignment(), 0)
@@ -265,21 +273,21 @@ async def test_positions_seek_pause_and_timeouts(ground: Ground) -> None:
         zero, one = (TopicPartition("t", 0, number) for number in range(2))
         await connector.seek(zero, EARLIEST)
         assert (await connector.lag(zero))[zero] == ends[zero]
-        again = [await anext(stream) for _ in ground.produced["t", 0]]
+        again = [await following(stream) for _ in ground.produced["t", 0]]
         assert [message.identity for message in again] == [m.identity for m in got if m.partition == zero]
         middle = again[len(again) // 2]
         await connector.seek(zero, middle.offset)
-        assert (await anext(stream)).offset == middle.offset
+        assert (await following(stream)).offset == middle.offset
 
         await connector.seek(zero, LATEST)
         connector.pause(one)
         await ground.produce()
-        news = [await anext(stream) for _ in range(3)]
+        news = [await following(stream) for _ in range(3)]
         assert one not in {message.partition for message in news}
         connector.resume(one)
         seen = {message.partition for message in news}
         while one not in seen:
-            seen.add((await anext(stream)).partition)
+            seen.add((await following(stream)).partition)
 
 
 async def test_a_filter_stream_picks_up_new_topics_and_drops_vanished_ones(ground: Ground) -> None:
@@ -301,7 +309,7 @@ async def test_a_filter_stream_picks_up_new_topics_and_drops_vanished_ones(groun
             await until(lambda: len(seen) == sum(len(some) for (t, _), some in ground.produced.items() if t != "beta"))
             await zk.delete("/brokers/topics/alpha/0")
             await until(lambda: {partition.topic for partition in connector.assignment()} == {"gamma"})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await zk.children("/consumers/g/owners/alpha"):
                     await asyncio.sleep(0.01)
             await connector.shutdown()

@@ -34,7 +34,7 @@ class Manager:
     async def told(self) -> list[str]:
         """The assignments of the next datagram."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             return (await loop.sock_recv(self._socket, 1000)).decode().split("\n")
 
     def close(self) -> None:
@@ -58,12 +58,12 @@ async def test_the_service_manager_is_told_and_sigterm_ends_in_order(world: Any,
     try:
         assert process.stdout is not None
         assert await manager.told() == ["READY=1", "STATUS=member of the group"]
-        assert await asyncio.wait_for(process.stdout.readline(), 10) == b"in hand\n"
+        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"in hand\n"
         process.send_signal(signal.SIGTERM)
         assert await manager.told() == ["STOPPING=1", "STATUS=draining"]
         # The batch in hand is finished, committed, and everything of ours is gone.
-        assert await asyncio.wait_for(process.stdout.read(), 10) == b"finished\n"
-        assert await asyncio.wait_for(process.wait(), 10) == ExitCode.OK
+        assert await asyncio.wait_for(process.stdout.read(), 60) == b"finished\n"
+        assert await asyncio.wait_for(process.wait(), 60) == ExitCode.OK
     finally:
         manager.close()
         if process.returncode is None:
@@ -80,9 +80,9 @@ async def test_a_stop_takes_as_long_as_the_drain_may_at_most(world: Any) -> None
     daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 0.3})
     await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
     begin = asyncio.get_running_loop().time()
-    assert await daemon.stop(10) == ExitCode.OK
-    assert 0.3 <= asyncio.get_running_loop().time() - begin < 3
-    await daemon.wait_for_event("drain_deadline_passed", 1, partition="t/0-0")
+    assert await daemon.stop(60) == ExitCode.OK
+    assert 0.3 <= asyncio.get_running_loop().time() - begin < 20  # and not until the handler ends
+    await daemon.wait_for_event("drain_deadline_passed", 60, partition="t/0-0")
     assert await world.offset(TP) == 0
 
 
@@ -95,7 +95,7 @@ async def test_the_stop_deadline_forces(world: Any) -> None:
         daemon={"stop_timeout": 0.4},
     )
     await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
-    assert await daemon.stop(10) == ExitCode.FORCED
+    assert await daemon.stop(60) == ExitCode.FORCED
     assert "consumerd: the stop was forced (no end within 0.4 s)" in daemon.child.output()
 
 
@@ -106,9 +106,9 @@ async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: s
     daemon = await world.daemon(handler={"name": "bad_handlers:Stalled"}, rebalance={"drain_timeout": 60.0})
     await world.until(lambda: "in hand" in daemon.stdout_path.read_text())
     daemon.terminate()
-    await daemon.wait_for_event("stopping", 5)
+    await daemon.wait_for_event("stopping", 60)
     daemon.child.signal(number)
-    assert await daemon.wait(5) == ExitCode.FORCED
+    assert await daemon.wait(60) == ExitCode.FORCED
     lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
     assert lines == [
         f"consumerd: the stop was forced (second signal, {number.name}); unfinished work is handed over again."
@@ -125,9 +125,9 @@ async def test_a_stop_while_zookeeper_is_away_ends_at_the_deadline(world: Any, z
         daemon={"stop_timeout": 0.5},
     )
     zookeeper.kill()
-    await daemon.wait_for_event("session_suspended", 5)
+    await daemon.wait_for_event("session_suspended", 60)
     daemon.terminate()
-    assert await daemon.wait(10) == ExitCode.FORCED
+    assert await daemon.wait(60) == ExitCode.FORCED
 
 
 async def test_a_filter_follows_topics_that_come_and_go(world: Any) -> None:

@@ -154,7 +154,7 @@ async def test_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_fil
     server = await zookeeper_factory(tls=tls_files.zookeeper)
     context = ssl.create_default_context(cafile=str(tls_files.authority))
     assert server.secure_port is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.secure_port, ssl=context)
         writer.write(b"srvr")
         answer = await reader.read(-1)
@@ -169,7 +169,7 @@ async def test_tls_may_ask_for_a_client_certificate(zookeeper_factory: ZooKeeper
     context = ssl.create_default_context(cafile=str(tls_files.authority))
 
     async def ask() -> bytes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.secure_port, ssl=context)
             try:
                 writer.write(b"srvr")

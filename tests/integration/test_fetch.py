@@ -119,7 +119,7 @@ class Scene:
 
     async def consume(self, number: int, got: list[bytes]) -> None:
         """Take everything that was produced into partition `number`, in order."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(got) < len(self.produced[number]):
                 batch = await self.lanes[number].get()
                 got += [payload for payload in batch.payloads if payload is not None]

@@ -100,7 +100,7 @@ async def test_a_stalled_handler(world: Any, case: str) -> None:
     await quiet(process)
     rest = process.memory_info().rss
     await world.broker(partitions=PARTITIONS)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await world.until(lambda: "in hand" in daemon.stdout_path.read_text(), 30)
         await quiet(process)
     grown = peak(daemon.pid) - rest

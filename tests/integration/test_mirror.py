@@ -188,7 +188,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
         await stack.enter_async_context(second)
         await made.produce("gamma", 60)
         await made.produce("alpha", 100, start=100)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 alpha, gamma = (list(chain(*made.held(made.target, topic))) for topic in ("alpha", "gamma"))
                 if len(set(alpha)) == 200 and len(set(gamma)) == 60:
@@ -236,7 +236,7 @@ async def test_ctrl_c_is_a_graceful_stop(tmp_path: Path, zk_root: str) -> None:
             "--to-broker", made.target.address,
         )  # fmt: skip
         async with process:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while sum(map(len, made.held(made.target, "alpha"))) < 30:
                     await asyncio.sleep(0.05)
             process.child.signal(signal.SIGINT)

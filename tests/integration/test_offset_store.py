@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,9 +48,7 @@ async def test_first_and_later_commits(zk_root: str) -> None:
         await claim(zk, partitions)
         for base in (0, 10**15):
             positions = {partition: base + index for index, partition in enumerate(partitions)}
-            started = time.monotonic()
             result = await store.commit(positions, session_id=zk.session_id)
-            assert time.monotonic() - started < 3
             assert result == (frozenset(partitions), frozenset())
             assert await store.load(partitions) == positions
         data, stat = await zk.get(offset_path(GROUP, partitions[5]))

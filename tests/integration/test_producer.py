@@ -341,7 +341,7 @@ async def session(connect_string: str, **settings: Any) -> AsyncIterator[Session
 
 async def until(look: Callable[[], Awaitable[bool]]) -> None:
     """Poll: what brokers do to their nodes cannot be awaited from here."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not await look():
             await asyncio.sleep(0.02)
 

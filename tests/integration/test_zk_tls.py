@@ -40,8 +40,8 @@ async def test_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
             await session.create("/large", bytes(900_000))
             for rst in (False, True):
                 proxy.cut(rst=rst)
-                assert await asyncio.wait_for(events.get(), 2) is SessionEvent.SUSPENDED
-                assert await asyncio.wait_for(events.get(), 2) is SessionEvent.RECONNECTED
+                assert await asyncio.wait_for(events.get(), 60) is SessionEvent.SUSPENDED
+                assert await asyncio.wait_for(events.get(), 60) is SessionEvent.RECONNECTED
             data, _ = await session.get("/large")
             assert data == bytes(900_000)
             assert session.session_id == session_id

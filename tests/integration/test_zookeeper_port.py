@@ -56,7 +56,7 @@ class Told:
         self._event.set()
 
     async def wait(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._event.wait()
         self._event.clear()
 

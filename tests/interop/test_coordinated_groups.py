@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.java import JavaRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from consumerd.embedded.kafka import KafkaRelease
     from consumerd.java import JavaRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 
 
 async def join(client: ClusterClient) -> dict[str, Any]:

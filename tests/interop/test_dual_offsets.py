@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.embedded.kafka import KafkaBroker
     from consumerd.java import JavaRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
 GROUP = "group"
 

@@ -145,7 +145,7 @@ class Cluster:
 
         return await self.wait_until(fair, limit)
 
-    async def wait_handled(self, limit: float = 30.0) -> AuditResult:
+    async def wait_handled(self, limit: float = 60.0) -> AuditResult:
         """Read the log back, wait until everything in it was handed over, and account for it."""
         for partition in self.partitions:
             self.ledger.read_log(self.broker.log_directory, partition)

@@ -33,7 +33,7 @@ def make(log_dir: Path, **settings: Any) -> Broker:
 async def connected(broker: Broker) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield reader, writer
     finally:
         writer.close()
@@ -128,7 +128,7 @@ async def test_those_that_rest_give_their_buffers_back(tmp_path: Path, monkeypat
         half[1].write(PROBE[9:])
         assert await half[0].readexactly(len(ANSWER)) == ANSWER
         assert await ask(*one) == ANSWER
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while any(stream._buffer for stream in streams(broker)):
                 await asyncio.sleep(0.01)
         one[1].write(ProduceRequest("t", 0, encode_message(bytes(900_000))).encode())
