@@ -1,22 +1,48 @@
 """The machine's actions in ZooKeeper, against the in-memory one: what is written, and how each failure is answered."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
-from consumerd.consumer.coordination import GroupCoordination
+from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.group import V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
 
 TP = TopicPartition("t", 0, 3)
+CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())
+BLOCKED = e.Claimed(5, frozenset(), frozenset({TP}))
 OWNER = "/consumers/g/owners/t/0-3"
 ID = "/consumers/g/ids/g_a"
+
+
+ALL = [TopicPartition("t", 0, number) for number in range(120)]
+
+
+def owner_of(partition: TopicPartition) -> str:
+    return f"/consumers/g/owners/t/{partition.broker}-{partition.partition}"
+
+
+class Counted:
+    """A session that counts what is asked of it."""
+
+    def __init__(self, zk: MemorySession) -> None:
+        self._zk = zk
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._zk, name)
+        if name in ("get", "exists", "children", "create", "set", "delete", "multi"):
+            self.asked[name] += 1
+        return found
 
 
 class Setup:
@@ -25,15 +51,36 @@ class Setup:
         self.zk = zk
         self.other = other
         self.triggers = 0
+        self.clock = FakeClock()
+        self.counted = Counted(zk)
         self.io = GroupCoordination(
-            zk, "g", "g_a", '{ "t": 1 }', V07Rules(), V07SnapshotReader, clock=SystemClock(), triggered=self.triggered
+            self.counted,
+            "g",
+            "g_a",
+            '{ "t": 1 }',
+            V07Rules(),
+            V07SnapshotReader,
+            clock=self.clock,
+            triggered=self.triggered,
         )
 
     def triggered(self) -> None:
         self.triggers += 1
 
     def claim(self, stream: int = 0) -> e.Claim:
-        return e.Claim(TP, 5, self.zk.session_id, stream)
+        return e.Claim(5, self.zk.session_id, {TP: stream})
+
+    def claim_all(self) -> e.Claim:
+        return e.Claim(5, self.zk.session_id, dict.fromkeys(ALL, 0))
+
+    def release_all(self) -> e.Release:
+        return e.Release(6, self.zk.session_id, frozenset(ALL))
+
+    def asked(self) -> dict[str, int]:
+        """What was asked of ZooKeeper since the last time."""
+        asked = dict(self.counted.asked)
+        self.counted.asked.clear()
+        return asked
 
     async def snapshot(
         self, *, survey: bool = False, topics: frozenset[str] | None = frozenset({"t"})
@@ -66,8 +113,8 @@ async def test_registering_writes_the_id_node_and_null_parents(setup: Setup) -> 
 async def test_actions_for_a_session_that_is_over_fail_and_write_nothing(setup: Setup) -> None:
     before, old = setup.zookeeper.dump(), setup.zk.session_id + 1000
     assert await setup.io.register(e.Register(1, old)) == e.Failed(1)
-    assert await setup.io.claim(e.Claim(TP, 2, old, 0)) == e.Failed(2)
-    assert await setup.io.release(e.Release(TP, 3, old)) == e.Failed(3)
+    assert await setup.io.claim(e.Claim(2, old, {TP: 0})) == e.Claimed(2, frozenset(), frozenset())
+    assert await setup.io.release(e.Release(3, old, frozenset({TP}))) == e.Released(3, frozenset())
     assert await setup.io.unregister(e.Unregister(4, old)) == e.Failed(4)
     assert await setup.io.take_snapshot(e.TakeSnapshot(5, old, None, frozenset(), survey=False)) == e.Failed(5)
     await setup.io.nudge(e.Nudge(old))
@@ -76,38 +123,41 @@ async def test_actions_for_a_session_that_is_over_fail_and_write_nothing(setup: 
 
 @pytest.mark.asyncio
 async def test_a_claim_creates_the_owner_node_with_its_stream(setup: Setup) -> None:
-    assert await setup.io.claim(setup.claim(2)) == e.Claimed(TP, 5)
+    assert await setup.io.claim(setup.claim(2)) == CLAIMED
     assert setup.zookeeper.dump()[OWNER] == b"g_a-2"
     # A reply that was lost: the node is ours already.
-    assert await setup.io.claim(setup.claim(2)) == e.Claimed(TP, 5)
+    assert await setup.io.claim(setup.claim(2)) == CLAIMED
 
 
 @pytest.mark.asyncio
 async def test_a_claim_is_blocked_by_anybody_elses_node(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
-    assert await setup.io.claim(setup.claim()) == e.ClaimBlocked(TP, 5)
+    assert await setup.io.claim(setup.claim()) == BLOCKED
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
 
 
 @pytest.mark.asyncio
 async def test_a_claim_for_another_stream_does_not_adopt_the_old_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim(0))
-    assert await setup.io.claim(setup.claim(1)) == e.ClaimBlocked(TP, 5)
+    assert await setup.io.claim(setup.claim(1)) == BLOCKED
     assert OWNER not in setup.zookeeper.dump()
-    assert await setup.io.claim(setup.claim(1)) == e.Claimed(TP, 5)
+    assert await setup.io.claim(setup.claim(1)) == CLAIMED
 
 
 @pytest.mark.asyncio
-async def test_a_lost_connection_answers_failed(setup: Setup) -> None:
-    await setup.io.claim(setup.claim())
-    setup.zookeeper.cut_next_call(setup.zk, carried_out=False)
-    assert await setup.io.claim(setup.claim()) == e.Failed(5)
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_what_is_not_known_of_a_claim_is_left_out_of_the_answer(setup: Setup, carried_out: bool) -> None:
+    setup.zookeeper.make("/consumers/g/owners/t")
+    setup.zookeeper.cut_next_call(setup.zk, carried_out=carried_out)
+    assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
+    setup.zookeeper.reconnect(setup.zk)
+    assert await setup.io.claim(setup.claim()) == CLAIMED
 
 
 @pytest.mark.asyncio
 async def test_a_release_leaves_the_nodes_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
-    assert await setup.io.release(e.Release(TP, 5, setup.zk.session_id)) == e.Released(TP, 5)
+    assert await setup.io.release(e.Release(5, setup.zk.session_id, frozenset({TP}))) == e.Released(5, frozenset({TP}))
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
 
 
@@ -187,10 +237,17 @@ async def test_a_claimed_node_is_watched_from_the_claim_on(setup: Setup) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_blocked_claim_watches_nothing_beyond_the_next_snapshot(setup: Setup) -> None:
+async def test_a_blocked_claim_watches_what_is_in_its_way_for_as_long_as_it_is_wanted(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
-    assert await setup.io.claim(setup.claim()) == e.ClaimBlocked(TP, 5)
+    assert await setup.io.claim(setup.claim()) == BLOCKED
     await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    before = setup.triggers
+    await setup.other.delete(OWNER)
+    await setup.zk.exists("/")
+    assert setup.triggers == before + 1
+    await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
+    assert await setup.io.claim(setup.claim()) == BLOCKED
+    await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))  # that one is not wanted any more
     before = setup.triggers
     await setup.other.delete(OWNER)
     await setup.zk.exists("/")
@@ -198,9 +255,126 @@ async def test_a_blocked_claim_watches_nothing_beyond_the_next_snapshot(setup: S
 
 
 @pytest.mark.asyncio
+async def test_a_blocked_claim_costs_nothing_until_its_watch_fires_or_a_while_has_passed(setup: Setup) -> None:
+    await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
+    assert await setup.io.claim(setup.claim()) == BLOCKED
+    setup.asked()
+    for _ in range(10):
+        setup.clock.jump(LOOK_AGAIN / 20)
+        assert await setup.io.claim(setup.claim()) == BLOCKED
+    assert setup.asked() == {}
+    setup.clock.jump(LOOK_AGAIN)
+    assert await setup.io.claim(setup.claim()) == BLOCKED
+    assert setup.asked() == {"multi": 1, "get": 1}
+    assert await setup.io.claim(setup.claim()) == BLOCKED
+    assert setup.asked() == {}
+    await setup.other.delete(OWNER)
+    await setup.zk.exists("/")
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_multi", [True, False])
+async def test_many_are_claimed_by_few_requests_though_some_are_blocked(setup: Setup, with_multi: bool) -> None:
+    """One write for each `NODES_PER_MULTI` and one read for each node; once more what stood in a refused multi."""
+    setup.zk._lifecycle.has_multi = with_multi
+    blocked = frozenset(ALL[3:6])
+    for partition in blocked:
+        await setup.other.create_ephemeral(owner_of(partition), b"g_b-0", wait=0)
+    assert await setup.io.claim(setup.claim_all()) == e.Claimed(5, frozenset(ALL) - blocked, blocked)
+    tree = setup.zookeeper.dump()
+    assert {tree[owner_of(partition)] for partition in ALL if partition not in blocked} == {b"g_a-0"}
+    assert {tree[owner_of(partition)] for partition in blocked} == {b"g_b-0"}
+    again = NODES_PER_MULTI - len(blocked)  # those free in the multi that was refused
+    if with_multi:
+        assert setup.asked() == {"multi": -(-len(ALL) // NODES_PER_MULTI) + 1, "get": len(ALL) + again}
+    else:
+        assert setup.asked() == {"create": len(ALL), "get": len(ALL)}
+    # What is ours, and watched, costs nothing more.
+    assert (await setup.io.claim(setup.claim_all())).blocked == blocked
+    assert setup.asked() == {}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_multi", [True, False])
+async def test_many_are_released_by_few_requests(setup: Setup, with_multi: bool) -> None:
+    setup.zk._lifecycle.has_multi = with_multi
+    setup.zookeeper.make("/consumers/g/owners/t")
+    await setup.io.claim(setup.claim_all())
+    setup.asked()
+    before = setup.triggers
+    assert await setup.io.release(setup.release_all()) == e.Released(6, frozenset(ALL))
+    assert setup.asked() == ({"multi": -(-len(ALL) // NODES_PER_MULTI)} if with_multi else {"delete": len(ALL)})
+    assert not any(path.startswith("/consumers/g/owners/t/") for path in setup.zookeeper.dump())
+    await setup.zk.exists("/")
+    assert setup.triggers == before  # what we delete ourselves is no news
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_multi", [True, False])
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told yet"])
+async def test_a_release_copes_with_nodes_that_are_not_as_they_were_made(
+    setup: Setup, with_multi: bool, told: bool
+) -> None:
+    setup.zk._lifecycle.has_multi = with_multi
+    setup.zookeeper.make("/consumers/g/owners/t")
+    await setup.io.claim(setup.claim_all())
+    setup.zk.lose_watches = not told
+    gone, written_to, taken = (owner_of(ALL[number]) for number in (3, 60, 110))
+    setup.zookeeper.remove(gone)
+    setup.zookeeper.put(written_to, b"g_jvm-0")
+    if told:
+        setup.zookeeper.remove(taken)
+        await setup.other.create_ephemeral(taken, b"g_b-0", wait=0)
+        await setup.zk.exists("/")
+    assert await setup.io.release(setup.release_all()) == e.Released(6, frozenset(ALL))
+    left = {path for path in setup.zookeeper.dump() if path.startswith("/consumers/g/owners/t/")}
+    assert left == ({taken} if told else set())
+
+
+@pytest.mark.asyncio
+async def test_the_version_of_our_owner_node_is_known_while_its_watch_says_nothing(setup: Setup) -> None:
+    session_id = setup.zk.session_id
+    assert setup.io.known_version(TP, session_id) is None
+    await setup.io.claim(setup.claim())
+    assert setup.io.known_version(TP, session_id) == 0
+    assert setup.io.known_version(TP, session_id + 1) is None
+    setup.zookeeper.put(OWNER, b"g_jvm-0")
+    await setup.zk.exists("/")
+    assert setup.io.known_version(TP, session_id) is None
+    setup.io.look_again([TP])
+    await setup.snapshot()
+    assert setup.io.known_version(TP, session_id) == 1
+    setup.io.look_again([TP])
+    assert setup.io.known_version(TP, session_id) is None
+
+
+@pytest.mark.asyncio
+async def test_only_a_reconciliation_reads_again_what_no_watch_told_of(setup: Setup) -> None:
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    await setup.io.claim(setup.claim())
+    setup.zookeeper.put("/brokers/topics/t/0", b"4")
+    await setup.snapshot()
+    setup.asked()
+    before = await setup.snapshot()
+    assert setup.asked() == {}
+    setup.zk.lose_watches = True
+    setup.zookeeper.put("/brokers/topics/t/0", b"5")
+    setup.zookeeper.put("/brokers/topics/t/1", b"1")
+    setup.zookeeper.put("/consumers/g/ids/g_b", b"")
+    setup.zookeeper.remove(OWNER)
+    assert await setup.snapshot() == before
+    assert setup.asked() == {}
+    after = await setup.snapshot(survey=True)
+    assert after.topics == {"t": {0: range(5), 1: range(1)}}
+    assert after.members.keys() == {"g_a", "g_b"}
+    assert after.owner_sessions == {TP: None}
+
+
+@pytest.mark.asyncio
 async def test_a_released_node_is_not_watched_any_more(setup: Setup) -> None:
     await setup.io.claim(setup.claim())
-    await setup.io.release(e.Release(TP, 6, setup.zk.session_id))
+    await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
     await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
     before = setup.triggers
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
