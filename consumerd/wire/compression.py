@@ -14,7 +14,7 @@ import snappy
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
-from consumerd.wire.errors import DecompressionError
+from consumerd.wire.errors import DecompressionError, TooLargeError
 
 
 class Codec(IntEnum):
@@ -82,7 +82,7 @@ def most_pieces(size: int) -> int:
 
 
 def _too_large(what: str, limit: int) -> DecompressionError:
-    return DecompressionError(f"the {what} decompresses to more than the limit of {limit} bytes; raise the limit")
+    return TooLargeError(what, limit)
 
 
 def _gzip(data: bytes) -> bytes:

@@ -33,6 +33,14 @@ class DecompressionError(CorruptMessageError):
     """The payload of a compressed message is damaged, or larger than the limit once decompressed."""
 
 
+class TooLargeError(DecompressionError):
+    """The payload of a compressed message is larger than the limit once decompressed; `what` says which payload."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"the {what} decompresses to more than the limit of {limit} bytes; raise the limit")
+        self.what = what
+
+
 class OversizeMessageError(WireError):
     """The payload of an outer message is larger than the broker's max.message.size."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.wire.compression import Codec, decompress
-from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.errors import CorruptMessageError, TooLargeError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, Limits
 from consumerd.wire.v07.outer import Tail, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, walk
@@ -46,7 +46,10 @@ def unwrap(codec: Codec, payload: bytes, *, limits: Limits = DEFAULT_LIMITS) -> 
     Raises CorruptMessageError (DecompressionError among it).
     """
     leaves: list[bytes] = []
-    left = _open(codec, payload, leaves, 1, limits.max_decompressed_bytes, limits.max_depth)
+    try:
+        left = _open(codec, payload, leaves, 1, limits.max_decompressed_bytes, limits.max_depth)
+    except TooLargeError as error:  # what was left of the limit says nothing to anybody
+        raise TooLargeError(error.what, limits.max_decompressed_bytes) from None
     return leaves, limits.max_decompressed_bytes - left
 
 
@@ -96,9 +99,12 @@ def unwrap_pieces(
     checked = _Checked(_open_pieces(codec, payload, 1, budget, limits.max_depth, piece_bytes))
     first: list[bytes] = []
     count = 0
-    for piece in checked:
-        count += 1
-        first = piece if count == 1 else []
+    try:
+        for piece in checked:
+            count += 1
+            first = piece if count == 1 else []
+    except TooLargeError as error:
+        raise TooLargeError(error.what, budget) from None
     expanded = budget - checked.left
     if count <= 1:
         return iter((first,)), expanded
