@@ -52,6 +52,9 @@ class StandFast:
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return ("127.0.0.1", self._port)
 
+    def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
+        return lambda: None
+
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
         raise SystemExit(f"{partition} failed: {error}")
 

@@ -84,6 +84,9 @@ class Broker:
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return ("host", 1)
 
+    def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
+        return lambda: None
+
     async def connect(self, host: str, port: int) -> Connection:
         if self.fault() == "refuse":
             raise ConnectError("no")

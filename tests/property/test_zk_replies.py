@@ -33,7 +33,7 @@ class Wire:
 
 def connection_fed_with(data: bytes) -> Connection:
     connection = Connection(
-        Host("zk", 1), ssl=None, limits=Limits(reply=1 << 16), on_watch=lambda path: None, on_end=lambda ended: None
+        Host("zk", 1), "127.0.0.1", ssl=None, limits=Limits(reply=1 << 16), on_watch=lambda path: None, on_end=print
     )
     connection.reader = asyncio.StreamReader()
     connection.writer = cast("Any", Wire())

@@ -70,6 +70,7 @@ def setup(zk: MemorySession) -> Setup:
 
 async def test_what_is_fresh_costs_no_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a/b", b"1")
+    node = None
     for _ in range(3):
         node = await setup.nodes.node("/a/b")
         assert node is not None
@@ -127,7 +128,7 @@ async def test_a_reconnect_makes_everything_stale(zookeeper: MemoryZooKeeper, se
 
 async def test_a_read_that_fails_leaves_the_node_stale(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
     zookeeper.put("/a", b"1")
-    setup.zk._lifecycle.wait_connected = 0.0
+    setup.zk._lifecycle._wait = 0.0
     zookeeper.disconnect(setup.zk)
     with pytest.raises(NotConnected):
         await setup.nodes.node("/a")

@@ -41,6 +41,7 @@ class Memory:
     def __init__(self, held: Mapping[TopicPartition, int] | None = None) -> None:
         self.held = dict(held or {})
         self.lost: set[TopicPartition] = set()
+        self.rewritten: set[TopicPartition] = set()
         self.fails: Exception | None = None
         self.fails_after: Exception | None = None
         self.commits: list[dict[TopicPartition, int]] = []
@@ -50,6 +51,9 @@ class Memory:
         if self.fails is not None:
             raise self.fails
         return {each: self.held[each] for each in partitions if each in self.held}
+
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(self.rewritten & set(partitions))
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         assert session_id == 7
@@ -180,6 +184,12 @@ async def test_stores_are_chosen_by_name() -> None:
             make_store(OffsetSettings("both"), GROUP, client=client)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="need a client"):
             make_store(OffsetSettings("kafka"), GROUP, zk=zk)
+
+
+async def test_what_somebody_else_wrote_in_either_store_has_changed() -> None:
+    first, second = Memory(), Memory()
+    first.rewritten, second.rewritten = {A}, {B}
+    assert await DualOffsetStore(GROUP, first, second, "Kafka").changed([A, B, C]) == {A, B}
 
 
 async def test_what_is_claimed_in_zookeeper_and_kept_elsewhere_is_looked_at_before() -> None:

@@ -277,7 +277,7 @@ async def test_a_commit_that_comes_after_the_next_owners_is_refused_without_mult
             return await write(path, data, version=version)
 
         zk.set = late  # type: ignore[method-assign]
-        assert await commits.commit(7) == (frozenset(), {commits.partition})
+        assert (await commits.commit(7)).lost == {commits.partition}
         assert commits.stored == b"9"
 
 

@@ -202,6 +202,8 @@ def test_decompressed_bytes_are_limited_through_all_levels() -> None:
     assert len(decode_batch(data, 0, limits=Limits(max_decompressed_bytes=spent))) == 20
     batch = decode_batch(data, 0, limits=Limits(max_decompressed_bytes=spent - 1))
     assert batch.end is BatchEnd.CORRUPT
+    # Whoever raises the limit has to know which one is set, and not what earlier levels had left of it.
+    assert f"more than the limit of {spent - 1} bytes" in (batch.problem or "")
 
 
 def test_a_batch_takes_no_further_wrapper_once_it_holds_its_limit() -> None:
