@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.wire.errors import EncodeError
-from consumerd.zk.errors import NoAuth
+from consumerd.zk.errors import ConnectionLost, NoAuth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,13 +226,19 @@ async def test_a_handler_that_holds_on_to_a_former_session_keeps_no_commits_back
     other = TopicPartition("t", 0, 1)
     await group.until(lambda: group.journal.entries.count(("begin", "a t/0-0")) == 1 and len(recorder.seen) == 2)
     await asyncio.sleep(0.05)
-    group.zookeeper.expire(member.zk)
-    await group.until(lambda: handler.cancelled == 1)
-    await group.until(lambda: member.consumer.owned.get(other) == end)
-    await member.consumer._partitions.commit_all()
-    assert group.offset(other) == end
-    # When it lets go, having swallowed its cancellation, the partition comes back.
-    handler.free.set()
+    flow = member.consumer._partitions
+    before = flow._owned[other]
+    try:
+        group.zookeeper.expire(member.zk)
+        await group.until(lambda: handler.cancelled >= 1)
+        await group.until(lambda: flow._owned.get(other) not in (None, before))
+        await group.until(lambda: member.consumer.owned.get(other) == end)
+        await flow.commit_all()
+        assert group.offset(other) == end
+        assert not handler.free.is_set()
+    finally:
+        # When it lets go, having swallowed its cancellation, the partition comes back.
+        handler.free.set()
     await group.until(lambda: recorder.seen.count(b"one") == 4)
     assert group.owner(TP) == "g_a-0"
     await member.stop()
@@ -275,20 +282,25 @@ class Late:
         return CommitResult(frozenset(), frozenset(positions))
 
 
-async def test_a_commit_that_fails_after_the_partition_came_back_does_not_take_it_away_again(group: Any) -> None:
+async def test_an_abandoned_partition_does_not_come_back_before_its_last_commit_has_ended(group: Any) -> None:
+    """Or the next flow would read an offset that is about to change, and lose the partition by an old answer."""
     member, _ = await consuming(group, b"one")
     flow = member.consumer._partitions
-    late = flow._commits._store = Late(flow._commits._store)
+    store = flow._commits._store
+    late = flow._commits._store = Late(store)
     commit = asyncio.create_task(flow.commit_all())
     await group.until(lambda: late.asked == 1)
     before = flow._owned[TP]
     group.zookeeper.remove(OWNER)
-    await group.until(lambda: flow._owned.get(TP) not in (None, before) and member.consumer.owned[TP] is not None)
-    now = flow._owned[TP]
+    await group.until(lambda: before.abandoned)
+    await asyncio.sleep(0.05)
+    assert flow._owned[TP] is before
+    flow._commits._store = store
     late.go.set()
     await commit
-    assert member.consumer.stats.lost_partitions == 0
-    flow._commits._store = late._store
+    await group.until(lambda: flow._owned.get(TP) not in (None, before) and member.consumer.owned[TP] is not None)
+    now = flow._owned[TP]
+    assert member.consumer.stats.lost_partitions == 1
     await asyncio.sleep(0.05)
     assert flow._owned[TP] is now
     await member.stop()
@@ -348,3 +360,196 @@ async def test_a_commit_that_cannot_even_be_made_ends_the_member_in_order(group:
     with pytest.raises(EncodeError):
         await member.stop()
     assert group.owner(TP) is None
+
+
+# ---- the end of flows
+
+
+async def test_a_drain_is_answered_in_parts_as_handlers_end(group: Any) -> None:
+    group.zookeeper.make("/consumers/g/offsets/t")
+    group.topic("t", 3)
+    for number in range(3):
+        group.broker.append("t", number, b"one")
+    member = await group.member()
+    await group.until(lambda: len(member.handler.seen) == 3)
+    member.handler.hold()
+    group.broker.append("t", 1, b"slow")
+    await group.until(lambda: member.handler.holding == 1)
+    slow = TopicPartition("t", 0, 1)
+    others = frozenset({TP, TopicPartition("t", 0, 2)})
+    flow = member.consumer._partitions
+    parts: list[frozenset[TopicPartition]] = []
+    commits = Commits(member)
+    drain = asyncio.create_task(flow.drain([*others, slow], flow._clock.monotonic() + 60.0, parts.append))
+    await group.until(lambda: frozenset().union(*parts) == others)
+    assert all(group.offset(partition) for partition in others)
+    assert flow.partitions == {slow}
+    assert len(commits.sent) == 1  # together
+    member.handler.let_go()
+    await drain
+    assert frozenset().union(*parts) == others | {slow}
+    assert sum(map(len, parts)) == 3
+    assert flow.partitions == frozenset()
+    assert group.offset(slow) == group.broker.end("t", 1)
+
+
+async def test_an_abandon_during_the_last_commit_of_a_drain_is_the_only_answer_and_waits_for_it(group: Any) -> None:
+    member, end = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    commits = Commits(member)
+    commits.go.clear()
+    drained: list[frozenset[TopicPartition]] = []
+    abandoned: list[frozenset[TopicPartition]] = []
+    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, drained.append))
+    await group.until(lambda: commits.sent == [end])
+    abandon = asyncio.create_task(flow.abandon([TP], abandoned.append))
+    await asyncio.sleep(0.05)
+    assert (drained, abandoned) == ([], [])
+    commits.go.set()
+    await asyncio.gather(drain, abandon)
+    assert frozenset().union(*drained) == frozenset()
+    assert abandoned == [{TP}]
+    assert group.offset(TP) == end
+
+
+async def test_what_is_not_committed_at_the_end_is_told_in_one_line(group: Any) -> None:
+    group.topic("t", 30)
+    for number in range(30):
+        group.broker.append("t", number, b"one")
+    with capture_logs() as logs:
+        member = await group.member()
+        await group.until(lambda: len(member.handler.seen) == 30)
+        await member.cancel()
+    (line,) = [entry for entry in logs if entry["event"] == "positions_not_committed"]
+    assert line["partitions"] == 30
+    assert len(line["positions"]) == 20
+    assert line["positions"]["t/0-0"] == group.broker.end("t", 0)
+
+
+async def test_nothing_is_told_of_what_is_committed(group: Any) -> None:
+    with capture_logs() as logs:
+        member, _ = await consuming(group, b"one")
+        await member.stop()
+    assert [entry for entry in logs if entry["event"] == "positions_not_committed"] == []
+
+
+class Swallowing:
+    """A handler that goes on as if nothing were when it is cancelled, once, while asked for `where`."""
+
+    def __init__(self, recorder: Any, where: str) -> None:
+        self.start, self.stop = recorder.start, recorder.stop
+        self.held = asyncio.Event()
+        self._recorder = recorder
+        self._where = where
+
+    async def _swallow(self, where: str) -> None:
+        if where == self._where and not self.held.is_set():
+            self.held.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def position(self, partition: Any) -> Any:
+        await self._swallow("position")
+        return await self._recorder.position(partition)
+
+    async def handle(self, batch: Any) -> None:
+        await self._swallow("handle")
+        await self._recorder.handle(batch)
+
+
+@pytest.mark.parametrize(("where", "handed"), [("handle", 1), ("position", 0)])
+async def test_who_swallows_the_cancellation_of_run_is_handed_nothing_more(group: Any, where: str, handed: int) -> None:
+    group.topic("t", 1)
+    for number in range(100):
+        group.broker.append("t", 0, b"%d" % number + bytes(3000))
+    recorder = group.recorder()
+    handler = Swallowing(recorder, where)
+    fetch = group.fetch_settings(fetch_bytes=8192, poll_bytes=8192)
+    member = await group.member(handler=handler, fetch=fetch)
+    await asyncio.wait_for(handler.held.wait(), 5)
+    budget = member.consumer._partitions._budget
+    if where == "handle":
+        await group.until(lambda: budget.used > 20_000)  # more of it waits in the lane
+    await member.cancel()
+    assert len(recorder.batches) == handed
+    assert recorder.stops == 1
+
+
+# ---- places that nobody finds again, and offsets that others write
+
+
+class Fetches:
+    """What was committed when each fetch was asked for."""
+
+    def __init__(self, group: Any) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+        self._group = group
+        group.broker.on_request = self._note
+
+    def _note(self, request: Any) -> None:
+        for fetch in getattr(request, "fetches", [request] if type(request).__name__ == "FetchRequest" else []):
+            self.seen.append((fetch.offset, self._group.offset(TP)))
+
+
+async def test_the_end_is_committed_before_it_is_fetched_from_though_attempts_fail(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "RETRY_PAUSE", 0.005)
+    group.topic("t", 1)
+    end = group.broker.append("t", 0, b"before us")
+    fetches = Fetches(group)
+    member = await group.member(initial="latest")
+    commits = Commits(member)
+    commits.error = ConnectionLost("as it were")
+    await group.until(lambda: len(commits.sent) >= 3)
+    assert fetches.seen == []
+    group.broker.append("t", 0, b"meanwhile")
+    commits.error = None
+    await group.until(lambda: member.handler.seen == [b"meanwhile"])
+    assert set(commits.sent[:3]) == {end}
+    assert fetches.seen[0] == (end, end)
+    await member.stop()
+
+
+async def test_who_commits_nothing_writes_no_place_down(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"before us")
+    member = await group.member(initial="latest", auto_commit=False)
+    await group.until(lambda: member.consumer.owned.get(TP) is not None)
+    group.broker.append("t", 0, b"now")
+    await group.until(lambda: member.handler.seen == [b"now"])
+    assert group.offset(TP) is None
+
+
+async def test_a_reset_is_committed_before_fetching_goes_on(group: Any) -> None:
+    group.topic("t", 1)
+    group.broker.append("t", 0, b"one")
+    group.zookeeper.put(OFFSET, b"1000")
+    fetches = Fetches(group)
+    member = await group.member()
+    commits = Commits(member)
+    commits.go.clear()
+    await group.until(lambda: bool(commits.sent))
+    await asyncio.sleep(0.05)
+    assert {offset for offset, _ in fetches.seen} == {1000}
+    commits.go.set()
+    group.broker.append("t", 0, b"two")
+    await group.until(lambda: b"two" in member.handler.seen)
+    new = commits.sent[0]
+    assert new != 1000
+    assert next(committed for offset, committed in fetches.seen if offset != 1000) == new
+    await member.stop()
+
+
+async def test_an_offset_that_somebody_set_back_is_written_again_though_nothing_moves(group: Any) -> None:
+    member, end = await consuming(group, b"one")
+    flow = member.consumer._partitions
+    await flow.commit_all()
+    assert group.offset(TP) == end
+    commits = Commits(member)
+    await flow.check_committed()
+    assert commits.sent == []
+    group.zookeeper.put(OFFSET, b"3")
+    await flow.check_committed()
+    assert group.offset(TP) == end
+    await member.stop()
