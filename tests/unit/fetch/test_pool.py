@@ -228,6 +228,43 @@ async def test_a_broker_that_hangs_up_at_once_is_not_hammered(rig: Any) -> None:
         assert max(r.clock.sleeps) > 0.04
 
 
+async def test_a_partition_that_is_well_again_goes_back_to_the_common_connection(
+    rig: Any, scripted_log: Any, numbered: Any
+) -> None:
+    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+        payloads = numbered(range(3000))
+        hang_ups = 3
+
+        def hang_up(request: Any) -> Any:
+            nonlocal hang_ups
+            hang_ups -= 1
+            return "close" if hang_ups >= 0 else None
+
+        r.broker.on_fetch = hang_up
+        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
+        assert await r.take(r.add(), 3000) == payloads
+        assert len(r.broker.fetches()) > 20
+        # The first that hung up and its successor, one for each attempt alone, and the one that worked.
+        assert r.broker.connections <= 6
+
+
+async def test_a_broker_that_answered_is_tried_again_soon_after_the_next_trouble(
+    rig: Any, scripted_log: Any, numbered: Any
+) -> None:
+    """What was learned in an outage counts for nothing once the broker has answered."""
+    async with rig(retry_backoff_min=0.002, retry_backoff_max=0.256) as r:
+        lane = r.add()
+        port = r.broker.port
+        await r.broker.stop()
+        await r.until(lambda: max(r.clock.sleeps, default=0.0) > 0.05)
+        r.broker.logs["t", 0] = log = scripted_log(0, encode_message_set(numbered([1])))
+        await r.broker.start(port)
+        assert await r.take(lane, 1) == numbered([1])
+        await r.until(lambda: r.pool.position(T0) == log.end)
+        link = r.pool._brokers[0].link
+        assert link._backoff.next() <= 0.004
+
+
 async def test_a_hanging_partition_tries_alone(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """The broker never answers for one partition. It stops the others once; then it waits on its own connection."""
     payloads = numbered(range(3000))

@@ -101,6 +101,16 @@ async def test_a_commit_belongs_to_the_generation_in_which_it_was_begun() -> Non
         assert (api, body["group_generation_id"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
 
 
+async def test_a_commit_for_a_membership_that_is_over_is_not_sent() -> None:
+    """The generation of today has not earned what was handled in another: its coordinator would take the offset."""
+    member = Membership()
+    cluster = Cluster(told(0))
+    for session_id in (0, 2):
+        result = await store(cluster, member).commit({PLACE: 9}, session_id=session_id)
+        assert result == CommitResult(frozenset(), frozenset({PLACE}))
+    assert cluster.asked == []
+
+
 @pytest.mark.parametrize(("version", "named"), [(1, False), (2, False), (None, True)])
 async def test_a_static_member_is_named_where_the_version_that_was_asked_for_can(version: Any, named: bool) -> None:
     """Its id and generation fence it in any case."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.embedded.forgetful_disk import ForgetfulDisk, PowerLostError
 from consumerd.storage import Damage, OsFiles, OsSegmentFile, recover, walk
 from consumerd.storage import recovery as recovery_module
 
@@ -85,6 +86,35 @@ def test_unknown_magic_is_cut_and_kept_aside(tmp_path: Path, message: Message) -
     # the same again, at the same place: the first one's bytes stay
     _, _, others = _recover(path, message(b"a") + later[:-1] + b"y")
     assert others == {"0.kafka.cut-11": later, "0.kafka.cut-11-2": later[:-1] + b"y"}
+
+
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_what_is_cut_is_never_only_in_memory(message: Message, power_lost: bool) -> None:
+    """Wherever the machine stops: the segment still holds the bytes, or the copy beside it does, whole."""
+    directory = Path("/log")
+    path = directory / "0.kafka"
+    whole, rest = message(b"a"), message(b"hello")[:-1] + b"!" + message(b"b") * 20
+    finished = 0
+    for seed in range(40):
+        for changes in range(12):
+            disk = ForgetfulDisk(random.Random(seed))
+            files = OsFiles(disk)
+            files.make_directory(directory)
+            files.write(path, [whole + rest])
+            disk.lose_power_after(changes)
+            try:
+                recover(files, path, files.open(path, create=False))
+                finished += 1
+            except PowerLostError:
+                pass
+            disk.restart(power_lost=power_lost)
+            after = OsFiles(disk)
+            segment, aside = after.read(path), after.read(directory / f"0.kafka.cut-{len(whole)}")
+            assert segment is not None
+            assert segment[: len(whole)] == whole
+            assert rest in (segment[len(whole) :], aside)
+            assert aside in (None, rest)  # never half of it
+    assert finished
 
 
 BLOCK = 512
