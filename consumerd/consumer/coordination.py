@@ -166,6 +166,7 @@ class GroupCoordination:
 
     async def _create_nodes(self, streams: Mapping[TopicPartition, int], session_id: int) -> None:
         """Create what is missing, and read all of them."""
+        self._require(session_id)
         for topic in sorted({partition.topic for partition in streams}):
             await self._ensure(owners_path(self._group, topic))
         create = []
