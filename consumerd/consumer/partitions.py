@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What a drain may spend on its last commit after the handler ended, at least.
-COMMIT_GRACE: Final = 1.0
+#: What a drain may spend on its last commit after the handler ended, at least. It waits for the commit under way, and
+#: either may be refused, read again and repeated: a dozen round trips, and those to a ZooKeeper far away take 0.4 s.
+COMMIT_GRACE: Final = 5.0
 #: Between attempts of a drain's last commit, in seconds.
 _COMMIT_PAUSE: Final = 0.1
 #: Seconds for which those that end at the same moment are waited for, so that they are committed and answered together.

@@ -149,16 +149,18 @@ class V07SnapshotReader(SnapshotReader):
     _parse_partition = TopicPartition.parse
 
     async def _topic(self, topic: str) -> Mapping[int, Collection[int]]:
-        counts: dict[int, range] = {}
-        for name in await self._children(topic_path(topic)):
-            try:
-                broker = parse_broker_id(name)
-                node = await self._node(topic_broker_path(topic, broker), anew=self._anew)
-                if node is not None:
-                    counts[broker] = range(parse_partition_count(node.data))
-            except RegistryError as error:
-                self._complain("topic_node_unreadable", f"{topic}/{name}", topic, str(error))
-        return counts
+        names = await self._children(topic_path(topic))
+        counts = await read_all(names, lambda name: self._count(topic, name))
+        return {parse_broker_id(name): range(count) for name, count in counts.items() if count is not None}
+
+    async def _count(self, topic: str, name: str) -> int | None:
+        try:
+            broker = parse_broker_id(name)
+            node = await self._node(topic_broker_path(topic, broker), anew=self._anew)
+            return None if node is None else parse_partition_count(node.data)
+        except RegistryError as error:
+            self._complain("topic_node_unreadable", f"{topic}/{name}", topic, str(error))
+            return None
 
 
 class V08SnapshotReader(SnapshotReader):

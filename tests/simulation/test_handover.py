@@ -86,6 +86,25 @@ def test_a_graceful_stop_with_a_thousand_partitions_commits_all(milliseconds: in
     all_is_well(world)
 
 
+def test_the_last_commit_to_a_zookeeper_far_away_is_waited_for() -> None:
+    """It is the first one, too, and makes the nodes above: some eight round trips, and the drain's time is over."""
+    settings = {"commit": {"interval": 3600.0}, "rebalance": {"drain_timeout": 0.1}}
+    with World(1, round_trip=0.4) as world:
+        world.topic("events", 4)
+        first = world.daemon("a", settings)
+        world.settle()
+        world.produce_all()
+        world.run(3.0)
+        second = world.daemon("b", settings)
+        world.until_shared()
+        world.run(5.0)
+        world.finish()
+        leave(world, second)
+        leave(world, first)
+        world.run(1.0)
+    all_is_well(world)
+
+
 def test_twenty_five_members_that_start_at_once_settle_soon() -> None:
     with World(25, round_trip=0.005) as world:
         world.topic("events", 100)
