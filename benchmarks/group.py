@@ -9,14 +9,18 @@ after the first member had begun to read everything.
     python -m benchmarks group --scenario join-leave --first jafka --partitions 600 --zookeeper-ms 5 --initial latest
     python -m benchmarks group --scenario stop --partitions 1000
     python -m benchmarks group --scenario start --members 25 --partitions 100
+    python -m benchmarks group --scenario model --members 200 --partitions 2000
 
     join-leave  the first member owns all, the second joins, both share, the second leaves, the first owns all again
     stop        one member that owns all is stopped by SIGTERM while messages come in
     idle        one member that owns all, and nothing comes in: processor time and requests
     start       `--members` daemons are started at once
     more        `--members` daemons, and a broker with one more partition of the topic comes
+    model       `--members` members in virtual time, with everything in memory: one joins and leaves, at the end and at
+                the front of the group's order, one partition more, all stop
 
-Nothing may be lost, repeated or left uncommitted. Seconds depend on what else the machine does: its load is told, too.
+Nothing may be lost, repeated or left uncommitted. What a peer of the JVM's kind repeats because it reads offsets before
+it claims is told by itself. Seconds depend on what else the machine does: its load is told, too.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import structlog
 
 from benchmarks.group_stage.figures import Figures
 from benchmarks.group_stage.members import MEMBERS
+from benchmarks.group_stage.model import model
 from benchmarks.group_stage.scenarios import SCENARIOS, check_line
 from benchmarks.group_stage.stage import Stage
 
@@ -66,13 +71,15 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m benchmarks group", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--scenario", choices=[*SCENARIOS], action="append", help=f"default: {' and '.join(USUAL)}")
+    made.add_argument(
+        "--scenario", choices=[*SCENARIOS, "model"], action="append", help=f"default: {' and '.join(USUAL)}"
+    )
     made.add_argument("--partitions", type=int, default=200)
     made.add_argument("--zookeeper-ms", type=int, default=0, help="added to each round trip to ZooKeeper")
     made.add_argument("--initial", choices=["earliest", "latest"], default="earliest")
     made.add_argument("--first", choices=[*MEMBERS], default="ours", help="what the first member is")
     made.add_argument("--second", choices=[*MEMBERS], default="ours", help="what the second member is")
-    made.add_argument("--members", type=int, default=5, help="of the scenarios start and more")
+    made.add_argument("--members", type=int, default=5, help="of the scenarios start, more and model")
     made.add_argument("--rate", type=float, default=1.0, help="messages a second to each partition")
     made.add_argument("--hold", type=float, default=3.0, help="seconds between a settled group and the next event")
     made.add_argument("--seconds", type=float, default=30.0, help="how long to look at an idle member")
@@ -97,7 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
         figures = Figures(case(scenario, options), echo, details=options.kinds)
         if not as_json:
             print(f"group: {figures.case}", flush=True)
-        if options.keep is not None:
+        if scenario == "model":
+            model(options, figures)
+        elif options.keep is not None:
             directory = options.keep.absolute() / scenario
             directory.mkdir(parents=True)
             asyncio.run(measure(scenario, options, directory, figures))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from consumerd.embedded.ledger import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.group_stage.feed import Sent
@@ -94,8 +94,21 @@ class Account:
         """`missing`, by the phase in which they were sent."""
         return Counter(self._phase_of(sent.at) for sent in self.missing(since))
 
-    def repeated(self, *, by_member: bool) -> Counter[str]:
-        """Hand-overs beyond each message's first, by the phase in which they happened, and by who had them."""
-        again = (sorted(times, key=lambda it: it.at)[1:] for times in self.handed.values() if len(times) > 1)
+    def repeated(self, *, by_member: bool, peers: Collection[str] = ()) -> tuple[Counter[str], Counter[str]]:
+        """Hand-overs beyond each message's first, by the phase in which they happened, and by who had them.
+
+        Second, by themselves, those to members `peers` of the JVM's kind of what another member was handed before: they
+        read offsets before they claim, and what is committed in between is handed over again there. Whether ours had
+        committed it is not seen here, but told by their logs.
+        """
         to = ", to {}".format if by_member else lambda _: ""
-        return Counter(self._phase_of(it.at) + to(it.member) for times in again for it in times)
+        repeated: Counter[str] = Counter()
+        read_early: Counter[str] = Counter()
+        for times in self.handed.values():
+            seen: set[str] = set()
+            for number, it in enumerate(sorted(times, key=lambda it: it.at)):
+                if number:
+                    excused = it.member in peers and it.member not in seen
+                    (read_early if excused else repeated)[self._phase_of(it.at) + to(it.member)] += 1
+                seen.add(it.member)
+        return repeated, read_early

@@ -27,6 +27,9 @@ PATIENCE = 180.0
 class Member(ABC):
     """One member. `paths` are the files with its hand-overs."""
 
+    #: Whether it reads offsets before it claims, and so hands over again what is committed in between.
+    reads_early = False
+
     def __init__(self, name: str, directory: Path, line: Line) -> None:
         self.name = name
         self.directory = directory / name
@@ -56,7 +59,11 @@ class Member(ABC):
         """Files with its hand-overs."""
 
     def late_commits(self) -> int:
-        """Partitions whose last commit it gave up, as its log says."""
+        """Partitions whose last commit did not end in time, as its log says."""
+        return 0
+
+    def not_committed(self) -> int:
+        """Partitions that it gave back without their last position being committed, as its log says."""
         return 0
 
     def begun(self) -> int | None:
@@ -102,19 +109,22 @@ class Ours(Member):
         return sorted((self.directory / "records").glob("*.ndjson"))
 
     def late_commits(self) -> int:
-        late = [event for event in self.process.events() if event["event"] == "last_commit_timed_out"]
-        return sum(_count(event.get("partitions", 1)) for event in late)
+        return self._partitions_of("last_commit_timed_out")
+
+    def not_committed(self) -> int:
+        return self._partitions_of("positions_not_committed")
+
+    def _partitions_of(self, name: str) -> int:
+        return sum(int(event["partitions"]) for event in self.process.events() if event["event"] == name)
 
     def begun(self) -> int | None:
         return sum(1 for event in self.process.events() if event["event"] == "partition_started")
 
 
-def _count(told: Any) -> int:
-    return int(told) if isinstance(told, (int, float)) else len(told)
-
-
 class Jafka(Member):
     """A member of Jafka 1.2.3, which took the consumer over from Kafka 0.7, with the times of 0.7.2."""
+
+    reads_early = True
 
     def __init__(self, name: str, directory: Path, line: Line, initial: str, _host: Host | None = None) -> None:
         super().__init__(name, directory, line)

@@ -111,9 +111,19 @@ def told(account: Account, stage: Stage, figures: Figures, since: float) -> None
     """Lost and repeated, and what the logs say of commits."""
     figures.add("messages", sum(sent.at >= since for sent in stage.feed.sent.values()), "")
     figures.spread("lost", account.lost(since), "", 0)
-    figures.spread("repeated", account.repeated(by_member=len(stage.members) == 2), "", 0)
-    figures.add("last commits timed out", sum(member.late_commits() for member in stage.members), "", 0)
+    peers = {member.name for member in stage.members if member.reads_early}
+    repeated, read_early = account.repeated(by_member=len(stage.members) == 2, peers=peers)
+    figures.spread("repeated", repeated, "", 0)
+    if peers:
+        figures.spread("repeated, read by a peer before it claimed", read_early, "")
+    late_commits(stage.members, figures)
     figures.add("load average after", os.getloadavg()[0], "")
+
+
+def late_commits(members: Sequence[Member], figures: Figures) -> None:
+    """What the logs say of last commits."""
+    figures.add("last commits timed out", sum(member.late_commits() for member in members), "", 0)
+    figures.add("positions not committed", sum(member.not_committed() for member in members), "", 0)
 
 
 async def all_begun(members: Sequence[Member], partitions: int) -> None:
@@ -185,7 +195,7 @@ async def stop(stage: Stage, options: argparse.Namespace, figures: Figures) -> N
     late = [number for number, offset in account.reached.items() if committed.get(number, -1) <= offset]
     figures.add("positions", len(account.reached), "")
     figures.add("not committed", len(late), "", 0)
-    figures.add("last commits timed out", member.late_commits(), "", 0)
+    late_commits([member], figures)
     figures.add("load average after", os.getloadavg()[0], "")
 
 

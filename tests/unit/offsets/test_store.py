@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,11 +49,30 @@ class Multis:
         await self._zk.multi(operations, session_id=session_id)
 
 
+class Calls:
+    """Passes everything on to a session, and counts calls."""
+
+    def __init__(self, zk: MemorySession) -> None:
+        self._zk = zk
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._zk, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            self.counts[name] += 1
+            return await found(*arguments, **options)
+
+        return call
+
+
 def many(count: int) -> list[TopicPartition]:
     return [TopicPartition(f"t{number % 2}", number % 3, number) for number in range(count)]
 
 
-def claim(server: MemoryZooKeeper, zk: MemorySession, partitions: list[TopicPartition]) -> None:
+def claim(server: MemoryZooKeeper, zk: MemorySession | Calls, partitions: list[TopicPartition]) -> None:
     for partition in partitions:
         server.put(owner_path(GROUP, partition), b"g_me-0", session_id=zk.session_id)
 
@@ -72,7 +92,7 @@ async def test_the_first_commit_creates_and_later_ones_set() -> None:
         assert await store.load(partitions) == {}
         result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
         assert result == (frozenset(partitions), frozenset())
-        assert len(multis.sent) == 6  # three refused, then three with every missing node at once
+        assert len(multis.sent) == 3
         assert max(map(len, multis.sent)) == 100
         assert server.tree.data(offsets_path(GROUP, "t0")) is None
         multis.sent.clear()
@@ -80,6 +100,44 @@ async def test_the_first_commit_creates_and_later_ones_set() -> None:
         assert len(multis.sent) == 3
         assert await store.load(partitions) == dict.fromkeys(partitions, 6)
         assert stored(server, partitions[0]) == b"6"
+
+
+async def test_the_first_commit_of_many_partitions_reads_none_of_them_again() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        zk = Calls(session)
+        partitions = many(200)
+        claim(server, zk, partitions)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        assert await store.load(partitions) == {}
+        zk.counts.clear()
+        await store.commit(dict.fromkeys(partitions, 7), session_id=zk.session_id)
+        assert zk.counts == {
+            "exists": 200,
+            "ensure": 2,
+            "multi": 4,
+        }  # each owner node is looked at once, where nobody knows
+        assert {stored(server, partition) for partition in partitions} == {b"7"}
+
+
+async def test_whether_somebody_else_wrote_is_asked_for_a_hundred_at_once() -> None:
+    server = MemoryZooKeeper()
+    async with server.session() as session:
+        zk = Calls(session)
+        partitions = many(300)
+        claim(server, zk, partitions)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.load(partitions)
+        await store.commit(dict.fromkeys(partitions[:250], 7), session_id=zk.session_id)
+        zk.counts.clear()
+        assert await store.changed([*partitions, TopicPartition("other", 0, 0)]) == frozenset()
+        assert zk.counts == {"multi": 3, "exists": 50}  # those that have no node yet
+        server.put(offset_path(GROUP, partitions[3]), b"1")
+        server.put(offset_path(GROUP, partitions[260]), b"1")
+        await session.delete(offset_path(GROUP, partitions[240]))
+        zk.counts.clear()
+        assert await store.changed(partitions) == {partitions[3], partitions[240], partitions[260]}
+        assert zk.counts == {"multi": 3, "exists": 50 + 100 + 50}
 
 
 async def test_owner_nodes_that_are_gone_or_not_ours() -> None:
