@@ -45,6 +45,7 @@ from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, Not
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
+    from consumerd.cluster.watched import Node
     from consumerd.consumer.snapshot import SnapshotReader
     from consumerd.group import GroupRules
     from consumerd.partition import TopicPartition
@@ -138,16 +139,15 @@ class GroupCoordination:
                 open_ = {each: stream for each, stream in open_.items() if each not in claimed | blocked}
                 if not open_:
                     break
-                await self._create_nodes(open_, action.session_id)
-                for partition, stream in open_.items():
-                    ours = await self._is_ours(partition, stream, action.session_id)
-                    if ours is not None:
+                found = await self._create_nodes(open_, action.session_id)
+                for partition, node in found.items():
+                    if node is not None:
+                        ours = await self._is_ours(partition, node, open_[partition], action.session_id)
                         (claimed if ours else blocked).add(partition)
         except ZooKeeperError as error:
             self._log_failure("claim", error)
-        else:
-            # What came and went in each round: the machine takes it up again, after a while.
-            blocked |= open_.keys() - claimed
+        # What came and went in each round is in neither set. To call it blocked could leave a node of ours behind: it
+        # may have been made right after it was found missing, if the connection changed meanwhile.
         self._ours |= {owner_path(self._group, partition) for partition in claimed}
         return Claimed(action.ticket, frozenset(claimed), frozenset(blocked))
 
@@ -164,8 +164,10 @@ class GroupCoordination:
                     self._owners.refresh(path)
         return blocked
 
-    async def _create_nodes(self, streams: Mapping[TopicPartition, int], session_id: int) -> None:
-        """Create what is missing, and read all of them."""
+    async def _create_nodes(
+        self, streams: Mapping[TopicPartition, int], session_id: int
+    ) -> dict[TopicPartition, Node | None]:
+        """Create what is missing, and read all of them. A change since then is told by the watches."""
         self._require(session_id)
         for topic in sorted({partition.topic for partition in streams}):
             await self._ensure(owners_path(self._group, topic))
@@ -176,13 +178,17 @@ class GroupCoordination:
                 value = format_owner(self._consumer_id, stream).encode()
                 create.append(Create(path, value, ephemeral=True))
         writes = [partial(self._create, chunk, session_id) for chunk in self._chunks(create)]
-        # Reads are sent behind the writes, down the same connection, and see what came of them.
+        found: dict[TopicPartition, Node | None] = {}
 
         async def read() -> None:
-            await read_all([operation.path for operation in create], self._owners.node_if_there)
+            found.update(
+                await read_all(streams, lambda each: self._owners.node_if_there(owner_path(self._group, each)))
+            )
 
+        # Reads are sent behind the writes, down the same connection, and see what came of them.
         calls: list[Callable[[], Coroutine[None, None, None]]] = [*writes, read]
         await all_of(calls)
+        return found
 
     async def _ensure(self, path: str) -> None:
         if path not in self._parents:
@@ -198,16 +204,13 @@ class GroupCoordination:
         except NoNode:  # somebody deleted what stood above: the next round makes it anew
             self._parents.clear()
 
-    async def _is_ours(self, partition: TopicPartition, stream: int, session_id: int) -> bool | None:
-        """Whether the owner node is ours; None where there is none, or it has to be read again."""
-        path = owner_path(self._group, partition)
-        node = self._owners.known_node(path)
-        if node is None:
-            return None
+    async def _is_ours(self, partition: TopicPartition, node: Node, stream: int, session_id: int) -> bool:
+        """Whether the owner node is what we wanted to create."""
         if node.stat.ephemeral_owner != session_id:
             return False
         if node.data != format_owner(self._consumer_id, stream).encode():
             # Made for another stream, by a call whose reply was lost: the next attempt makes the right one.
+            path = owner_path(self._group, partition)
             self._owners.forget(path)
             await self._zk.delete_owned(path)
             return False

@@ -16,6 +16,7 @@ from consumerd.group import V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
+from consumerd.zk import NoNode
 
 TP = TopicPartition("t", 0, 3)
 CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())
@@ -440,3 +441,30 @@ async def test_where_topics_are_dealt_together_those_of_all_members_are_read(set
     setup.zookeeper.put("/consumers/g/ids/g_d", b'{"version":1,"subscription":{"x.*":1},"pattern":"white_list"}')
     assert (await look(setup, io, topics=frozenset({"t"}))).topics.keys() == {"t", "u", "v"}
     io.close()
+
+
+async def test_a_node_of_ours_is_not_called_blocked_because_news_of_its_past_came_late(setup: Setup) -> None:
+    """The event of a peer's deletion may come while ours is being read: called blocked, ours would stand for ever."""
+    get = setup.zk.get
+
+    async def with_late_news(path: str, *, watch: bool = False) -> Any:
+        found = await get(path, watch=watch)
+        setup.zk._watches.fire(path)
+        return found
+
+    setup.zk.get = with_late_news  # type: ignore[method-assign]
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+    assert setup.triggers > 0
+
+
+async def test_what_is_missing_whenever_it_is_read_is_neither_claimed_nor_blocked(setup: Setup) -> None:
+    """It may be made at any moment, by a write that a changed connection has overtaken."""
+    get = setup.zk.get
+
+    async def too_early(path: str, *, watch: bool = False) -> Any:
+        if path == OWNER:
+            raise NoNode(path)
+        return await get(path, watch=watch)
+
+    setup.zk.get = too_early  # type: ignore[method-assign]
+    assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
