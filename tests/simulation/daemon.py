@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from consumerd.daemon import service
 from consumerd.daemon.build import build_session, build_settings
 from consumerd.daemon.config import Config
 from consumerd.daemon.service import run_member, start_session
+from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import RetryPolicy, retrying
 from tests.simulation.process import ProcessLoop
 from tests.simulation.zookeeper import WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from consumerd.daemon.signals import Stoppable
+    from consumerd.errors import ConsumerdError
     from consumerd.handlers import Batch, HandlerContext
     from consumerd.partition import TopicPartition
     from tests.simulation.world import World
@@ -40,6 +44,69 @@ class ProcessClock:
     async def sleep(self, seconds: float) -> None:
         # No real clock goes so slowly that the rest of a rounded difference counts.
         await asyncio.sleep(max(_SHORTEST, seconds) if seconds > 0 else 0)
+
+
+class ProcessSignals:
+    """Stands for those of `consumerd.daemon.signals` in a simulated process: signals come from the simulation."""
+
+    def __init__(self) -> None:
+        self._receiver: Stoppable | None = None
+        self._waiting: list[StopRequest] = []
+        self._requests = 0
+
+    @contextmanager
+    def sent_to(self, receiver: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        self._receiver = receiver
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            receiver.request(request)
+        try:
+            yield
+        finally:
+            self._receiver = None
+
+    def come(self, number: signal.Signals) -> None:
+        self._requests += 1
+        self._ask(StopRequest(number.name, self._requests))
+
+    def stop(self, reason: str, failure: ConsumerdError) -> bool:
+        if self._receiver is None:
+            return False
+        self._ask(StopRequest(reason, 1, failure))
+        return True
+
+    def expect_end(self) -> None:
+        """The simulation limits the time of a stop by itself."""
+
+    def _ask(self, request: StopRequest) -> None:
+        if self._receiver is None:
+            self._waiting.append(request)
+        else:
+            self._receiver.request(request)
+
+
+@contextmanager
+def _process_signals() -> Iterator[Any]:
+    """Those of the simulated process, if this is one."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, ProcessLoop):
+        with process_signals() as signals:
+            yield signals
+        return
+    yield _signals_of(loop)
+
+
+def _signals_of(loop: ProcessLoop) -> ProcessSignals:
+    signals: ProcessSignals | None = getattr(loop, "signals", None)
+    if signals is None:
+        signals = ProcessSignals()
+        loop.signals = signals  # type: ignore[attr-defined]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signals.come, number)
+    return signals
+
+
+service.process_signals = _process_signals  # type: ignore[assignment]
 
 
 class RecordingHandler:

@@ -443,6 +443,7 @@ async def test_where_topics_are_dealt_together_those_of_all_members_are_read(set
     io.close()
 
 
+@pytest.mark.asyncio
 async def test_a_node_of_ours_is_not_called_blocked_because_news_of_its_past_came_late(setup: Setup) -> None:
     """The event of a peer's deletion may come while ours is being read: called blocked, ours would stand for ever."""
     get = setup.zk.get
@@ -457,6 +458,7 @@ async def test_a_node_of_ours_is_not_called_blocked_because_news_of_its_past_cam
     assert setup.triggers > 0
 
 
+@pytest.mark.asyncio
 async def test_what_is_missing_whenever_it_is_read_is_neither_claimed_nor_blocked(setup: Setup) -> None:
     """It may be made at any moment, by a write that a changed connection has overtaken."""
     get = setup.zk.get
