@@ -1,10 +1,11 @@
 """One connection to one ZooKeeper server: aiozk's framing and bookkeeping, with an end that is noticed at once.
 
-Strategy: aiozk's `Connection` keeps the map of outstanding requests and writes the frames; opening, reading and ending
-are our own, for these reasons. The library first asks `srvr` on a throw-away connection, without a time limit. It
-takes a FIN for silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in
-the middle of a reply. It knows no TLS. It sends what the server will refuse by dropping the connection. Here a
-connection ends in one place, `kill`, which is synchronous: no reply can be waited for after it.
+Strategy: aiozk's `Connection` keeps the map of outstanding requests; opening, writing, reading and ending are our own,
+for these reasons. The library first asks `srvr` on a throw-away connection, without a time limit. It takes a FIN for
+silence, so that outstanding calls hang until the session is repaired. It spins on an end of file in the middle of a
+reply. It knows no TLS. It sends what the server will refuse by dropping the connection, and logs a traceback where a
+socket has just gone. Here a connection ends in one place, `kill`, which is synchronous: no reply can be waited for
+after it.
 
 Bytes from the socket are hostile: whatever they are, the connection ends with a reason and nothing else is raised.
 """
@@ -56,24 +57,6 @@ class Limits(NamedTuple):
     #: So many requests may be on their way; the rest waits here, where heartbeats can overtake it. More would be no
     #: faster but for servers far away, and a server that many members ask at once would answer heartbeats late.
     outstanding: int = 64
-
-
-class _Encoded:
-    """A request that is serialized but for its xid, in the shape that aiozk's `send` asks for."""
-
-    __slots__ = ("body", "opcode", "special_xid")
-
-    def __init__(self, request: Any) -> None:
-        self.opcode = request.opcode
-        self.special_xid = request.special_xid
-        self.body = request.serialize()
-
-    def serialize(self, xid: int) -> bytes:
-        prefixed: bytes = _SIZE.pack(xid) + self.body
-        return prefixed
-
-    def __str__(self) -> str:  # what aiozk's debug log shows: never the data, which may be a secret
-        return f"opcode {self.opcode}, {len(self.body)} bytes"
 
 
 class Connection(AiozkConnection):  # type: ignore[misc]
@@ -158,13 +141,23 @@ class Connection(AiozkConnection):  # type: ignore[misc]
         """Write a request at once, past all that wait for their turn; errors as `request`, some of them at once."""
         if self.closing:
             raise NeverSent(self._loss())
-        encoded = _Encoded(request)
-        size = _SIZE.size + len(encoded.body)
+        body = request.serialize()
+        size = _SIZE.size + len(body)
         if size > self._limits.request:
             raise RequestTooLarge(size, self._limits.request)
         self._xid = self._xid % _LAST_XID + 1
-        future: asyncio.Future[Any] = self.send(encoded, self._xid)
-        return future
+        xid = request.special_xid or self._xid
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.opcode_xref[xid] = request.opcode
+        if xid in protocol.SPECIAL_XIDS:
+            self.pending_specials[xid].append(answer)
+        else:
+            self.pending[xid] = answer
+        try:
+            self.writer.write(_SIZE.pack(size) + _SIZE.pack(xid) + body)
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError on a transport that has just been closed
+            self.kill(reason_of(error))  # which fails the answer, too
+        return answer
 
     async def read_loop(self) -> None:
         """Hand replies and watch events out, in the server's order. Always ends by raising ConnectionEnded."""

@@ -89,6 +89,24 @@ async def test_replies_go_to_their_requests_and_events_to_the_watcher() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_write_to_a_socket_that_has_just_gone_ends_the_connection_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Harness()
+    before = rig.connection.write(get())
+
+    def gone(data: bytes) -> None:
+        raise RuntimeError("the handler is closed")  # uvloop's
+
+    rig.wire.write = gone  # type: ignore[method-assign]
+    for lost in (rig.connection.write(get("/b")), before):
+        with pytest.raises(ConnectionLost, match="the handler is closed"):
+            await lost
+    assert rig.ended == 1
+    assert not caplog.records
+
+
+@pytest.mark.asyncio
 async def test_null_data_is_not_empty_data() -> None:
     rig = Harness()
     null, empty = rig.connection.write(get()), rig.connection.write(get())
