@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from consumerd.registry import ids_path
 from tests.simulation.requests import HEARTBEATS, of_join, of_leave, of_partitions
 from tests.simulation.world import World
 
@@ -86,6 +87,11 @@ class Model:
         }
         self._world.daemon(name, settings)
 
+    @property
+    def _all_registered(self) -> bool:
+        node = self._world.zookeeper.tree.nodes.get(ids_path(self._world.group))
+        return node is not None and len(node.children) == sum(it.alive for it in self._world.daemons.values())
+
     def _leave(self, name: str) -> None:
         daemon = self._world.daemons[name]
         daemon.terminate()
@@ -99,7 +105,7 @@ class Model:
         before, owners = Counter(world.zookeeper.requests), world.owners()
         at = world.kernel.now
         happen()
-        world.until_shared(PATIENCE)
+        world.kernel.until(lambda: self._all_registered and world.is_shared, PATIENCE, what=f"settled: {name}")
         took = world.kernel.now - at
         moved = len(world.owners().items() - owners.items())
         world.run(CALM)
