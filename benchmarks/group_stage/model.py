@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consumerd.registry import ids_path
@@ -51,17 +52,17 @@ class Model:
         """All events, one after the other."""
         members, partitions = self._options.members, self._options.partitions
         self._world.topic(TOPIC, partitions)
-        self._event("start", lambda: [self._start(f"m{number:03d}") for number in range(members)])
+        self._event("start", partial(self._start, *(f"m{number:03d}" for number in range(members))))
         self._world.account.count_from(self._world.ends())
         for name, place in (("z", "at the end"), ("a", "at the front")):
             self._event(
                 f"join {place}",
-                lambda name=name: self._start(name),
+                partial(self._start, name),
                 lambda moved: of_join(members, moved, topics=1, nodes=1, brokers=1),
             )
             self._event(
                 f"leave {place}",
-                lambda name=name: self._leave(name),
+                partial(self._leave, name),
                 lambda moved: of_leave(members, moved, topics=1),
             )
         self._event(
@@ -78,14 +79,14 @@ class Model:
         for violation in account.violations:
             self._figures.fail(violation)
 
-    def _start(self, name: str) -> None:
+    def _start(self, *names: str) -> None:
         settings: dict[str, dict[str, Any]] = {
-            "group": {"consumer_id": name},
             "commit": {"interval": NEVER},
             "rebalance": {"reconcile_interval": NEVER},
             "fetch": {"initial": self._options.initial},
         }
-        self._world.daemon(name, settings)
+        for name in names:
+            self._world.daemon(name, {**settings, "group": {"consumer_id": name}})
 
     @property
     def _all_registered(self) -> bool:

@@ -81,13 +81,17 @@ class StartFinder:
         clock: Clock,
     ) -> None:
         self._settings = settings
+        self._store = store
         self._pool = pool
         self._handler = handler
         self._fence = fence
         self._clock = clock
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are asked for together, for all partitions that begin together.
-        self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(store.load)
+        self._loads: Rounds[TopicPartition, dict[TopicPartition, int]] = Rounds(self._load)
+
+    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._store.load(partitions)
 
     def remember(self, partition: TopicPartition, session_id: int, committed: int | None, position: int) -> None:
         """A flow on `session_id` ended at `position`, and the store held `committed`."""

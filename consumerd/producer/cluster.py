@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.producer.data import NOT_A_LIST
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
@@ -162,7 +163,7 @@ class ClusterProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", error=str(own))
+                log.error("producer_not_closed_in_order", error=reason_of(own))
         else:
             await self._producer.abort()
 

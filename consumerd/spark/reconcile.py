@@ -18,6 +18,7 @@ import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from consumerd.errors import reason_of
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.coverage import PARTITION, content_hash, runs
 from consumerd.spark.failures import declared_errors
@@ -171,7 +172,7 @@ class _Reconciliation:
         try:
             write_seals(self._spark, self._pipeline, query, seals)
         except (OSError, Py4JJavaError) as error:  # who may only read may compare all the same
-            _log.warning("what was proven could not be noted", pipeline=self._pipeline.name, error=str(error))
+            _log.warning("what was proven could not be noted", pipeline=self._pipeline.name, error=reason_of(error))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """The same frame, computed once for all that comes."""

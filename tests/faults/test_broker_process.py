@@ -102,7 +102,10 @@ async def flood(port: int, partition: int, name: bytes, codec: Codec) -> None:
 
 
 async def end_of(port: int, partition: int) -> int:
-    (end,) = struct.unpack(">10xq", await ask(port, OffsetsRequest("t", partition, -1, 1).encode()))
+    answer = await ask(port, OffsetsRequest("t", partition, -1, 1).encode())
+    if not answer:
+        raise ConnectionResetError("the broker was killed before it answered")
+    (end,) = struct.unpack(">10xq", answer)
     return int(end)
 
 

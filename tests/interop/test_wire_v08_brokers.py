@@ -25,6 +25,7 @@ from consumerd.wire.v08 import (
 )
 from consumerd.wire.v08.apis import (
     API_VERSIONS,
+    CONSUMER_GROUP_DESCRIBE,
     CREATE_TOPICS,
     DELETE_GROUPS,
     DELETE_TOPICS,
@@ -176,6 +177,14 @@ def delete_groups(wire: Wire, group: str) -> None:
         expected.append(ErrorCode.GROUP_ID_NOT_FOUND)
 
 
+def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
+    """There is none of that name; brokers of 3.x serve the request, and know of no such groups unless told to."""
+    for version in wire.versions(CONSUMER_GROUP_DESCRIBE):
+        (told,) = wire.call(CONSUMER_GROUP_DESCRIBE, version, {"group_ids": [group]})["groups"]
+        assert told["group_id"] == group
+        assert told["error_code"] in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
 def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
     count = 0
     for version in wire.versions(PRODUCE):
@@ -323,6 +332,7 @@ async def test_every_version_that_a_broker_serves(version: str, kafka: Any) -> N
         commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
         be_a_member(wire, "together")
         delete_groups(wire, "together")
+        describe_groups_of_the_consumer_protocol(wire, "together")
         authenticate_where_nobody_asks(wire)
         delete_topics(wire, topics)
     served = {(key, one) for key, versions in wire.ranges.items() for one in versions}

@@ -106,7 +106,7 @@ def _signals_of(loop: ProcessLoop) -> ProcessSignals:
     return signals
 
 
-service.process_signals = _process_signals  # type: ignore[assignment]
+setattr(service, "process_signals", _process_signals)  # noqa: B010 - it is not exported there
 
 
 class RecordingHandler:

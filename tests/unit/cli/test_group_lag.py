@@ -140,4 +140,4 @@ async def test_the_configuration_names_zookeeper_and_group(
     assert await asyncio.to_thread(run, ["group", "lag"]) == ExitCode.USAGE
     ((address, section),) = asked
     assert address == "zk1:2181/k"
-    assert section.auth == ("digest:u:p",)  # type: ignore[attr-defined]
+    assert [each.get_secret_value() for each in section.auth] == ["digest:u:p"]  # type: ignore[attr-defined]

@@ -54,7 +54,11 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
         (["read", "--to", "csv:x"], ExitCode.USAGE, "'csv:x' is not FORMAT:DIR with one of parquet, json, orc"),
         (["read", "--to", "parquet"], ExitCode.USAGE, "is not FORMAT:DIR"),
         (["read", "--option", "x"], ExitCode.USAGE, "'x' is not NAME=VALUE"),
-        (["read", "--path", "x", "--log", "no/such/file"], ExitCode.CONFIG, "--log no/such/file cannot be written"),
+        (
+            ["read", "--path", "x", "--option", "topic=t", "--log", "no/such/file"],
+            ExitCode.CONFIG,
+            "--log no/such/file cannot be written",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_before_spark_starts(

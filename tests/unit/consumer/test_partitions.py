@@ -14,6 +14,7 @@ from consumerd.group import MembershipSettings
 from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
+from consumerd.ports import Create, SetData
 from consumerd.wire.errors import EncodeError
 from consumerd.zk.errors import ConnectionLost, NoAuth
 
@@ -41,9 +42,9 @@ class Commits:
         member.zk.multi = self.multi
 
     async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
-        offsets = [operation for operation in operations if "/offsets/" in operation.path]
+        offsets = [each for each in operations if isinstance(each, SetData | Create) and "/offsets/" in each.path]
         if offsets:
-            self.sent.append(int(offsets[0].data or b""))  # type: ignore[union-attr]  # a set or a create
+            self.sent.append(int(offsets[0].data or b""))
             await self.go.wait()
             if self.error is not None:
                 raise self.error
