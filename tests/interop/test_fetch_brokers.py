@@ -183,7 +183,7 @@ async def test_a_broker_holds_its_answer_back_until_there_is_enough(version: str
         await made.produce([b"little"], Codec.NONE, magic)
         for _ in range(6):
             await made.produce([b"x" * 1000] * 20, Codec.NONE, magic)
-        assert len(await made.take(1)) > 50  # all of the first answer
+        assert len(await made.take(1)) > 1  # not the little one alone, which would have been answered at once
 
 
 @pytest.mark.asyncio

@@ -55,7 +55,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
         (["read", "--to", "parquet"], ExitCode.USAGE, "is not FORMAT:DIR"),
         (["read", "--option", "x"], ExitCode.USAGE, "'x' is not NAME=VALUE"),
         (
-            ["read", "--path", "x", "--option", "topic=t", "--log", "no/such/file"],
+            ["read", "--path", "x", "--option", "subscribe=t", "--log", "no/such/file"],
             ExitCode.CONFIG,
             "--log no/such/file cannot be written",
         ),
