@@ -55,7 +55,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
         (["read", "--to", "parquet"], ExitCode.USAGE, "is not FORMAT:DIR"),
         (["read", "--option", "x"], ExitCode.USAGE, "'x' is not NAME=VALUE"),
         (
-            ["read", "--path", "x", "--option", "subscribe=t", "--log", "no/such/file"],
+            ["read", "--path", "logs", "--option", "subscribe=t", "--log", "no/such/file"],
             ExitCode.CONFIG,
             "--log no/such/file cannot be written",
         ),
@@ -71,6 +71,8 @@ def test_what_is_wrong_is_told_before_spark_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PIPELINE)
+    (tmp_path / "logs" / "t-0").mkdir(parents=True)
+    (tmp_path / "logs" / "t-0" / f"{0:020}.kafka").write_bytes(b"")
     assert run(["spark", *arguments]) == code
     assert sentence in capsys.readouterr().err
 
