@@ -139,14 +139,14 @@ def test_ephemerals_go_with_their_session_when_it_is_closed_or_silent(place: Pla
         await zk.create_ephemeral("/owned", b"x", wait=0)
 
     closed = place.play(own, "closed")
-    assert place.server.tree.nodes.get("/root/owned") is None
+    assert place.server.tree.nodes.get("/base/owned") is None
     assert closed.session_id == 0
     place.play(own, "silent", close=False)
     place.kernel.loops[-1].stop_process()
     place.kernel.run(3.0)
-    assert "/root/owned" in place.server.tree.nodes
+    assert "/base/owned" in place.server.tree.nodes
     place.kernel.run(4.0)
-    assert "/root/owned" not in place.server.tree.nodes
+    assert "/base/owned" not in place.server.tree.nodes
     assert [owner for _, owner in place.server.expired] == ["silent"]
 
 
@@ -211,7 +211,7 @@ def test_a_follower_shows_the_past_but_never_a_client_its_own(place: Place) -> N
             await asyncio.sleep(0)
             assert (await zk.get("/a"))[0] == b"%d" % number
             await asked
-        place.server.put("/root/a", b"by somebody else")
+        place.server.put("/base/a", b"by somebody else")
         assert (await zk.get("/a"))[0] == b"3"
         await asyncio.sleep(0.6)
         assert (await zk.get("/a"))[0] == b"by somebody else"
