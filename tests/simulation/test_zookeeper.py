@@ -41,7 +41,7 @@ class Place:
 
         async def work() -> None:
             made.append(
-                Session("zookeeper:2181/root", clock=ProcessClock(loop), rng=random.Random(name), session_timeout=4.0)
+                Session("zookeeper:2181/base", clock=ProcessClock(loop), rng=random.Random(name), session_timeout=4.0)
             )
             await made[0].start()
             try:
