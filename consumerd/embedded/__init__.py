@@ -3,8 +3,6 @@
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
 from consumerd.embedded.ports import free_port, free_ports
-from consumerd.embedded.proxy import FaultProxy
-from consumerd.embedded.proxy_link import Direction
 from consumerd.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import ZooKeeperTls
 from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
@@ -12,8 +10,6 @@ from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
 __all__ = [
     "Child",
     "ChildError",
-    "Direction",
-    "FaultProxy",
     "JavaRuntime",
     "MissingRuntimeError",
     "ZooKeeperEnsemble",

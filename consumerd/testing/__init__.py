@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from consumerd.embedded import Direction
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
     from consumerd.testing.errors import ContractError, HarnessError
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from consumerd.testing.member import Member
     from consumerd.testing.plugin import BrokerFactory, HandlerFactory, ProxyFactory, Run
     from consumerd.testing.proxy import LoopbackProxy
+    from consumerd.testing.proxy_link import Direction
     from consumerd.testing.records import Attempt, Delivery, Revocation
     from consumerd.wire.compression import Codec
 
@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "consumerd.embedded": ("Direction",),
     "consumerd.testing.brokers": ("LoopbackBroker",),
     "consumerd.testing.clock": ("FakeClock",),
     "consumerd.testing.errors": (
@@ -65,6 +64,7 @@ _ROOMS = {
         "Run",
     ),
     "consumerd.testing.proxy": ("LoopbackProxy",),
+    "consumerd.testing.proxy_link": ("Direction",),
     "consumerd.testing.records": (
         "Attempt",
         "Delivery",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from consumerd.embedded import Direction, FaultProxy
+from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from consumerd.testing.loop import LoopThread
+    from consumerd.testing.proxy_link import Direction
 
 
 class LoopbackProxy:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import Direction, FaultProxy
 from consumerd.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.testing.fault_proxy import FaultProxy
+from consumerd.testing.proxy_link import Direction
 from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
 
 if TYPE_CHECKING:

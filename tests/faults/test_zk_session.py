@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import Direction
 from consumerd.ports import SessionEvent, SessionState, SetData
+from consumerd.testing.proxy_link import Direction
 from consumerd.zk import (
     AuthFailed,
     ConnectionLost,

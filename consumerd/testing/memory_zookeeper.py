@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.memory_session import Link, MemorySession
-from consumerd.embedded.memory_tree import Kind, MemoryTree
 from consumerd.ports import SessionState
+from consumerd.testing.memory_session import Link, MemorySession
+from consumerd.testing.memory_tree import Kind, MemoryTree
 from consumerd.zk.lifecycle import Lifecycle
 from consumerd.zk.watches import WatchTable
 

@@ -1,4 +1,4 @@
-"""The clients of the ZooKeeper in memory; see `consumerd.embedded.memory_zookeeper`. For simulations and tests only.
+"""The clients of the ZooKeeper in memory; see `consumerd.testing.memory_zookeeper`. For simulations and tests only.
 
 Strategy: a `MemorySession` is the real session with another end: the calls, the state machine and the watch table are
 those of `consumerd.zk`, and a `Link` takes the place of the connection. It understands aiozk's requests, carries each
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiozk import protocol
 
-from consumerd.embedded.memory_tree import Kind
 from consumerd.ports import SessionState
+from consumerd.testing.memory_tree import Kind
 from consumerd.zk.acl import parse_acl
 from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
@@ -23,8 +23,8 @@ from consumerd.zk.live import LiveSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
     from consumerd.ports import Clock, NodeStat, Operation
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from consumerd.zk.connection import Connection
     from consumerd.zk.watches import WatchTable
 

@@ -1,4 +1,4 @@
-"""One connection that a `consumerd.embedded.proxy.FaultProxy` forwards: two sockets, and bytes both ways between them.
+"""One connection that a `FaultProxy` (`consumerd.testing.fault_proxy`) forwards: two sockets, and bytes both ways.
 
 Strategy: each direction is a reader and a writer around a short queue, so that a delay is latency and no limit on
 throughput. What may pass, and as what, is the proxy's to say, right before it is sent.
@@ -18,7 +18,7 @@ import structlog
 from consumerd.errors import reason_of
 
 if TYPE_CHECKING:
-    from consumerd.embedded.proxy import FaultProxy
+    from consumerd.testing.fault_proxy import FaultProxy
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.proxy_link import Direction, Link
 from consumerd.errors import reason_of
+from consumerd.testing.proxy_link import Direction, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
