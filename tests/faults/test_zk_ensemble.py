@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperEnsemble
 from consumerd.ports import Check, SessionEvent, SessionState, SetData
 from consumerd.zk import ConnectionLost, NotConnected, Session
+from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

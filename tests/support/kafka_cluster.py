@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.embedded.errors import KafkaStartError
 from consumerd.embedded.ports import LOOPBACK, free_ports
 from consumerd.errors import BrokerError
 from consumerd.net import connect
+from tests.support.errors import KafkaStartError
 from tests.support.kafka import KafkaBroker, kafka_jars
 from tests.support.kafka_storage import new_kraft_id
 
