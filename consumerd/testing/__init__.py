@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
     from consumerd.testing.errors import ContractError, HarnessError
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.group import MemoryGroup
     from consumerd.testing.handover import Handover
     from consumerd.testing.harness import HandlerHarness
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from consumerd.testing.member import Member
     from consumerd.testing.plugin import BrokerFactory, HandlerFactory, ProxyFactory, Run
     from consumerd.testing.proxy import LoopbackProxy
-    from consumerd.testing.proxy_link import Direction
     from consumerd.testing.records import Attempt, Delivery, Revocation
     from consumerd.wire.compression import Codec
 
@@ -52,6 +52,7 @@ _ROOMS = {
         "ContractError",
         "HarnessError",
     ),
+    "consumerd.testing.fault_proxy": ("Direction",),
     "consumerd.testing.group": ("MemoryGroup",),
     "consumerd.testing.handover": ("Handover",),
     "consumerd.testing.harness": ("HandlerHarness",),
@@ -64,7 +65,6 @@ _ROOMS = {
         "Run",
     ),
     "consumerd.testing.proxy": ("LoopbackProxy",),
-    "consumerd.testing.proxy_link": ("Direction",),
     "consumerd.testing.records": (
         "Attempt",
         "Delivery",

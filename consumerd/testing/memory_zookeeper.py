@@ -7,10 +7,11 @@
         zookeeper.expire(zk)  # its nodes go; it gets a new session, as a connected client does
 
 Strategy: only the wire and the server are replaced. A `MemorySession` runs the calls, the state machine and the watch
-table of `consumerd.zk` itself, so its errors, events and their order are those of the real session. A request is
-carried out at the moment it is sent, and answered in the next turn of the loop; watches are one-shot, belong to the
-connection, and are told in the order in which they were armed, before any answer sent after the change. Nothing else
-decides the order of things, so equal programs run equally.
+table of `consumerd.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
+understands aiozk's requests, takes the place of the connection. A request is carried out at the moment it is sent, and
+answered in the next turn of the loop; watches are one-shot, belong to the connection, and are told in the order in
+which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
+programs run equally.
 
 Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session. Time passes
 only in the clock that is handed in; sessions end when told to, not by themselves.
@@ -18,21 +19,210 @@ only in the clock that is handed in; sessions end when told to, not by themselve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from aiozk import protocol
 
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionState
-from consumerd.testing.memory_session import Link, MemorySession
 from consumerd.testing.memory_tree import Kind, MemoryTree
-from consumerd.zk.lifecycle import Lifecycle
+from consumerd.zk.acl import parse_acl
+from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
+from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
+from consumerd.zk.live import LiveSession
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
-    from consumerd.ports import Clock
+    from collections.abc import Callable, Sequence
 
-__all__ = ["MemorySession", "MemoryZooKeeper"]
+    from consumerd.ports import Clock, NodeStat, Operation
+    from consumerd.zk.connection import Connection
 
 _FIRST_SESSION = 0x1_0000_0000
+
+
+class Link:
+    """What stands for a session's connection: requests in, answers and watch events out, until `kill`."""
+
+    host, port = "memory", 0
+
+    def __init__(self, server: MemoryZooKeeper, session: MemorySession, session_id: int) -> None:
+        self._server = server
+        self._session = session
+        self._session_id = session_id
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self.end_reason = ""
+        #: Lose the next call's connection: before (False) or after (True) it is carried out. None: do not.
+        self.cut: bool | None = None
+
+    def request(self, request: Any) -> asyncio.Future[Any]:
+        """Carry out one of aiozk's requests; the future brings what has aiozk's attributes, or ServerError."""
+        return self.call(lambda: self._answer(request))
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run `work` on the server now and answer in the next turn. Raises ConnectionLost when it has ended."""
+        if self.end_reason:
+            raise ConnectionLost(f"the connection to the memory ZooKeeper has ended: {self.end_reason}")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        cut, self.cut = self.cut, None
+        if cut is False:
+            self._server.disconnect(self._session)
+            return future
+        try:
+            result, error = work(), None
+        except ServerError as refused:
+            result, error = None, refused
+        if cut is True:
+            self._server.disconnect(self._session)
+        else:
+            self.later(lambda: self._settle(future, result, error))
+        return future
+
+    def later(self, deliver: Callable[[], None]) -> None:
+        """Deliver in the next turn, in order, unless the connection ends before."""
+        asyncio.get_running_loop().call_soon(lambda: None if self.end_reason else deliver())
+
+    @staticmethod
+    def _settle(future: asyncio.Future[Any], result: Any, error: ServerError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def kill(self, reason: str) -> None:
+        """End; outstanding calls get ConnectionLost."""
+        if self.end_reason:
+            return
+        self.end_reason = reason
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(ConnectionLost(f"the connection to the memory ZooKeeper was lost: {reason}"))
+        self._server.forget_watches(self)
+        self._session.detached(self)
+
+    def watched(self, path: str) -> None:
+        """A watch of this connection fired."""
+        if not self._session.lose_watches:
+            self.later(lambda: self._session.fire(path))
+
+    def _answer(self, request: Any) -> Any:
+        tree, path = self._server.tree, request.path
+        if isinstance(request, protocol.CreateRequest):
+            owner = self._session_id if request.flags & 1 else 0
+            tree.create(path, request.data, owner)
+            return None
+        if isinstance(request, protocol.DeleteRequest):
+            tree.delete(path, request.version)
+            return None
+        if isinstance(request, protocol.SetDataRequest):
+            tree.set(path, request.data, request.version)
+            return SimpleNamespace(stat=_aiozk_stat(tree.stat(path)))
+        kind = Kind.CHILDREN if isinstance(request, protocol.GetChildren2Request) else Kind.DATA
+        # A read of a missing node arms nothing, except `exists`, which waits for its creation.
+        if request.watch and (tree.has(path) or isinstance(request, protocol.ExistsRequest)):
+            self._server.arm(kind, path, self)
+        stat = _aiozk_stat(tree.stat(path))
+        if isinstance(request, protocol.GetChildren2Request):
+            return SimpleNamespace(stat=stat, children=tree.children(path))
+        if isinstance(request, protocol.GetDataRequest):
+            return SimpleNamespace(stat=stat, data=tree.data(path))
+        assert isinstance(request, protocol.ExistsRequest), f"{request!r} is unknown to the memory ZooKeeper"
+        return SimpleNamespace(stat=stat)
+
+
+def _aiozk_stat(stat: NodeStat) -> SimpleNamespace:
+    return SimpleNamespace(
+        version=stat.version,
+        ephemeral_owner=stat.ephemeral_owner,
+        num_children=stat.children_count,
+        created_zxid=stat.created_zxid,
+        modified=stat.modified_ms,
+    )
+
+
+class MemorySession(LiveSession):
+    """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.zk.Session`."""
+
+    def __init__(
+        self, server: MemoryZooKeeper, lifecycle: Lifecycle, watches: WatchTable, *, chroot: str, clock: Clock
+    ) -> None:
+        super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl("open"), clock=clock)
+        self._server = server
+        self._link: Link | None = None
+        #: While set, fired watches of this session never arrive.
+        self.lose_watches = False
+
+    async def start(self, timeout: float | None = None) -> None:
+        """Get a session."""
+        self._server.reconnect(self)
+
+    async def close(self) -> None:
+        """End the session: its ephemerals go at once. Outstanding calls fail. May be called again."""
+        session_id = self._lifecycle.session_id
+        self._lifecycle.refuse()
+        if self._link is not None:
+            self._link.kill("the session was closed")
+            self._server.end(session_id)
+        self._lifecycle.finish(None)
+
+    def lease_left(self) -> float:
+        """The whole timeout while connected; from the disconnection on, what is left of it."""
+        if self.state is SessionState.CONNECTED:
+            self._lifecycle.prove(self._clock.monotonic())
+        return super().lease_left()
+
+    async def multi(self, operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+        """All or nothing, on the very session `session_id` if one is named."""
+        if not operations:
+            return
+        absolute = [operation._replace(path=self._full(operation.path)) for operation in operations]
+        await self._lifecycle.connection(session_id)
+        link = self._link
+        assert link is not None
+        tree, own = self._server.tree, self.session_id
+        failure = await link.call(lambda: tree.multi(absolute, own))
+        if failure is not None:
+            index, code = failure
+            raise MultiFailed(index, error_for(code, operations[index].path))
+
+    # -- for the server
+
+    @property
+    def link(self) -> Link | None:
+        """The present connection."""
+        return self._link
+
+    @property
+    def granted_id(self) -> int:
+        """The session that the server gave this client, as far as the client knows."""
+        return self._lifecycle.granted_id
+
+    def fire(self, path: str) -> None:
+        """Tell the watchers of an absolute path."""
+        self._watches.fire(path)
+
+    def attach(self, session_id: int) -> None:
+        """A connection is there; with another id than before it is a new session."""
+        lifecycle = self._lifecycle
+        if session_id != lifecycle.granted_id:
+            lifecycle.expire()
+            lifecycle.grant(session_id, NO_PASSWORD, lifecycle.timeout)
+            self._server.make(self._chroot)
+        self._link = Link(self._server, self, session_id)
+        lifecycle.announce(cast("Connection", self._link), self._clock.monotonic())
+
+    def detached(self, link: Link) -> None:
+        """The connection ended."""
+        if link is self._link:
+            self._lifecycle.prove(self._clock.monotonic())
+            self._link = None
+            self._lifecycle.detach(cast("Connection", link))
 
 
 class MemoryZooKeeper:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from consumerd.handlers import RetryPolicy
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.group import MemoryGroup
     from consumerd.testing.harness import HandlerHarness
     from consumerd.testing.loop import LoopThread
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from consumerd.testing.proxy import LoopbackProxy
-    from consumerd.testing.proxy_link import Direction
 
 Result = TypeVar("Result")
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.loop import LoopThread
-    from consumerd.testing.proxy_link import Direction
 
 
 class LoopbackProxy:

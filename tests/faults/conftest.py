@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
-from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.testing.proxy_link import Direction
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.zk import Session, parse_connect_string
 
 if TYPE_CHECKING:

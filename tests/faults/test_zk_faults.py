@@ -14,8 +14,7 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.ports import Check, Create, SessionEvent, SessionState, SetData
-from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.testing.proxy_link import Direction
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.ports import Check, Create, Delete, SetData
-from consumerd.testing.proxy_link import Direction
+from consumerd.testing.fault_proxy import Direction
 from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, ownership
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.ports import SessionEvent, SessionState, SetData
-from consumerd.testing.proxy_link import Direction
+from consumerd.testing.fault_proxy import Direction
 from consumerd.zk import (
     AuthFailed,
     ConnectionLost,

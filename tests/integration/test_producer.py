@@ -26,8 +26,7 @@ from consumerd.producer import (
     key_index,
 )
 from consumerd.registry.errors import DialectError
-from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.testing.proxy_link import Direction
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 from consumerd.zk import NotConnected, Session

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.embedded import free_port
-from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.testing.proxy_link import Direction, FrameSplitter
+from consumerd.testing.fault_proxy import Direction, FaultProxy, FrameSplitter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
