@@ -29,12 +29,12 @@ from benchmarks.decode import payloads
 from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, Job, Result, cluster, quiet
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError, find_java
-from consumerd.embedded.kafka import RELEASES, KafkaBroker
 from consumerd.errors import BrokerError
 from consumerd.producer.logical import LogicalProducer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
 from consumerd.wire.v08.records import Codec, encode_record_batch
+from tests.support.kafka import RELEASES, KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -23,10 +23,10 @@ from benchmarks.fetch import BLOCK, PARTITIONS, TOPIC, broker
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.clock import SystemClock
 from consumerd.consumer import GroupConsumer, V07Backend
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.net import connect
 from consumerd.registry import StaticSubscription
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.embedded.ports import LOOPBACK
-from consumerd.embedded.proxy_link import FrameSplitter
+from consumerd.testing.fault_proxy import FrameSplitter
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.group_stage.host import ForkedDaemon, Host
-from consumerd.embedded.jafka import jafka_jars
-from consumerd.embedded.jafka_clients import JafkaMember, compile_java
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.java import find_java
+from tests.support.jafka import jafka_jars
+from tests.support.jafka_clients import JafkaMember, compile_java
 
 if TYPE_CHECKING:
     from benchmarks.group_stage.line import Line

@@ -167,7 +167,7 @@ def _config(options: dict[str, Any]) -> Config:
 
 
 def _target(options: dict[str, Any]) -> Target:
-    from consumerd.cli.produce import parse_brokers  # noqa: PLC0415
+    from consumerd.cli.produce_options import parse_brokers  # noqa: PLC0415
     from consumerd.daemon.mirroring import Target  # noqa: PLC0415
     from consumerd.producer import ProducerSettings  # noqa: PLC0415
     from consumerd.wire.v07 import Codec  # noqa: PLC0415

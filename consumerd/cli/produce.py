@@ -6,17 +6,14 @@ said by the modules for either kind. Options that mean nothing there are refused
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
 from consumerd.cli.session import place_options
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from consumerd.cli.session import Place
     from consumerd.zk import Session
 
@@ -44,10 +41,6 @@ batch is full or the oldest has waited for the queue time; a batch that fails is
 after it are sent. --verify reads back what was sent: brokers show what they have flushed, so a batch may take seconds.
 """
 
-STDIN = 0
-#: No line can be longer than the largest request a broker takes by default.
-MAX_LINE_BYTES = 100 * 1024 * 1024
-
 #: Options of one kind of cluster alone, and what to do on the other kind.
 _OF_V07 = {
     "magic": ("--magic", "they say themselves which format they want"),
@@ -66,36 +59,6 @@ _OF_KAFKA = {
     "delivery_timeout": "--delivery-timeout",
     "round_robin": "--round-robin",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says; None where it says nothing."""
-
-    brokers: tuple[str, ...]
-    topic: str
-    partition: int | None
-    codec: str
-    key_separator: str | None
-    max_message_bytes: int | None
-    magic: int | None
-    batch_size: int | None
-    queued: bool
-    queue_time: float | None
-    queue_size: int | None
-    verify: bool
-    verify_timeout: float | None
-    acks: str | None
-    batch_bytes: int | None
-    linger: float | None
-    delivery_timeout: float | None
-    round_robin: bool
-    headers: tuple[tuple[str, bytes], ...]
-
-    @property
-    def separator(self) -> bytes | None:
-        """The key's separator as it stands in lines."""
-        return None if self.key_separator is None else self.key_separator.replace("\\t", "\t").encode()
 
 
 def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
@@ -250,13 +213,3 @@ def require_kafka(options: Options) -> None:
         raise click.UsageError("--partition and --round-robin do not go together: give one of both.")
     if options.partition == -1:
         raise click.UsageError("--partition -1 is for brokers of Kafka 0.7: leave it out, and lines go anywhere.")
-
-
-def parse_brokers(texts: Sequence[str], option: str = "--broker") -> list[tuple[str, int]]:
-    """The addresses that `option` was given. Raises ConfigError."""
-    from consumerd.producer.config import parse_address  # noqa: PLC0415
-
-    try:
-        return [parse_address(text) for text in texts]
-    except ConfigError as error:
-        raise ConfigError(f"{option} {error}") from None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.produce import MAX_LINE_BYTES, STDIN
+from consumerd.cli.produce_options import MAX_LINE_BYTES, STDIN
 
 if TYPE_CHECKING:
-    from consumerd.cli.produce import Options
+    from consumerd.cli.produce_options import Options
     from consumerd.cli.session import Place
     from consumerd.client import ClusterClient
     from consumerd.producer.logical_settings import LogicalProducerSettings

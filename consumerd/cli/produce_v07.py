@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.produce import MAX_LINE_BYTES, STDIN, parse_brokers
+from consumerd.cli.produce_options import MAX_LINE_BYTES, STDIN, parse_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.cli.produce import Options
+    from consumerd.cli.produce_options import Options
     from consumerd.producer import ProducerData, QueueSettings, Router
     from consumerd.zk import Session
 

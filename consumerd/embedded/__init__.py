@@ -1,22 +1,17 @@
-"""A real ZooKeeper, child processes and a fault proxy on loopback: the demo's and the tests' outside world."""
+"""The demo, and what it starts on loopback: a real ZooKeeper and our own processes. The pytest plugin starts both."""
 
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError, ZooKeeperStartError
 from consumerd.embedded.ports import free_port, free_ports
-from consumerd.embedded.proxy import FaultProxy
-from consumerd.embedded.proxy_link import Direction
-from consumerd.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from consumerd.embedded.zookeeper import ZooKeeperServer
 from consumerd.embedded.zookeeper_launch import ZooKeeperTls
 from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
 
 __all__ = [
     "Child",
     "ChildError",
-    "Direction",
-    "FaultProxy",
     "JavaRuntime",
     "MissingRuntimeError",
-    "ZooKeeperEnsemble",
     "ZooKeeperServer",
     "ZooKeeperStartError",
     "ZooKeeperTls",

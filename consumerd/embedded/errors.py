@@ -1,8 +1,8 @@
-"""What can go wrong around the servers and children that the embedded default starts."""
+"""What can go wrong around the servers and children that the demo starts."""
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError, ConsumerdError, ExitCode, ZooKeeperError
+from consumerd.errors import ConsumerdError, ExitCode, ZooKeeperError
 
 
 class ChildError(ConsumerdError):
@@ -13,14 +13,6 @@ class ChildError(ConsumerdError):
 
 class ZooKeeperStartError(ZooKeeperError):
     """The embedded ZooKeeper did not start."""
-
-
-class JafkaStartError(BrokerError):
-    """The Jafka broker of the interop tests did not start."""
-
-
-class KafkaStartError(BrokerError):
-    """A Kafka broker of the interop tests did not start."""
 
 
 class InputError(ConsumerdError):

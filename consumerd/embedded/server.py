@@ -1,29 +1,17 @@
-"""A server in a child process: started until it answers, stopped, killed, frozen, started again on the same port.
+"""A server in a child process, however it is started: stopped, killed, frozen, started again.
 
-Strategy: what a server is (its command, how it answers, its error) is said by a subclass; when it is ready, on which
-port, and how it ends is the same for all. A port that was free may be taken before the server binds it: then another
-one is tried, unless somebody may know the first one already. `zookeeper` and `processes` start otherwise, and end
-alike.
+Strategy: how a server starts is said by a subclass (`zookeeper`, `processes`); how it ends is the same for all.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final, Self
-
-from consumerd.embedded.ports import LOOPBACK, free_port
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from consumerd.embedded.children import Child
-    from consumerd.errors import ConsumerdError
-
-_ATTEMPTS: Final = 3
-_POLL_SECONDS: Final = 0.02
-_PROBE_SECONDS: Final = 2.0
 
 
 class StartedChild(ABC):
@@ -77,89 +65,3 @@ class StartedChild(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-class LoopbackServer(StartedChild):
-    """A server on loopback with its files in `directory`. Data and port stay over `restart`."""
-
-    #: What `start` raises, with one sentence.
-    start_error: ClassVar[type[ConsumerdError]]
-    #: What the server writes when its port is taken.
-    bind_failures: ClassVar[tuple[str, ...]] = ("BindException", "Address already in use")
-
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        self.directory = directory.absolute()
-        self.port = port or free_port()
-        self._port_is_ours = port is None
-
-    @abstractmethod
-    def _launch(self) -> Child:
-        """Write its configuration and start the process. Blocks for milliseconds."""
-
-    @abstractmethod
-    async def _answers(self) -> bool:
-        """Whether it serves. May raise OSError and EOFError, which mean no."""
-
-    def _new_ports(self) -> None:
-        """The port was taken: take another one."""
-        self.port = free_port()
-
-    @property
-    def address(self) -> str:
-        """`host:port`."""
-        return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def child(self) -> Child:
-        """The process. Raises RuntimeError before `start`."""
-        if self._child is None:
-            raise RuntimeError(f"no server was started in {self.directory}")
-        return self._child
-
-    async def start(self, timeout: float = 60.0) -> None:
-        """Start and wait until it answers; nothing happens when it runs. Raises `start_error`."""
-        if self.running:
-            return
-        for attempt in range(_ATTEMPTS):
-            self._child = child = self._launch()
-            try:
-                await self._wait_ready(child, timeout)
-            except self.start_error:
-                await self.stop()
-                bind_failed = any(sign in child.output() for sign in self.bind_failures)
-                if not (self._port_is_ours and bind_failed) or attempt == _ATTEMPTS - 1:
-                    raise
-                self._new_ports()
-            except BaseException:
-                child.end_now()
-                raise
-            else:
-                self._port_is_ours = False  # clients may know it by now
-                return
-
-    async def _wait_ready(self, child: Child, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not await self._probe():
-                    if not child.running:
-                        raise self.start_error(f"{child.name} ended with status {child.returncode}: {child.tail()}")
-                    await asyncio.sleep(_POLL_SECONDS)
-        except TimeoutError:
-            raise self.start_error(f"{child.name} did not answer within {timeout:g} s: {child.tail()}") from None
-
-    async def _probe(self) -> bool:
-        try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                return await self._answers()
-        except (OSError, EOFError, TimeoutError):
-            return False
-
-
-async def ask(port: int, request: bytes, answer: int) -> bytes:
-    """The first `answer` bytes that come back for `request` on loopback. Raises OSError, EOFError."""
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    try:
-        writer.write(request)
-        return await reader.readexactly(answer)
-    finally:
-        writer.transport.abort()

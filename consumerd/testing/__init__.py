@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from consumerd.embedded import Direction
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
     from consumerd.testing.errors import ContractError, HarnessError
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.group import MemoryGroup
     from consumerd.testing.handover import Handover
     from consumerd.testing.harness import HandlerHarness
@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "consumerd.embedded": ("Direction",),
     "consumerd.testing.brokers": ("LoopbackBroker",),
     "consumerd.testing.clock": ("FakeClock",),
     "consumerd.testing.errors": (
         "ContractError",
         "HarnessError",
     ),
+    "consumerd.testing.fault_proxy": ("Direction",),
     "consumerd.testing.group": ("MemoryGroup",),
     "consumerd.testing.handover": ("Handover",),
     "consumerd.testing.harness": ("HandlerHarness",),

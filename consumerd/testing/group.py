@@ -1,6 +1,6 @@
 """A whole group without sockets and processes: ZooKeeper in memory, a broker in memory, members in the test's loop.
 
-Strategy: only the two servers are replaced (by `consumerd.embedded.memory_zookeeper` and `.memory_broker`); membership,
+Strategy: only the two servers are replaced (by `consumerd.testing.memory_zookeeper` and `.memory_broker`); membership,
 fetching, handing over and commits are those of the daemon. Intervals are short, so a rebalance takes milliseconds.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.clock import SystemClock
 from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.fetch import FetchSettings
 from consumerd.group import MembershipSettings
 from consumerd.handlers import RetryPolicy, load_handler, make_handler, plain_handler, retrying
@@ -31,6 +30,7 @@ from consumerd.registry import (
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.journal import Journal, JournalingZooKeeper
 from consumerd.testing.member import Member
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.compression import Codec
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from consumerd.embedded.memory_zookeeper import MemorySession
     from consumerd.handlers import Letter
+    from consumerd.testing.memory_zookeeper import MemorySession
 
 #: Seconds: everything that waits does so shortly.
 FETCH = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)

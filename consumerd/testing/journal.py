@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.memory_tree import Kind
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_tree import Kind
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable

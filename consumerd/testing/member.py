@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consumerd.consumer import GroupConsumer
-    from consumerd.embedded.memory_zookeeper import MemorySession
     from consumerd.partition import TopicPartition
+    from consumerd.testing.memory_zookeeper import MemorySession
 
 
 class Member:

@@ -19,14 +19,15 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
-    from consumerd.embedded import Direction, ZooKeeperServer
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from consumerd.embedded import ZooKeeperServer
     from consumerd.handlers import RetryPolicy
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.group import MemoryGroup
     from consumerd.testing.harness import HandlerHarness
     from consumerd.testing.loop import LoopThread
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from consumerd.testing.proxy import LoopbackProxy
 
 Result = TypeVar("Result")
@@ -111,7 +112,7 @@ def consumerd_zookeeper_root(consumerd_zookeeper: ZooKeeperServer) -> str:
 @pytest.fixture
 def consumerd_memory_zookeeper() -> MemoryZooKeeper:
     """A ZooKeeper in memory, without Java and sockets: `async with consumerd_memory_zookeeper.session() as zk`."""
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper  # noqa: PLC0415
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper  # noqa: PLC0415
 
     return MemoryZooKeeper()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from consumerd.embedded import Direction, FaultProxy
+from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from consumerd.testing.fault_proxy import Direction
     from consumerd.testing.loop import LoopThread
 
 

@@ -2,13 +2,12 @@
 
 Strategy: wait for the live connection (a bounded time), write the request without awaiting in between, await its
 answer. So a call is either never sent (`NotConnected`) or its outcome is known or it is `ConnectionLost`; nothing is
-repeated behind the caller's back. `retry` repeats, where the caller knows that this is harmless.
+repeated behind the caller's back.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from aiozk import protocol
 
@@ -27,17 +26,14 @@ from consumerd.zk.errors import (
 from consumerd.zk.multi import MultiRequest, encode_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from aiozk.protocol.stat import Stat
 
     from consumerd.zk.connection import Connection
     from consumerd.zk.lifecycle import Lifecycle
 
-T = TypeVar("T")
-
 _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
-_FIRST_PAUSE, _LARGEST_PAUSE = 0.02, 1.0
 
 
 def node_stat(stat: Stat) -> NodeStat:
@@ -145,28 +141,6 @@ class NodeCalls:
         if failure is not None:
             index, code = failure
             raise MultiFailed(index, error_for(code, operations[min(index, len(operations) - 1)].path))
-
-    async def retry(self, call: Callable[[], Awaitable[T]], *, deadline: float) -> T:
-        """Repeat an idempotent call while the connection fails it, for up to `deadline` seconds.
-
-        Raises what the call raises otherwise, and its last NotConnected or ConnectionLost when the time is up.
-        """
-        last: NotConnected | ConnectionLost | None = None
-        pause = _FIRST_PAUSE
-        limit = asyncio.timeout(deadline)
-        try:
-            async with limit:
-                while True:
-                    try:
-                        return await call()
-                    except (NotConnected, ConnectionLost) as error:
-                        last = error
-                    await self._clock.sleep(pause)
-                    pause = min(pause * 2, _LARGEST_PAUSE)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise last or NotConnected(f"ZooKeeper did not answer within {deadline:g} s") from None
 
     # -- for subclasses
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import Direction, FaultProxy, ZooKeeperServer
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.zk import Session, parse_connect_string
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from consumerd.embedded import ZooKeeperServer
     from consumerd.ports import SessionEvent
 
 CLOSE_SESSION = -11

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperEnsemble
 from consumerd.ports import Check, SessionEvent, SessionState, SetData
 from consumerd.zk import ConnectionLost, NotConnected, Session
+from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
+from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -84,7 +85,7 @@ async def test_a_rolling_restart_costs_neither_the_session_nor_a_commit(ensemble
 
         async def load() -> None:
             while True:
-                await session.retry(commit, deadline=60)
+                await retry(commit, deadline=60)
                 commits.append(1)
                 await asyncio.sleep(0.02)
 
@@ -103,7 +104,7 @@ async def test_a_rolling_restart_costs_neither_the_session_nor_a_commit(ensemble
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         assert session.session_id == first
-        await session.retry(lambda: session.get("/"), deadline=60)
+        await retry(lambda: session.get("/"), deadline=60)
         stat = await session.exists("/member")
         assert stat is not None
         assert stat.ephemeral_owner == first
@@ -121,7 +122,7 @@ async def test_without_a_quorum_calls_end_in_time_and_come_back_with_it(ensemble
         for index in (0, 1):
             ensemble.kill(index)
         with pytest.raises((NotConnected, ConnectionLost)):
-            await session.retry(lambda: session.set("/zookeeper/quota", b""), deadline=1.5)
+            await retry(lambda: session.set("/zookeeper/quota", b""), deadline=1.5)
         await ensemble.start()
-        await session.retry(lambda: session.get("/"), deadline=60)
+        await retry(lambda: session.get("/"), deadline=60)
         assert session.session_id == first

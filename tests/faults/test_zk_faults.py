@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import Direction, FaultProxy
 from consumerd.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
+from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,7 +231,7 @@ async def test_10_an_end_of_file_inside_a_reply_neither_spins_nor_hangs(zk: ZkRi
     used = time.process_time()
     with pytest.raises(ConnectionLost):
         await session.get("/large")
-    data, _ = await session.retry(lambda: session.get("/large"), deadline=60)
+    data, _ = await retry(lambda: session.get("/large"), deadline=60)
     assert data == bytes(300_000)
     assert cut.is_set()
     assert time.process_time() - used < 1.0  # the library spun for 3 s
@@ -322,7 +323,7 @@ async def test_14_credentials_go_first_on_every_connection(zk: ZkRig) -> None:
     for _ in range(2):
         zk.requests.clear()
         zk.proxy.cut()
-        early = asyncio.create_task(session.retry(lambda: session.get("/secret"), deadline=2))
+        early = asyncio.create_task(retry(lambda: session.get("/secret"), deadline=2))
         await zk.event(SessionEvent.RECONNECTED)
         assert (await early)[0] == b"s"
         assert zk.requests[zk.requests.index(None) :][1:3] == [AUTH, AUTH]

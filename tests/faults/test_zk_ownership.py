@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded import Direction
 from consumerd.ports import Check, Create, Delete, SetData
+from consumerd.testing.fault_proxy import Direction
 from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, ownership
+from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,7 +145,7 @@ async def test_a_commit_across_a_cut_is_all_there_after_a_retry(zk: ZkRig) -> No
     zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and len(frame) > 7000, zk.cut_instead)
     with pytest.raises(ConnectionLost):
         await commit(session, 1000, b"777")
-    await session.retry(lambda: commit(session, 1000, b"777"), deadline=3)
+    await retry(lambda: commit(session, 1000, b"777"), deadline=3)
     assert await stored(zk, 1000) == {b"777"}
 
 
@@ -168,7 +169,7 @@ async def test_calls_cancelled_at_any_moment_leave_a_working_session(zk: ZkRig) 
         lambda: session.create_ephemeral("/a/b/c", b"x", wait=1),
         lambda: session.delete_owned("/a/b/c"),
         lambda: session.multi([Create("/m", None), Delete("/m")]),
-        lambda: session.retry(lambda: session.children("/", watch=True), deadline=1),
+        lambda: retry(lambda: session.children("/", watch=True), deadline=1),
     ]
     for steps in range(25):
         for call in calls:

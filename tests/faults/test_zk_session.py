@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import Direction
 from consumerd.ports import SessionEvent, SessionState, SetData
+from consumerd.testing.fault_proxy import Direction
 from consumerd.zk import (
     AuthFailed,
     ConnectionLost,
@@ -23,6 +23,7 @@ from consumerd.zk import (
     Session,
     SessionChanged,
 )
+from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from consumerd.embedded import ZooKeeperServer
@@ -189,11 +190,11 @@ async def test_retry_ends_by_its_deadline_with_the_last_reason(zk: ZkRig) -> Non
     await zk.event(SessionEvent.SUSPENDED)
     started = time.monotonic()
     with pytest.raises(NotConnected):
-        await session.retry(lambda: session.get("/"), deadline=0.5)
+        await retry(lambda: session.get("/"), deadline=0.5)
     assert 0.4 < time.monotonic() - started < 6.0
     zk.proxy.heal()
     with pytest.raises(NoNode):
-        await session.retry(lambda: session.get("/missing"), deadline=3)
+        await retry(lambda: session.get("/missing"), deadline=3)
 
 
 # -- sizes, credentials, defects
@@ -296,7 +297,7 @@ async def test_a_killed_server_costs_nothing(zookeeper_factory: Any) -> None:
         await session.create_ephemeral("/mine", b"", wait=0)
         server.kill()
         await server.start()
-        await session.retry(lambda: session.get("/mine"), deadline=60)
+        await retry(lambda: session.get("/mine"), deadline=60)
         assert session.session_id == first
 
 

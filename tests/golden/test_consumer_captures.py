@@ -30,9 +30,9 @@ from consumerd import (
 )
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.fetch import OffsetRefusedError
 from consumerd.net import connect
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     LATEST,
     MultiFetchRequest,

@@ -19,7 +19,6 @@ from consumerd.broker.registration import Registration
 from consumerd.clock import SystemClock
 from consumerd.cluster.reading import children
 from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.fetch import FetchSettings
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.registry import (
@@ -30,6 +29,7 @@ from consumerd.registry import (
     TopicFilter,
     configured_consumer_id,
 )
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.zk import Session
 from consumerd.zk.errors import NoNode
 

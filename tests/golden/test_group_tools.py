@@ -27,9 +27,9 @@ from consumerd.broker import Broker, BrokerConfig
 from consumerd.cli.offsets_show import collect_offsets
 from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 
 if TYPE_CHECKING:

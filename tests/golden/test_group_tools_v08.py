@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import differences, survey_zookeeper_group
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.registry import format_topic_assignment, parse_owner
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from pathlib import Path

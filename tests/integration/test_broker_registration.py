@@ -11,8 +11,9 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded import FaultProxy, ZooKeeperServer
+from consumerd.embedded import ZooKeeperServer
 from consumerd.errors import IdTakenError
+from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import ProduceRequest, encode_message
 from consumerd.zk import Session
 from consumerd.zk.errors import NoNode

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from consumerd.embedded import Child, ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperStartError, free_port
+from consumerd.embedded import Child, ZooKeeperServer, ZooKeeperStartError, free_port
 from consumerd.embedded.zookeeper import four_letter_word
+from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,10 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded.proxy import FaultProxy
-from consumerd.embedded.proxy_link import Direction
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded import FaultProxy, free_port
-from consumerd.embedded.proxy_link import Direction
+from consumerd.embedded import free_port
 from consumerd.net import ConnectError, ConnectionSettings, connect
 from consumerd.producer import (
     MessageSizeTooLargeError,
@@ -27,6 +26,7 @@ from consumerd.producer import (
     key_index,
 )
 from consumerd.registry.errors import DialectError
+from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 from consumerd.zk import NotConnected, Session

@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import FaultProxy
 from consumerd.ports import SessionEvent
+from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.zk import NoAuth, NotConnected, Session
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded import FaultProxy
 from consumerd.ports import SessionEvent
+from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.zk import NotConnected, Session
 
 if TYPE_CHECKING:

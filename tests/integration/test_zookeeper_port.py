@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.ports import Check, Create, Delete, SetData, ZooKeeper
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.zk import (
     BadVersion,
     InvalidPath,

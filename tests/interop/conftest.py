@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
 from consumerd.embedded import JavaRuntime, MissingRuntimeError, find_java
-from consumerd.embedded.jafka import JafkaBroker, jafka_jars
-from consumerd.embedded.jafka_clients import JafkaMember, JafkaProducer, compile_java
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
 from consumerd.net import connect
+from tests.support.jafka import JafkaBroker, jafka_jars
+from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java
+from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

@@ -22,21 +22,21 @@ import pytest
 from consumerd.client import error_of
 from consumerd.embedded.audit import Caught, Record, merge_records
 from consumerd.embedded.children import Child
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.jafka_clients import compile_java
-from consumerd.embedded.kafka import kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from tests.support.jafka import java_command
+from tests.support.jafka_clients import compile_java
+from tests.support.kafka import kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaBroker, KafkaRelease
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaBroker, KafkaRelease
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.client import error_of
 from consumerd.embedded.children import Child
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.jafka_clients import compile_java
-from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ledger import digest
 from consumerd.errors import BrokerError
 from consumerd.group import Spelling
@@ -32,6 +29,9 @@ from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, OldAccount
+from tests.support.jafka import java_command
+from tests.support.jafka_clients import compile_java
+from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from consumerd.client import ClusterClient
     from consumerd.embedded.audit import Record
-    from consumerd.embedded.kafka import KafkaBroker
     from consumerd.embedded.processes import DaemonProcess
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaBroker
 
 #: Two topics, so that dealing them one by one and together differ; one with more than ten partitions.
 TOPICS = {"events": 11, "evenings": 3}

@@ -21,11 +21,11 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator
 from consumerd.clock import SystemClock
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.kafka import KafkaBroker
 from consumerd.embedded.ports import LOOPBACK
 from consumerd.errors import BrokerError
 from consumerd.net import connect
+from tests.support.jafka import java_command
+from tests.support.kafka import KafkaBroker
 
 if TYPE_CHECKING:
     from pathlib import Path

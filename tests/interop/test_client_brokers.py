@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.client import Generation, error_of
-from consumerd.embedded.kafka import RELEASES
 from consumerd.errors import BrokerError
 from consumerd.wire.v08.apis import OFFSETS
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient

@@ -18,8 +18,6 @@ import pytest_asyncio
 
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, kafka_jars
-from consumerd.embedded.kafka_cluster import KafkaCluster
 from consumerd.errors import ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
@@ -28,6 +26,8 @@ from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, TOPIC, Group
+from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaBroker, KafkaRelease
     from consumerd.embedded.processes import DaemonProcess
     from consumerd.java import JavaRuntime
     from consumerd.producer.logical_batches import Delivered, Delivery
+    from tests.support.kafka import KafkaBroker, KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 CLOCK = SystemClock()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
 from consumerd.producer.murmur2 import key_partition
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from pathlib import Path

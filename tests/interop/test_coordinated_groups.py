@@ -16,13 +16,13 @@ import pytest
 import pytest_asyncio
 
 from consumerd.embedded.errors import ChildError
-from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from tests.interop.group_harness import GROUP, PARTITIONS, SESSION_TIMEOUT, TOPIC, Group
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

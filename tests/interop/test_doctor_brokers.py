@@ -12,20 +12,20 @@ import pytest
 
 from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.children import Child
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.jafka_clients import compile_java
-from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.errors import ExitCode
 from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
 from tests.interop.test_tools_brokers import EACH, GROUP, TOPIC, Tool, fill, versions
+from tests.support.jafka import java_command
+from tests.support.jafka_clients import compile_java
+from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaRelease
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 

@@ -13,15 +13,15 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.children import Child
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.jafka_clients import compile_java
-from consumerd.embedded.kafka import kafka_jars
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
+from tests.support.jafka import java_command
+from tests.support.jafka_clients import compile_java
+from tests.support.kafka import kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaBroker
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]

@@ -12,7 +12,6 @@ import pytest
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES, SHORT_SESSION, KafkaBroker
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.net import connect
@@ -20,6 +19,7 @@ from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import SHORT_SESSION
 from consumerd.embedded.processes import consumerd_command
 from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
@@ -22,6 +21,7 @@ from consumerd.producer.murmur2 import key_partition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Codec as NewCodec
 from consumerd.wire.v08.records import decode_records, encode_record_batch
+from tests.support.kafka import SHORT_SESSION
 
 if TYPE_CHECKING:
     from consumerd.handlers import Handler

@@ -22,12 +22,12 @@ from consumerd.client import (
 )
 from consumerd.clock import SystemClock
 from consumerd.embedded import find_java
-from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import BrokerError, ExitCode
 from consumerd.net import ConnectError, connect
 from tests.interop.kerberos import REALM, KeyDistributionCentre, missing_programs
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

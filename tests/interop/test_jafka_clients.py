@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.embedded.jafka_clients import JafkaProducer
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory, JafkaProducerFactory
+    from tests.support.jafka_clients import JafkaProducer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 

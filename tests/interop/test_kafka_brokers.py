@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.kafka import RELEASES
-from consumerd.embedded.server import ask
+from tests.support.kafka import RELEASES
+from tests.support.loopback_server import ask
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from consumerd.client import ClusterClient
-    from consumerd.embedded.kafka import KafkaBroker
+    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "leaving.md"

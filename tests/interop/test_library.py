@@ -23,17 +23,17 @@ from consumerd import (
     open_producer,
 )
 from consumerd.embedded import free_port
-from consumerd.embedded.kafka import RELEASES
 from consumerd.errors import BrokerError
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.offsets.kafka_store import CommittedOffset
 from consumerd.producer import NotSentError
 from consumerd.producer.murmur2 import key_partition
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.embedded.kafka import KafkaBroker
+    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES, SHORT_SESSION
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.logical_pool import LogicalFetchPool
 from consumerd.partition import TopicPartition
@@ -19,6 +18,7 @@ from consumerd.producer.logical_settings import LogicalProducerSettings
 from consumerd.producer.murmur2 import key_partition
 from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.records import Codec
+from tests.support.kafka import RELEASES, SHORT_SESSION
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()

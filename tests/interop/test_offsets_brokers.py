@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import (
@@ -24,6 +23,7 @@ from consumerd.offsets import (
 from consumerd.partition import TopicPartition
 from consumerd.registry import owner_path
 from consumerd.zk import Session
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from pathlib import Path

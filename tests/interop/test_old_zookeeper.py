@@ -12,13 +12,13 @@ from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.children import Child
-from consumerd.embedded.maven import fetch_jars
 from consumerd.embedded.processes import BrokerProcess, clean_environment, consumerd_command
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.registry import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from consumerd.zk import Session
+from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable

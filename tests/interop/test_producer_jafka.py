@@ -25,9 +25,9 @@ from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_r
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
-    from consumerd.embedded.jafka import JafkaBroker
     from consumerd.producer import Router
     from tests.interop.conftest import JafkaBrokerFactory
+    from tests.support.jafka import JafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

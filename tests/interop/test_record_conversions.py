@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from consumerd.client import error_of
-from consumerd.embedded.kafka import RELEASES
 from consumerd.wire.v08.apis import CREATE_TOPICS, FETCH, PRODUCE
 from consumerd.wire.v08.records import (
     BatchEnd,
@@ -22,6 +21,7 @@ from consumerd.wire.v08.records import (
     encode_record_batch,
 )
 from consumerd.wire.v08.records.message_set import read_message
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,10 +19,10 @@ from consumerd.client import (
     Scram,
 )
 from consumerd.clock import SystemClock
-from consumerd.embedded.kafka import RELEASES
 from consumerd.embedded.ports import free_port
 from consumerd.errors import BrokerError
 from consumerd.net import connect
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,6 @@ import structlog
 
 from consumerd.cli.main import run
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import (
     BrokerProcess,
@@ -34,6 +33,7 @@ from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
+from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.embedded.kafka import KafkaRelease
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(420)]
 EVERYDAY = "3.9.1"

@@ -12,7 +12,6 @@ from confluent_kafka import Consumer
 
 from consumerd.admin import RefusedError
 from consumerd.client import error_of
-from consumerd.embedded.kafka import RELEASES, SHORT_SESSION
 from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
@@ -29,6 +28,7 @@ from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from tests.support.kafka import RELEASES, SHORT_SESSION
 
 if TYPE_CHECKING:
     from pathlib import Path

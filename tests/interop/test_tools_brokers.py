@@ -14,13 +14,13 @@ import structlog
 from consumerd.cli.main import run
 from consumerd.client import error_of
 from consumerd.embedded.children import Child
-from consumerd.embedded.jafka import java_command
-from consumerd.embedded.kafka import RELEASES, kafka_jars
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.properties import format_properties
 from consumerd.errors import ExitCode
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from tests.support.jafka import java_command
+from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.embedded.jafka_clients import compile_java
 from consumerd.registry import RegistryError
 from consumerd.registry.regex import matches, parse
+from tests.support.jafka_clients import compile_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable

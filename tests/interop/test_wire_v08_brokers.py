@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.kafka import RELEASES
 from consumerd.wire.v08 import (
     APIS,
     ErrorCode,
@@ -47,6 +46,7 @@ from consumerd.wire.v08.apis import (
     SYNC_GROUP,
 )
 from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
+from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from consumerd.embedded.simulator import SimulationError
-from consumerd.embedded.simulator.coordinated import CoordinatedSchedule, Outcome
 from consumerd.group import coordinated_events as e
 from consumerd.group import coordinated_steps, membership_tables
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import PHASES, Phase
+from tests.support.simulator import SimulationError
+from tests.support.simulator.coordinated import CoordinatedSchedule, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

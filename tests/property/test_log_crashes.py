@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.embedded.forgetful_disk import ForgetfulDisk, PowerLostError
 from consumerd.storage import Log, LogManager, LogSettings, MaxBytes, OsFiles, StorageError, SystemCalls
+from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 FOLDER = Path("/var/lib/kafka")

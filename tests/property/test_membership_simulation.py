@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pytest
 
-from consumerd.embedded.simulator import Handling, Outcome, Profile, Schedule, SimulationError, Weather
 from consumerd.group import (
     events as e,
 )
@@ -27,6 +26,7 @@ from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.membership_tables import HOLD, LINK, PHASE, Phase
 from consumerd.group.rules import V08Rules
+from tests.support.simulator import Handling, Outcome, Profile, Schedule, SimulationError, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from consumerd.admin import BrokerLogs, ChangePlanner, backup_of, format_json, parse_offsets, write_changes
 from consumerd.cluster import ClusterView
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.partition import TopicPartition
 from consumerd.registry import MAX_OFFSET, offset_path
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from consumerd.net import Connection

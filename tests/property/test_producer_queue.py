@@ -17,7 +17,6 @@ from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.producer import (
     AsyncProducer,
@@ -34,6 +33,7 @@ from consumerd.producer import (
     WhenFull,
 )
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import Codec, FetchRequest, MultiProduceRequest, Request, decode_batch
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A 0.7 broker at the level of its wire protocol, over logs in memory.
 
-Strategy: what a request is answered with is said by `consumerd.embedded.memory_broker`, whose logs these are; here are
+Strategy: what a request is answered with is said by `consumerd.testing.memory_broker`, whose logs these are; here are
 frames, connections and time. One request of a connection is worked on at a time, as brokers do.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.memory_broker import MemoryBroker
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import decode_request
 

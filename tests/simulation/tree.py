@@ -1,7 +1,7 @@
 """ZooKeeper's tree with all of a node's Stat: transactions by number, applied all or not at all, and what they fire.
 
 Strategy: a transaction is a value (`Transaction`), so that a follower's tree becomes equal to the leader's by applying
-the same ones later. While one runs, each change notes how to take itself back. `consumerd.embedded.memory_tree` is the
+the same ones later. While one runs, each change notes how to take itself back. `consumerd.testing.memory_tree` is the
 model of the same at the level of the port; here are the numbers that only the wire shows (zxids, cversion, pzxid).
 """
 

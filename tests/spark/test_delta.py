@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.maven import fetch_jars
 from consumerd.java import MissingRuntimeError
 from consumerd.spark.packages import AVRO_PACKAGE, DELTA_PACKAGE
+from tests.support.maven import fetch_jars
 
 
 @pytest.mark.timeout(400)

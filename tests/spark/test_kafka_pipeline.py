@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.kafka import RELEASES, KafkaBroker, kafka_jars
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
 from tests.spark.test_spark_docs import run
+from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

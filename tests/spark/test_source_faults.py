@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded import Direction
+from consumerd.testing.fault_proxy import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

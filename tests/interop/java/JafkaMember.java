@@ -10,7 +10,7 @@ import java.util.Properties;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A member of a consumer group that says what it is handed: see consumerd.embedded.jafka.JafkaMember.
+ * A member of a consumer group that says what it is handed: see tests.support.jafka.JafkaMember.
  *
  * Arguments: connect string, group, consumer id or "-", "topic=streams,...", then key=value settings.
  *

@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Properties;
 
 /**
- * Jafka's synchronous producer, driven by its standard input: see consumerd.embedded.jafka.JafkaProducer.
+ * Jafka's synchronous producer, driven by its standard input: see tests.support.jafka.JafkaProducer.
  *
  * Arguments: connect string, topic, then key=value settings. A line is a key, for which Jafka takes the partition of
  * that number, and payloads in hexadecimal, which become one request; `SENT n` follows when it was written.

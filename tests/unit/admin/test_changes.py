@@ -7,8 +7,8 @@ import pytest_asyncio
 
 from consumerd.admin import Change, ChangePlanner, Target, TargetKind
 from consumerd.cluster import ClusterView
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.partition import TopicPartition
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

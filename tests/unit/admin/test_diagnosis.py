@@ -25,8 +25,8 @@ from consumerd.admin import (
     withheld,
 )
 from consumerd.admin.errors import ChangedMeanwhileError
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.partition import TopicPartition
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.zk.errors import NotEmpty
 
 if TYPE_CHECKING:

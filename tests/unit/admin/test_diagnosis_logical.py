@@ -27,10 +27,10 @@ from consumerd.admin import (
     take_step,
 )
 from consumerd.cluster import GroupView, Member, PartitionView
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.group.assignors import roundrobin_owners
 from consumerd.partition import TopicPartition
 from consumerd.registry import NUDGE_VALUE_V08, Dialect, StaticSubscription, parse_subscription_v08
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

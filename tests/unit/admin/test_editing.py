@@ -17,9 +17,9 @@ from consumerd.admin import (
     survey_group,
     write_changes,
 )
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio
 

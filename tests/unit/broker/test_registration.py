@@ -9,8 +9,8 @@ import pytest
 from consumerd.broker import registration as registration_module
 from consumerd.broker.registration import Registration
 from consumerd.clock import SystemClock
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.errors import ExitCode, IdTakenError
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio
 

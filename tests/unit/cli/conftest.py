@@ -11,7 +11,7 @@ import structlog
 
 from consumerd.cli import session as session_module
 from consumerd.cli.main import run
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

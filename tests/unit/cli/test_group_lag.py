@@ -12,7 +12,7 @@ from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
     from tests.unit.conftest import Cluster
 

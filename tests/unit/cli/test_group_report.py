@@ -6,9 +6,9 @@ import pytest
 
 from consumerd.admin import survey_group
 from consumerd.cli.group_report import read_plan, show_report
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.errors import NotFoundError
 from consumerd.registry import RegistryError
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.fixture

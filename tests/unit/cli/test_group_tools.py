@@ -13,7 +13,7 @@ from consumerd.errors import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
 pytestmark = pytest.mark.asyncio

@@ -15,7 +15,7 @@ from consumerd.group.assignors import java_hash
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from consumerd.wire.v07 import Codec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
     from tests.unit.conftest import Cluster
 

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
-from consumerd.cli.produce import parse_brokers
+from consumerd.cli.produce_options import parse_brokers
 from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

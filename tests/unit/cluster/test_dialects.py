@@ -8,8 +8,8 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.cluster import look_for_dialect, read_dialect, wait_for_dialect
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.registry import Dialect, DialectError
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 OLD_BROKER = b"host-1:host:9092"
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'

@@ -9,9 +9,9 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError, LogicalBrokerDirectory
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.errors import ExitCode
 from consumerd.registry import Broker, DialectError
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

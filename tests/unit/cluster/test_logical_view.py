@@ -15,7 +15,7 @@ from consumerd.registry import DialectError, FilterSubscription, StaticSubscript
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio
 

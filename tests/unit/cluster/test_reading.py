@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from consumerd.cluster.reading import children, data, read_all, watched_children
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.mark.asyncio

@@ -11,7 +11,7 @@ from consumerd.partition import TopicPartition
 from consumerd.registry import Broker, DialectError, StaticSubscription
 
 if TYPE_CHECKING:
-    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
 

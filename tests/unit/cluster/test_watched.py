@@ -14,7 +14,7 @@ from consumerd.zk.errors import NotConnected
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
+    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio
 

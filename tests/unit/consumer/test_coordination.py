@@ -11,11 +11,11 @@ import pytest_asyncio
 from consumerd.clock import SystemClock
 from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.group import V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.zk import NoNode
 
 TP = TopicPartition("t", 0, 3)

@@ -25,8 +25,8 @@ from consumerd import (
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
 from consumerd.consumer.refusals import InvalidMessageError, refusal
-from consumerd.embedded.proxy import FaultProxy
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError, connect
+from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07 import BatchEnd, Codec, ErrorCode, ProduceRequest, encode_message_set
 

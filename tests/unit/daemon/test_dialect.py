@@ -12,8 +12,8 @@ from consumerd.clock import SystemClock
 from consumerd.consumer import GroupRefusedError
 from consumerd.daemon.config import Config, parse
 from consumerd.daemon.dialect import find_dialect
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.registry import Dialect
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.errors import ConfigError, ExitCode
 from consumerd.mirror import CircleError, find_reverse_mirrors, mirror_host, refuse_same_cluster, refuse_same_place
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, make_consumer_id
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.memory_broker import MemoryBroker
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers import Batch, RetryPolicy, retrying
 from consumerd.mirror import KeepingPartitioner, MirrorHandler, SourceCounts
@@ -15,6 +13,8 @@ from consumerd.net import ConnectionClosedError
 from consumerd.partition import TopicPartition
 from consumerd.producer import NotArrivedError, Producer, ProducerSettings, UncertainError, ZooKeeperRouter
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_broker import MemoryBroker
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec, ErrorCode, FetchRequest, FetchResponse, Request, decode_batch, encode_message_set
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.embedded.memory_broker import MemoryBroker
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.mirror import TargetTopics
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_broker import MemoryBroker
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import ProduceRequest, Request
 
 if TYPE_CHECKING:

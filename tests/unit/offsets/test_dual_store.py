@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.offsets import (
     ClaimedStore,
     CommitResult,
@@ -23,6 +22,7 @@ from consumerd.offsets import (
 )
 from consumerd.partition import TopicPartition
 from consumerd.registry.paths import offset_path, owner_path, owners_path
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.zk.errors import NoAuth, NotConnected, SessionChanged
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.embedded.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.offsets import ZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.zk.errors import ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,
@@ -21,6 +20,7 @@ from consumerd.producer import (
     StaticRouter,
 )
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_batch
 
 if TYPE_CHECKING:

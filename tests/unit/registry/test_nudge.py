@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_subscription
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
 def test_a_peer_that_reads_the_dummy_sees_a_member_without_streams() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.forgetful_disk import ForgetfulDisk, PowerLostError
 from consumerd.storage import Damage, OsFiles, OsSegmentFile, recover, walk
 from consumerd.storage import recovery as recovery_module
+from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
 Message = Callable[..., bytes]
 

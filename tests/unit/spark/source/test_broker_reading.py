@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from consumerd.embedded import Direction
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, SplitBoundaryError
 from consumerd.spark.source.reading import ReadRequest, read_split
 from consumerd.spark.source.split import BrokerRange, FileRange, Split
+from consumerd.testing.fault_proxy import Direction
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Random schedules of groups that a broker coordinates: the real machine, a model of the coordinator, one seed.
 
-Strategy: as `consumerd.embedded.simulator.schedule`. Members run the machine over a network that delays, loses and is
+Strategy: as `tests.support.simulator.schedule`. Members run the machine over a network that delays, loses and is
 cut, with handlers that take their time; they hand batches over under the fence's condition. All along, no two members
 hand over the same partition, and nobody begins beyond what was handled. Once it is quiet, within a bounded time every
 partition is consumed by exactly one member that wants it.
@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.simulator.coordinated_process import CoordinatedProcess
-from consumerd.embedded.simulator.coordinator import Coordinator, Rules
-from consumerd.embedded.simulator.world import World
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from tests.support.simulator.coordinated_process import CoordinatedProcess
+from tests.support.simulator.coordinator import Coordinator, Rules
+from tests.support.simulator.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.embedded.errors import KafkaStartError
-from consumerd.embedded.kafka import KafkaBroker, kafka_jars
-from consumerd.embedded.kafka_storage import new_kraft_id
 from consumerd.embedded.ports import LOOPBACK, free_ports
 from consumerd.errors import BrokerError
 from consumerd.net import connect
+from tests.support.errors import KafkaStartError
+from tests.support.kafka import KafkaBroker, kafka_jars
+from tests.support.kafka_storage import new_kraft_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consumerd.embedded.kafka import KafkaRelease
     from consumerd.java import JavaRuntime
+    from tests.support.kafka import KafkaRelease
 
 #: Of all releases; a broker ignores keys that it does not know.
 _REPLICATION: Final[Mapping[str, str | int]] = {

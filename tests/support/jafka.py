@@ -10,11 +10,11 @@ import struct
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from consumerd.embedded.children import Child
-from consumerd.embedded.errors import JafkaStartError
-from consumerd.embedded.maven import fetch_jars
 from consumerd.embedded.ports import LOOPBACK
 from consumerd.embedded.properties import format_properties
-from consumerd.embedded.server import LoopbackServer, ask
+from tests.support.errors import JafkaStartError
+from tests.support.loopback_server import LoopbackServer, ask
+from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from consumerd.embedded.simulator.world import World
+    from tests.support.simulator.world import World
 
 
 class GroupState(Enum):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError
-from consumerd.embedded.jafka import java_command
 from consumerd.java import MissingRuntimeError
+from tests.support.jafka import java_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

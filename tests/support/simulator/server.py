@@ -16,10 +16,10 @@ from consumerd.registry import RegistryError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from consumerd.embedded.simulator.world import World
     from consumerd.group import Assignment, GroupRules
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
+    from tests.support.simulator.world import World
 
 #: What a watch is on: "ids", "topics", ("id", consumer) or ("owner", partition).
 WatchKey = object

@@ -11,20 +11,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.simulator.client import Client, Weather
 from consumerd.group import events as e
 from consumerd.registry import RegistryError, format_owner
+from tests.support.simulator.client import Client, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from consumerd.embedded.simulator.server import Server
-    from consumerd.embedded.simulator.world import World
     from consumerd.group import Topics
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
+    from tests.support.simulator.server import Server
+    from tests.support.simulator.world import World
 
     #: Yields what it waits for: seconds, or an operation at the server, whose result it is sent.
     _Script = Generator[float | Callable[[], Any], Any, None]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from consumerd.embedded.simulator.server import Server
-    from consumerd.embedded.simulator.world import World
     from consumerd.partition import TopicPartition
+    from tests.support.simulator.server import Server
+    from tests.support.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.forgetful_disk import ForgetfulDisk, PowerLostError
 from consumerd.storage import DirectoryInUseError, Entry, OsFiles, StorageError
+from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
 ROOT = Path("/")
 

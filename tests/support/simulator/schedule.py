@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.simulator.client import Weather
-from consumerd.embedded.simulator.jvm import JvmMember
-from consumerd.embedded.simulator.member import Handling, SimulatedMember
-from consumerd.embedded.simulator.server import Server
-from consumerd.embedded.simulator.world import World
 from consumerd.group.membership import Member
 from consumerd.group.membership_settings import MembershipSettings
 from consumerd.group.rules import V07Rules, V08Rules
 from consumerd.partition import NO_BROKER
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
+from tests.support.simulator.client import Weather
+from tests.support.simulator.jvm import JvmMember
+from tests.support.simulator.member import Handling, SimulatedMember
+from tests.support.simulator.server import Server
+from tests.support.simulator.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

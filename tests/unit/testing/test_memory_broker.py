@@ -9,8 +9,8 @@ import pytest
 
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.clock import SystemClock
-from consumerd.embedded.memory_broker import MemoryBroker
 from consumerd.net import ConnectError, ConnectionClosedError, connect
+from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,

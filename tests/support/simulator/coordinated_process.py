@@ -14,11 +14,11 @@ from consumerd.wire.v08.error_codes import ErrorCode, error_info
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.embedded.simulator.coordinated import CoordinatedSchedule
     from consumerd.group.coordinated import CoordinatedMember
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.partition import TopicPartition
     from consumerd.registry import Subscription
+    from tests.support.simulator.coordinated import CoordinatedSchedule
 
 #: The fence's margin, and what a cancelled handler takes at most: less.
 MARGIN: Final = 0.5

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded import Direction, FaultProxy, free_port
-from consumerd.embedded.proxy_link import FrameSplitter
+from consumerd.embedded import free_port
+from consumerd.testing.fault_proxy import Direction, FaultProxy, FrameSplitter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

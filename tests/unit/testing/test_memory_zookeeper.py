@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from consumerd.embedded.memory_zookeeper import MemoryZooKeeper
 from consumerd.ports import Clock, SessionEvent, SessionState, SetData
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from consumerd.clock import SystemClock
 from consumerd.embedded.children import Child
-from consumerd.embedded.errors import KafkaStartError
-from consumerd.embedded.kafka_storage import NAMES, PreparedFolders, new_kraft_id
-from consumerd.embedded.maven import fetch_jars
 from consumerd.embedded.ports import LOOPBACK, free_port
 from consumerd.embedded.properties import format_properties
-from consumerd.embedded.server import LoopbackServer, ask
 from consumerd.registry.paths import broker_path
 from consumerd.zk import Session
+from tests.support.errors import KafkaStartError
+from tests.support.kafka_storage import NAMES, PreparedFolders, new_kraft_id
+from tests.support.loopback_server import LoopbackServer, ask
+from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

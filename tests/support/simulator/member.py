@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.simulator.client import Client
 from consumerd.group import events as e
 from consumerd.group.rules import topics_to_read
 from consumerd.registry import format_owner
+from tests.support.simulator.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from consumerd.embedded.simulator.client import Weather
-    from consumerd.embedded.simulator.server import Server
-    from consumerd.embedded.simulator.world import World
     from consumerd.group.membership import Member
     from consumerd.partition import TopicPartition
+    from tests.support.simulator.client import Weather
+    from tests.support.simulator.server import Server
+    from tests.support.simulator.world import World
 
     #: One operation at the server; the last one returns the answering event.
     Step = Callable[[], object]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.memory_tree import (
+from consumerd.ports import Check, Create, Delete, Operation, SetData
+from consumerd.testing.memory_tree import (
     BAD_VERSION,
     INVALID_PATH,
     NO_CHILDREN,
@@ -12,7 +13,6 @@ from consumerd.embedded.memory_tree import (
     Kind,
     MemoryTree,
 )
-from consumerd.ports import Check, Create, Delete, Operation, SetData
 from consumerd.zk.errors import ServerError
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.kafka_storage import PreparedFolders, new_kraft_id
+from tests.support.kafka_storage import PreparedFolders, new_kraft_id
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,6 @@
+"""What only the tests and benchmarks of consumerd itself use; no wheel holds it.
+
+Brokers of other projects, fetched with Maven (`jafka`, `kafka`, `kafka_cluster`), and clients of theirs
+(`jafka_clients`); a disk in memory that forgets what was not synced (`forgetful_disk`); the simulator of the membership
+machines (`simulator`). What the tests of users need, too, is in `consumerd.testing`.
+"""

@@ -1,0 +1,13 @@
+"""What can go wrong with brokers of other projects."""
+
+from __future__ import annotations
+
+from consumerd.errors import BrokerError
+
+
+class JafkaStartError(BrokerError):
+    """The Jafka broker did not start."""
+
+
+class KafkaStartError(BrokerError):
+    """The Kafka broker did not start."""
