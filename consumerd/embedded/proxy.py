@@ -92,7 +92,7 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except OSError as error:  # the client has gone again, or no file descriptor is left
-            log.warning("proxy_accept_failed", error=reason_of(error))
+            log.warning("proxy_accept_failed", reason=reason_of(error))
             return
         client.setblocking(False)
         self.accepted += 1
