@@ -248,7 +248,6 @@ class _Commit:
         self._zk = nodes.zk
         self._guard = nodes.guard
         self._known = nodes.known
-        self._positions = positions
         self._session_id = session_id
         self._tries: dict[TopicPartition, int] = dict.fromkeys(positions, 0)
         self._open = dict(positions)
