@@ -49,9 +49,9 @@ async def serve(stream: Stream, requests: Requests, peer: str) -> None:
     except FlushFailedError:
         raise
     except (WireError, RequestRefusedError) as error:
-        logger.warning("request_refused", peer=peer, reason=str(error))
+        logger.warning("request_refused", peer=peer, reason=reason_of(error))
     except (StorageError, CorruptLogError) as error:
-        logger.error("request_failed", peer=peer, reason=str(error))
+        logger.error("request_failed", peer=peer, reason=reason_of(error))
     except OSError as error:
         logger.info("connection_lost", peer=peer, reason=reason_of(error))
     finally:

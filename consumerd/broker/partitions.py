@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.threads import in_thread
+from consumerd.errors import reason_of
 from consumerd.storage import FlushFailedError, StorageError
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Partitions:
             except FlushFailedError:
                 raise
             except StorageError as error:
-                logger.error("retention_failed", log=partition.log.name, reason=str(error))
+                logger.error("retention_failed", log=partition.log.name, reason=reason_of(error))
                 continue
             if dropped:
                 logger.info("segments_deleted", log=partition.log.name, files=dropped)

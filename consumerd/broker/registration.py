@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import IdTakenError
+from consumerd.errors import IdTakenError, reason_of
 from consumerd.ports import SessionEvent
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import broker_path, topic_broker_path
@@ -91,7 +91,7 @@ class Registration:
                     await self._check_address()
                     await self._bring_up_to_date()
                 except (NotConnected, ConnectionLost, SessionChanged) as error:
-                    logger.warning("registration_delayed", broker=self._id, reason=str(error))
+                    logger.warning("registration_delayed", broker=self._id, reason=reason_of(error))
                     self._wake.set()
                     await self._clock.sleep(_RETRY)
         finally:
@@ -172,7 +172,7 @@ class Registration:
             if (holder.host, holder.port) == (self._host, self._port):
                 patience = max(patience, _OWN_PATIENCE)
         except RegistryError as error:
-            logger.warning("broker_node_unreadable", path=address, reason=str(error))
+            logger.warning("broker_node_unreadable", path=address, reason=reason_of(error))
         logger.warning("waiting_for_broker_id", broker=self._id, seconds=patience)
         return patience
 

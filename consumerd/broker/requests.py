@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.errors import RequestRefusedError
+from consumerd.errors import reason_of
 from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, Slice, StorageError
 from consumerd.turns import in_turns
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
@@ -134,7 +135,7 @@ class Requests:
         try:
             checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
-            logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=str(error))
+            logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
@@ -228,7 +229,7 @@ class _Refusals:
                 "fetch_failed",
                 topic=request.topic[:_SHOWN],
                 partition=request.partition,
-                error=str(error),
+                reason=reason_of(error),
                 more=self._count - 1,
             )
 

@@ -20,7 +20,7 @@ from consumerd.broker.partitions import Partitions
 from consumerd.broker.registration import Registration
 from consumerd.broker.requests import Requests
 from consumerd.broker.threads import in_thread
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.storage import LogManager, OsFiles
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Broker:
                 late = f"ZooKeeper did not answer within {_STOP_PATIENCE:g} s"
                 logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=late)
             except ZooKeeperError as error:
-                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=str(error))
+                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=reason_of(error))
         await self._connections.stop(_STOP_PATIENCE)
 
     def _registration(self) -> Registration | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from consumerd.client.errors import BrokerRefusedError, UnavailableError
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectError, ConnectionClosedError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def retry(
             if not passes(error) or clock.monotonic() + wait > give_up:
                 raise
             if not told:
-                log.info("retrying", what=what, reason=str(error))
+                log.info("retrying", what=what, reason=reason_of(error))
                 told = True
         await clock.sleep(wait)
         pause = min(2 * pause, settings.retry_backoff_max)

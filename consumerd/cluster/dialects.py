@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.cluster.reading import children, data, read_all, watched_children
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.registry import (
     Dialect,
     RegistryError,
@@ -94,7 +94,7 @@ async def wait_for_dialect(
             try:
                 found = await read_dialect(zk, group)
             except ZooKeeperError as error:
-                log.info("dialect_not_read", group=group, error=str(error))
+                log.info("dialect_not_read", group=group, reason=reason_of(error))
                 await clock.sleep(_RETRY)
                 continue
             if found is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import structlog
 
 from consumerd.cluster.reading import data, read_all, watched_children
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.registry import DialectError, RegistryError, broker_ids_path, broker_path, parse_broker_id
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class RegisteredBrokers(Generic[_B]):
                 try:
                     brokers = await self._read()
                 except ZooKeeperError as error:
-                    log.info("brokers_not_read", error=str(error))
+                    log.info("brokers_not_read", reason=reason_of(error))
                     await self._clock.sleep(self._retry)
                 else:
                     self._update(brokers)
@@ -150,7 +150,7 @@ class RegisteredBrokers(Generic[_B]):
                 raise
             if self._unreadable.get(broker_id) != text:  # told once, not at every look
                 self._unreadable[broker_id] = text
-                log.warning("broker_unreadable", broker=broker_id, error=str(error))
+                log.warning("broker_unreadable", broker=broker_id, reason=reason_of(error))
             return None
 
     def _update(self, brokers: dict[int, _B]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import structlog
 
 from consumerd.cluster.reading import children, data, node, read_all
-from consumerd.errors import NotFoundError
+from consumerd.errors import NotFoundError, reason_of
 from consumerd.group.assignment import Assignment, assign
 from consumerd.registry import (
     DialectError,
@@ -120,7 +120,7 @@ class GroupReader(ABC, Generic[_Broker]):
                 except DialectError:
                     raise
                 except RegistryError as error:
-                    log.warning("broker_unreadable", broker=broker, error=str(error))
+                    log.warning("broker_unreadable", broker=broker, reason=reason_of(error))
         return brokers
 
     async def read_groups(self) -> list[str]:

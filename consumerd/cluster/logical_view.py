@@ -12,6 +12,7 @@ import structlog
 
 from consumerd.cluster.groups import GroupReader
 from consumerd.cluster.reading import children, data, read_all
+from consumerd.errors import reason_of
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
     NO_LEADER,
@@ -68,7 +69,7 @@ class LogicalClusterView(GroupReader[BrokerNode]):
         try:
             return None if text is None else parse_controller(text)
         except RegistryError as error:
-            log.warning("controller_unreadable", error=str(error))
+            log.warning("controller_unreadable", reason=reason_of(error))
             return None
 
     async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
@@ -81,7 +82,7 @@ class LogicalClusterView(GroupReader[BrokerNode]):
                 try:
                     topics[topic] = parse_topic_assignment(text)
                 except RegistryError as error:
-                    log.warning("topic_unreadable", topic=topic, error=str(error))
+                    log.warning("topic_unreadable", topic=topic, reason=reason_of(error))
                     topics[topic] = {}
         return topics
 
@@ -102,6 +103,6 @@ class LogicalClusterView(GroupReader[BrokerNode]):
                     leader = None if state.leader == NO_LEADER else state.leader
                     found = found._replace(leader=leader, isr=state.isr)
             except RegistryError as error:
-                log.warning("partition_state_unreadable", topic=topic, partition=number, error=str(error))
+                log.warning("partition_state_unreadable", topic=topic, partition=number, reason=reason_of(error))
             topics[topic][number] = found
         return topics

@@ -13,6 +13,7 @@ import structlog
 
 from consumerd.cluster.groups import GroupReader
 from consumerd.cluster.reading import children, data, read_all
+from consumerd.errors import reason_of
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
     Broker,
@@ -65,5 +66,5 @@ class ClusterView(GroupReader[Broker]):
                 try:
                     topics[topic][broker] = parse_partition_count(text)
                 except RegistryError as error:
-                    log.warning("partition_count_unreadable", topic=topic, broker=broker, error=str(error))
+                    log.warning("partition_count_unreadable", topic=topic, broker=broker, reason=reason_of(error))
         return topics

@@ -15,7 +15,7 @@ from consumerd.consumer.settings import ConsumerSettings
 from consumerd.errors import ConfigError
 from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
-from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.net import ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
@@ -188,14 +188,13 @@ class ConsumerConfig:
 
     def coordination_settings(self) -> CoordinationSettings:
         """How the membership works where a broker coordinates it. Raises ConfigError."""
-        others = tuple(name for name in ("range", "roundrobin") if name != self.assignor)
         try:
             return CoordinationSettings(
                 session_timeout=self.group_session_timeout,
                 heartbeat_interval=self.heartbeat_interval,
                 rebalance_timeout=self.rebalance_timeout,
                 drain_timeout=self.drain_timeout,
-                assignors=(self.assignor, *others),
+                assignors=all_assignors(self.assignor),
                 instance_id=self.instance_id,
             )
         except ValueError as error:

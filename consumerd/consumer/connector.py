@@ -113,7 +113,7 @@ class ConsumerConnector:
             if error is None or isinstance(failure, asyncio.CancelledError):
                 raise
             if failure is not error:
-                log.error("member_failed", group=self._config.group, error=reason_of(failure))
+                log.error("member_failed", group=self._config.group, reason=reason_of(failure))
 
     async def shutdown(self) -> None:
         """Leave the group: end what is in hand, commit (with auto_commit), release, unregister. Streams then end.

@@ -21,7 +21,7 @@ import structlog
 
 from consumerd.cluster.reading import read_all
 from consumerd.cluster.watched import WatchedNodes
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.group.events import (
     Claim,
     Claimed,
@@ -312,7 +312,7 @@ class GroupCoordination:
             except SessionChanged:
                 return
             except ZooKeeperError as error:
-                log.warning("nudge_failed", group=self._group, error=str(error))
+                log.warning("nudge_failed", group=self._group, reason=reason_of(error))
                 await self._clock.sleep(1.0)
             else:
                 log.info("group_nudged", group=self._group)
@@ -328,7 +328,7 @@ class GroupCoordination:
 
     def _log_failure(self, action: str, error: ZooKeeperError) -> None:
         if not isinstance(error, NotConnected | SessionChanged):
-            log.warning("group_action_failed", action=action, group=self._group, error=str(error))
+            log.warning("group_action_failed", action=action, group=self._group, reason=reason_of(error))
 
     # -- snapshots
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from consumerd.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.group import coordinated_events as e
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
@@ -178,7 +178,7 @@ class GroupRequests:
         try:
             metadata = await self._client.refresh(wanted if wanted is None or wanted else ())
         except (BrokerError, WireError) as error:
-            self._note(str(error))
+            self._note(reason_of(error))
             return e.Failed(action.ticket)
         if not metadata.nodes:  # a broker that just started
             return e.Failed(action.ticket)

@@ -22,7 +22,7 @@ from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned import Owned
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
 from consumerd.consumer.work import PartitionWork
-from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError
+from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.fetch import Lane
 from consumerd.handlers import PartitionTakenError
 from consumerd.offsets import OffsetsUnavailableError
@@ -160,7 +160,7 @@ class OwnedPartitions:
             await owned.work.run()
         except PartitionTakenError as error:
             # The sink knows before ZooKeeper told us. Look again who owns it; if it is us, it is claimed anew.
-            log.warning("partition_taken", partition=str(partition), error=str(error))
+            log.warning("partition_taken", partition=str(partition), reason=reason_of(error))
             self._lost(frozenset([partition]))
         except ConsumerdError as error:
             self._failed(error)
@@ -311,7 +311,7 @@ class OwnedPartitions:
         try:
             overwritten = await self._commits.check(self._owned.values())
         except (ZooKeeperError, BrokerError) as error:
-            log.info("committed_offsets_not_checked", error=str(error))
+            log.info("committed_offsets_not_checked", reason=reason_of(error))
             return
         if overwritten:
             await self.commit_all()
@@ -321,10 +321,10 @@ class OwnedPartitions:
         try:
             await self._commits.commit(owned)
         except OffsetsUnavailableError as error:
-            log.warning("commit_postponed", partitions=len(owned), error=str(error))
+            log.warning("commit_postponed", partitions=len(owned), reason=reason_of(error))
             return False
         except (NotConnected, ConnectionLost, SessionChanged) as error:
-            log.warning("commit_postponed", partitions=len(owned), error=str(error))
+            log.warning("commit_postponed", partitions=len(owned), reason=reason_of(error))
         except ConsumerdError as error:
             self._failed(error)
         return True

@@ -18,7 +18,7 @@ from consumerd.consumer.listeners import Announcer, NoHooks
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.consumer.stats import ConsumerStats
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.handlers import HandlerContext
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class RunningMember(Generic[_Event]):
         try:
             await self._handler.stop()
         except ConsumerdError as error:
-            log.error("handler_not_stopped", group=self._settings.group, reason=str(error))
+            log.error("handler_not_stopped", group=self._settings.group, reason=reason_of(error))
             self._failure = self._failure or error
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
@@ -264,7 +264,7 @@ class RunningMember(Generic[_Event]):
         if failure is not None and self._failure is None:
             self._failure = failure
             level = logging.INFO if failure.exit_code is ExitCode.OK else logging.ERROR
-            log.log(level, "member_stops", group=self._settings.group, reason=str(failure))
+            log.log(level, "member_stops", group=self._settings.group, reason=reason_of(failure))
         self.stopping.set()
         if self._starting is not None:
             self._starting.reschedule(asyncio.get_running_loop().time())

@@ -16,6 +16,7 @@ import structlog
 
 from consumerd.consumer.errors import ConnectorStateError
 from consumerd.consumer.refusals import FetchRefusedError, InvalidFetchSizeError, refusal
+from consumerd.errors import reason_of
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
 from consumerd.wire.errors import FrameError, WireError
@@ -166,7 +167,7 @@ class SimpleConsumer:
         try:
             return await connection.request(frame, max_response=longest)
         except ConnectionClosedError as error:
-            log.info("request_repeated", broker=f"{self._host}:{self._port}", reason=str(error))
+            log.info("request_repeated", broker=f"{self._host}:{self._port}", reason=reason_of(error))
         connection = await self._connected()
         return await connection.request(frame, max_response=longest)
 

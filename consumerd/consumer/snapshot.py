@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.cluster.reading import children, read_all
-from consumerd.errors import ZooKeeperError
+from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.group.events import GroupSnapshot
 from consumerd.group.rules import topics_to_read
 from consumerd.partition import NO_BROKER, TopicPartition
@@ -97,7 +97,7 @@ class SnapshotReader:
         except (NotConnected, ConnectionLost, SessionChanged):
             raise
         except ZooKeeperError as error:
-            self._complain("topic_not_readable", topic, topic, str(error))
+            self._complain("topic_not_readable", topic, topic, reason_of(error))
             return self._topics_before.get(topic)
         self._troubles.pop(topic, None)
         return layout
@@ -114,7 +114,7 @@ class SnapshotReader:
                 try:
                     found.add(self._parse_partition(topic, name))
                 except ValueError as error:
-                    self._complain("owner_node_unreadable", f"{topic}/{name}", topic, str(error))
+                    self._complain("owner_node_unreadable", f"{topic}/{name}", topic, reason_of(error))
         return frozenset(found)
 
     async def _owner_session(self, partition: TopicPartition) -> int | None:
@@ -140,7 +140,7 @@ class SnapshotReader:
         """Log what is new, not the same again at every look."""
         if self._troubles.get(about) != trouble:
             self._troubles[about] = trouble
-            log.warning(event, group=self._group, topic=topic, node=about, error=trouble)
+            log.warning(event, group=self._group, topic=topic, node=about, reason=trouble)
 
 
 class V07SnapshotReader(SnapshotReader):
@@ -159,7 +159,7 @@ class V07SnapshotReader(SnapshotReader):
             node = await self._node(topic_broker_path(topic, broker), anew=self._anew)
             return None if node is None else parse_partition_count(node.data)
         except RegistryError as error:
-            self._complain("topic_node_unreadable", f"{topic}/{name}", topic, str(error))
+            self._complain("topic_node_unreadable", f"{topic}/{name}", topic, reason_of(error))
             return None
 
 
@@ -175,5 +175,5 @@ class V08SnapshotReader(SnapshotReader):
         try:
             return {NO_BROKER: tuple(parse_topic_assignment(node.data))}
         except RegistryError as error:
-            self._complain("topic_node_unreadable", topic, topic, str(error))
+            self._complain("topic_node_unreadable", topic, topic, reason_of(error))
             return {}

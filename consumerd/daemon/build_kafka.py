@@ -12,7 +12,7 @@ from consumerd.daemon.build import build_connection_settings, build_offset_setti
 from consumerd.daemon.build_sasl import build_mechanism
 from consumerd.errors import ConfigError
 from consumerd.group import Spelling, V08Rules
-from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 
@@ -89,7 +89,6 @@ def build_client_of(
 def build_coordination(config: Config) -> CoordinationSettings:
     """How the membership works where a broker coordinates it. Raises ConfigError."""
     group, rebalance = config.group, config.rebalance
-    others = tuple(name for name in ("range", "roundrobin") if name != group.assignor)
     try:
         return CoordinationSettings(
             session_timeout=group.session_timeout,
@@ -98,7 +97,7 @@ def build_coordination(config: Config) -> CoordinationSettings:
             drain_timeout=rebalance.drain_timeout,
             look_interval=rebalance.reconcile_interval,
             retry_interval=rebalance.retry_interval,
-            assignors=(group.assignor, *others),
+            assignors=all_assignors(group.assignor),
             instance_id=group.instance_id,
         )
     except ValueError as error:

@@ -14,7 +14,7 @@ import structlog
 from consumerd.cluster import read_dialect, wait_for_dialect
 from consumerd.consumer import GroupRefusedError
 from consumerd.daemon.notify import READY, notify, status
-from consumerd.errors import ConfigError, ZooKeeperError
+from consumerd.errors import ConfigError, ZooKeeperError, reason_of
 from consumerd.registry import Dialect, DialectError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
     try:
         found = await read_dialect(zk, group)
     except ZooKeeperError as error:  # the member looks again, and refuses by itself
-        log.info("dialect_not_read", group=group, error=str(error))
+        log.info("dialect_not_read", group=group, reason=reason_of(error))
         return
     if found not in (None, dialect):
         raise DialectError(

@@ -33,7 +33,7 @@ def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bo
             channel.setblocking(False)
             channel.sendto("\n".join(assignments).encode(), address)
     except OSError as error:
-        log.warning("service_manager_not_notified", socket=name, error=reason_of(error))
+        log.warning("service_manager_not_notified", socket=name, reason=reason_of(error))
         return False
     return True
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.judge import Finding, Verdict, judge
 from consumerd.fetch.poller import Answer, IdlePoller, Idler
@@ -86,9 +86,9 @@ class PartitionFetcher(SteadyFetcher):
             except ConnectionClosedError as error:
                 if error.blamed:  # the bystanders go on as soon as the connection is back
                     self._suspect = True
-                    await self._retreat("fetch_failed", str(error))
+                    await self._retreat("fetch_failed", reason_of(error))
             except (BrokerError, WireError) as error:
-                await self._retreat("fetch_failed", str(error))
+                await self._retreat("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
                 return
 

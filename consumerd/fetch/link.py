@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.backoff import Backoff
 from consumerd.fetch.errors import BrokerUnknownError
 
@@ -114,7 +114,7 @@ class BrokerLink:
                     self._peer = self._directory.address(self.broker)
                     connection = await open_connection(self.broker, self._connect, self._directory)
                 except BrokerError as error:
-                    self._lost(str(error))
+                    self._lost(reason_of(error))
                 else:
                     self._counters.connects += 1
                     self._connection = connection

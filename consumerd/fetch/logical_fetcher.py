@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.client import error_of
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.judge import Finding, Verdict, judge_records
 from consumerd.fetch.logical_source import Answer, Want
@@ -65,7 +65,7 @@ class LogicalFetcher(SteadyFetcher):
                 await (self._poll(source, epoch) if self._idle else self._fetch(source, epoch))
             except (BrokerError, WireError) as error:
                 self._leaders.wrong(self.partition)
-                await self._retreat("fetch_failed", str(error))
+                await self._retreat("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
                 return
 

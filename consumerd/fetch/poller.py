@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.fetch.backoff import sleep_unless
 from consumerd.net import ConnectionClosedError
 from consumerd.wire import WireError
@@ -156,7 +157,7 @@ class IdlePoller:
                     self._dissolve(futures)
                 return
             except WireError as error:
-                log.warning("poll_failed", broker=self._link.broker, reason=str(error))
+                log.warning("poll_failed", broker=self._link.broker, reason=reason_of(error))
                 connection.abort()
                 self._dissolve(futures)
                 return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
 from consumerd.fetch.judge import Finding, Verdict
 from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
@@ -167,7 +168,7 @@ class Remedies:
         return FetchingOverError()
 
     def _fail(self, offset: int, error: ConsumerdError) -> FetchingOverError:
-        self._log.error("partition_failed", offset=offset, error=str(error))
+        self._log.error("partition_failed", offset=offset, reason=reason_of(error))
         self._services.counters.failed += 1
         self._services.listener.failed(self._partition, error)
         return FetchingOverError()

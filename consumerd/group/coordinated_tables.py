@@ -137,3 +137,8 @@ class CoordinationSettings:
 
 #: Those of `consumerd.group.assignors` that a leader can deal by.
 ASSIGNORS = frozenset({"range", "roundrobin"})
+
+
+def all_assignors(dearest: str) -> tuple[str, ...]:
+    """Every one of `ASSIGNORS`, `dearest` first: members that offer all find one with any other member."""
+    return (dearest, *sorted(ASSIGNORS - {dearest}))

@@ -6,6 +6,14 @@ as events (`consumerd.group.events`). The states, their tables and the theory of
 (`_proceed`), everything that the states allow is begun: each kind of action in exactly one place, all partitions for
 which it is due in one action.
 
+Drains end a while after their trigger, since JVM peers look for what they are waiting for until 6 s after the trigger
+that they saw. While snapshots cannot be taken a trigger grows old, and its deadline may be over before anything is
+drained. Whether peers saw it when we did is not known then: not if ZooKeeper was away from all, but very well if only
+we were cut off. So the earlier deadline counts as long as it lies ahead, whoever was away. Once it is over, handlers
+that are stopped at once gain little: whoever saw the trigger with us has looked for the last time, or is about to, and
+is woken by the nudge that follows a late release; whoever could not see it saw it hardly earlier than we could take a
+snapshot. From the first snapshot that shows it the drain then has its full time: it is late at most, and loses nothing.
+
 Sources: spec 001 (registration and rebalancing algorithms); golden notes, 4 and 5; the five rules measured beside JVM
 members (notes on mixed groups).
 """
@@ -438,6 +446,8 @@ class Member:
             holding.reason = self._reason
             self._holdings.move(holding, HoldCause.DRAIN, ticket)
         deadline = self._reason.trigger + self.settings.drain_timeout
+        if deadline <= self._now:  # nobody could look for so long: see above
+            deadline = self._now + self.settings.drain_timeout
         self._actions.append(e.Drain(ticket, _partitions(holdings), deadline))
 
     def _release(self, holdings: list[Holding]) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class MembershipSettings:
     """All in seconds. M1 to M5 are the rules measured beside JVM members (notes on mixed groups)."""
 
-    #: All drains of one rebalance end this long after its trigger (M2: a JVM peer looks for the last time after 6 s).
+    #: All drains of one rebalance end this long after its trigger (M2: a JVM peer looks for the last time after 6 s),
+    #: or, where that is over before the first snapshot shows what to drain, this long after the snapshot.
     drain_timeout: float = 4.0
     #: Between attempts to claim what others still hold (M1), to register, and to repeat whatever failed; twice as long
     #: after each attempt in vain, up to `retry_interval_max`: a watch on what is in the way tells sooner.

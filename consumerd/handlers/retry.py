@@ -132,7 +132,7 @@ class _Retrying(Handler):
         try:
             await _answer(self._inner.stop())
         except Exception as error:
-            log.warning("handler_failed", handler=self._name, method="stop", error=_brief(error))
+            log.warning("handler_failed", handler=self._name, method="stop", reason=_brief(error))
 
     async def position(self, partition: TopicPartition) -> int | None:
         """The handler's answer; a sink that cannot be reached is asked as often as one that cannot store."""
@@ -166,7 +166,7 @@ class _Retrying(Handler):
                 attempt=failures.count,
                 of=self._policy.max_attempts,
                 pause=round(state.upcoming_sleep, 3),
-                error=_brief(failures.last),
+                reason=_brief(failures.last),
                 **fields,
             )
 
@@ -235,7 +235,7 @@ class _Retrying(Handler):
             attempt=failures.count,
             of=self._policy.max_attempts,
             pause=round(state.upcoming_sleep, 3),
-            error=_brief(failures.last),
+            reason=_brief(failures.last),
         )
 
     async def _give_up(self, batch: Batch, messages: list[Message], failures: _Failures) -> None:
@@ -256,7 +256,7 @@ class _Retrying(Handler):
             index=messages[0].index if messages else None,
             messages=len(messages),
             attempts=failures.count,
-            error=_brief(failures.last),
+            reason=_brief(failures.last),
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.cluster import ClusterView
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.wire.v07 import FetchRequest, ProduceRequest
 
 if TYPE_CHECKING:
@@ -70,6 +70,6 @@ class TargetTopics:
             await connection.send(ProduceRequest(topic, 0, b"").encode())
             await connection.request(FetchRequest(topic, 0, 0, 0).encode())  # it has worked through the one before
         except BrokerError as error:
-            log.warning("topic_not_made", topic=topic, broker=f"{host}:{port}", error=str(error))
+            log.warning("topic_not_made", topic=topic, broker=f"{host}:{port}", reason=reason_of(error))
         finally:
             await connection.close()

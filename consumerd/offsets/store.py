@@ -17,6 +17,12 @@ and the multi is sent again after mending:
     set(offset): no node           create instead, parents made before
     anything else                  leave it out, send the rest, raise in the end
 
+A committed offset goes back by one thing alone: a seek of its owner, which shows as a position below the one that was
+written or loaded last (so does a log that begins anew). It wins over whatever was written before it, also over a
+larger offset of somebody else that its own commit is the first to meet. Before and after are told by the node, the only
+order that both sides share: until the seek has been written, it is written over what stands there; a larger offset that
+somebody writes over the seek is after it, and stays until our position has passed it.
+
 So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
 (before 3.4) get single writes with the version, all in flight at once.
 
@@ -81,8 +87,10 @@ class _Known:
 
     #: None: there is no node.
     version: int | None
-    #: What we last wanted to write.
+    #: What we last wanted to write, or loaded.
     last: int | None = None
+    #: We went back behind `last` ourselves, and that is not written yet.
+    going_back: bool = False
     #: What we sent since a write was last confirmed: a write whose reply was lost is known by it.
     sent: set[int] = field(default_factory=set)
     #: What somebody else wrote, further on than we are: nothing less is written over it.
@@ -151,9 +159,9 @@ class ZooKeeperOffsetStore:
         nodes = await each_of(wanted, self._nodes.read)
         found: dict[TopicPartition, int] = {}
         for partition, (data, version) in zip(wanted, nodes, strict=True):
-            self._nodes.known[partition] = _Known(version)
+            known = self._nodes.known[partition] = _Known(version)
             if version is not None:
-                found[partition] = self._parse(partition, data)
+                known.last = found[partition] = self._parse(partition, data)
         return found
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -240,7 +248,6 @@ class _Commit:
         self._zk = nodes.zk
         self._guard = nodes.guard
         self._known = nodes.known
-        self._positions = positions
         self._session_id = session_id
         self._tries: dict[TopicPartition, int] = dict.fromkeys(positions, 0)
         self._open = dict(positions)
@@ -261,6 +268,7 @@ class _Commit:
         """Write nothing below what somebody else has written, unless we go back ourselves (a seek)."""
         known = self._known[partition]
         if known.last is not None and position < known.last:
+            known.going_back = True
             known.floor = None
         known.last = position
         if known.floor is not None and position < known.floor:
@@ -323,6 +331,7 @@ class _Commit:
             known = self._known[partition]
             known.version = 0 if known.version is None else known.version + 1
             known.floor = None
+            known.going_back = False
             known.sent.clear()
             self._settle(partition)
 
@@ -371,10 +380,11 @@ class _Commit:
         except RegistryError:
             stored = None  # nobody's offset: overwritten
         if stored == position:
+            known.going_back = False
             self._settle(partition)  # our own write, whose reply was lost
         elif stored not in known.sent:
             log.warning("offset_written_by_another", partition=str(partition), offset=stored, position=position)
-            if stored is not None and stored > position:
+            if stored is not None and stored > position and not known.going_back:
                 known.floor = stored
                 self._settle(partition)
 

@@ -126,7 +126,7 @@ class ClusterProducer:
         if count and not outcome.cancelled() and (error := outcome.exception()) is not None:
             self._failed += count
             self._cause = self._cause or error
-            log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], error=str(error))
+            log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], reason=reason_of(error))
 
     async def flush(self) -> None:
         """Return when all that was sent is settled. Raises NotSentError where some was given up since the last time."""
@@ -163,7 +163,7 @@ class ClusterProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", error=reason_of(own))
+                log.error("producer_not_closed_in_order", reason=reason_of(own))
         else:
             await self._producer.abort()
 

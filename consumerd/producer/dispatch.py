@@ -94,7 +94,7 @@ class Dispatch:
             self._cause = error
         self._untold += len(events)
         topics = sorted({event.topic for event in events})
-        log.error("messages_not_sent", messages=len(events), topics=topics, error=reason_of(error))
+        log.error("messages_not_sent", messages=len(events), topics=topics, reason=reason_of(error))
         if self._hooked:
             try:
                 self._callbacks.not_sent(events, error)

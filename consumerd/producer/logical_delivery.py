@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectionClosedError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
@@ -229,6 +229,6 @@ class Exchange:
             return Identity(answer["producer_id"], answer["producer_epoch"])
         if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
             self._forbidden = True
-            log.warning("producer_not_idempotent", reason=str(error))
+            log.warning("producer_not_idempotent", reason=reason_of(error))
             return None
         raise error if error.retriable else DeliveryError(str(error))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.client import BrokerRefusedError
-from consumerd.errors import BrokerError
+from consumerd.errors import BrokerError, reason_of
 from consumerd.producer.logical_batches import PartitionQueue
 from consumerd.producer.logical_delivery import DeliveryError, Exchange, Outcome
 
@@ -207,7 +207,7 @@ class Sender:
             self._fail(queue, error)
             return
         if not queue.trouble:
-            log.warning("produce_retried", partition=str(queue.partition), reason=str(error))
+            log.warning("produce_retried", partition=str(queue.partition), reason=reason_of(error))
         queue.trouble += 1
         pause = min(_LONGEST_PAUSE, self._client.settings.retry_backoff_min * 2.0 ** min(queue.trouble - 1, 30))
         queue.not_before = now + pause * (0.5 + self._rng.random() / 2)
@@ -216,7 +216,7 @@ class Sender:
     def _fail(self, queue: PartitionQueue, error: BrokerError) -> None:
         batch = queue.sealed.popleft()
         queue.trouble = 0
-        log.error("produce_failed", partition=str(queue.partition), messages=len(batch.values), reason=str(error))
+        log.error("produce_failed", partition=str(queue.partition), messages=len(batch.values), reason=reason_of(error))
         self._exchange.forget(queue)
         self._settle(batch)
         batch.fail(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from consumerd.errors import reason_of
 from consumerd.net import ConnectError
 from consumerd.producer.encoding import encode_sets
 from consumerd.producer.errors import NoBrokerError, UncertainError
@@ -69,7 +70,7 @@ class Sender:
                 sendings += 1
                 if sendings > self._settings.resends:
                     raise
-                log.warning("send_retried", attempt=attempt, error=str(error))
+                log.warning("send_retried", attempt=attempt, reason=reason_of(error))
             except _UNSENT as error:
                 if attempt - sendings > self._settings.retries:
                     if not sendings:
@@ -77,7 +78,7 @@ class Sender:
                     raise UncertainError(
                         f"{error}; an earlier try may have stored the messages or a part of them."
                     ) from error
-                log.warning("send_retried", attempt=attempt, error=str(error))
+                log.warning("send_retried", attempt=attempt, reason=reason_of(error))
             else:
                 return
             await self._clock.sleep(self._pause(attempt))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from consumerd.cluster.reading import data, read_all, watched_children
+from consumerd.errors import reason_of
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.partitioners import HashPartitioner, Partitioner, checked_index
 from consumerd.producer.routing import ANY_PARTITION, Route, Router, check_partition
@@ -67,7 +68,7 @@ class _Kept(Generic[T]):
             self._stale = True
             if not self._known:
                 raise
-            log.warning("routes_not_refreshed", reason=str(error))
+            log.warning("routes_not_refreshed", reason=reason_of(error))
         except BaseException:
             self._stale = True
             raise
@@ -179,5 +180,5 @@ async def _read_by_broker(kept: _Kept[dict[int, T]], parent: str, parse: Callabl
         except DialectError:
             raise
         except RegistryError as error:
-            log.warning("node_not_understood", path=f"{parent}/{name}", reason=str(error))
+            log.warning("node_not_understood", path=f"{parent}/{name}", reason=reason_of(error))
     return values

@@ -132,7 +132,7 @@ class ProgressRecorder:
             self._progress_log.add(fresh)
         except (OSError, Py4JJavaError) as error:
             _log.warning(
-                "the progress of a query could not be noted", query=str(self._query.id), error=reason_of(error)
+                "the progress of a query could not be noted", query=str(self._query.id), reason=reason_of(error)
             )
 
 

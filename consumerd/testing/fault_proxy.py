@@ -90,7 +90,7 @@ class Link:
                     group.create_task(self._read(direction, queue))
                     group.create_task(self._write(direction, queue))
         except* OSError as errors:
-            log.debug("proxied_connection_broke", error=reason_of(errors.exceptions[0]))
+            log.debug("proxied_connection_broke", reason=reason_of(errors.exceptions[0]))
             self.reset_on_close()  # whoever is left learns of it as it would without the proxy
         finally:
             self.close()
@@ -213,7 +213,7 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except OSError as error:  # the client has gone again, or no file descriptor is left
-            log.warning("proxy_accept_failed", error=reason_of(error))
+            log.warning("proxy_accept_failed", reason=reason_of(error))
             return
         client.setblocking(False)
         self.accepted += 1

@@ -169,7 +169,7 @@ class Lifecycle:
         """The supervising task ends; if not by `close`, listeners must let go of the session."""
         if failure is not None:
             self.failure = failure
-            log.error("session_failed", error=reason_of(failure))
+            log.error("session_failed", reason=reason_of(failure))
             self.expire()
         elif self.session_id:
             log.info("session_closed", session_id=f"{self.session_id:#x}")

@@ -137,7 +137,7 @@ class Supervisor:
                     return began
                 except HandshakeClosed as error:
                     refused = True
-                    self._note(host, str(error))
+                    self._note(host, reason_of(error))
                 except TimeoutError:
                     self._note(host, f"{host} does not answer")
                 except (OSError, BadReply) as error:

@@ -14,7 +14,7 @@ from consumerd.daemon.config import Config
 from consumerd.daemon.service import run_member, start_session
 from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import RetryPolicy, retrying
-from tests.simulation.process import ProcessLoop
+from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class RecordingHandler:
                 account.end(name, batch.partition, offsets, handled=handled)
 
 
-class Daemon:
+class Daemon(SimulatedProcess):
     """One process. `settings` are tables of the configuration; what is not given has the daemon's defaults."""
 
     def __init__(self, world: World, name: str, settings: Mapping[str, Mapping[str, Any]], handling: float) -> None:
@@ -148,7 +148,6 @@ class Daemon:
         self.loop = ProcessLoop(world.kernel, world.network, name)
         #: What ended it, once it has ended by itself.
         self.failure: BaseException | None = None
-        self.ended = False
         tables: dict[str, dict[str, Any]] = {
             "group": {"id": world.group, "whitelist": ".*"},
             "zookeeper": {"connect": f"{world.zookeeper.host}:{world.zookeeper.port}"},
@@ -160,11 +159,6 @@ class Daemon:
         self._handling = handling
         world.kernel.note(name, "starts")
         self.loop.submit(lambda: self.loop.create_task(self._main(), name="main"))
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process is there."""
-        return not (self.ended or self.loop.dead)
 
     async def _main(self) -> None:
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
@@ -188,29 +182,15 @@ class Daemon:
 
     # -- what may happen to a process
 
-    def terminate(self) -> None:
-        """SIGTERM: leave in order."""
-        self.world.kernel.note(self.name, "SIGTERM")
-        self.loop.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL: its sockets close, its session is left to expire."""
-        self.world.kernel.note(self.name, "SIGKILL")
-        self.loop.kill()
-        self.world.network.close_all_of(self.name)
-        self.world.account.died(self.name)
-
     def freeze(self) -> None:
         """SIGSTOP."""
-        self.world.kernel.note(self.name, "SIGSTOP")
         self.world.account.frozen.add(self.name)
-        self.loop.stop_process()
+        super().freeze()
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self.world.kernel.note(self.name, "SIGCONT")
         self.world.account.frozen.discard(self.name)
-        self.loop.continue_process()
+        super().thaw()
 
     def suspend(self) -> None:
         """The machine sleeps: its clocks but one stand still, and its connections are as they were."""

@@ -34,7 +34,7 @@ from consumerd.registry import (
 )
 from consumerd.zk import NodeExists, NoNode, Session
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.process import ProcessLoop
+from tests.simulation.process import ProcessLoop, SimulatedProcess
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -47,14 +47,13 @@ COMMIT_EVERY = 10.0
 POLL = 0.05
 
 
-class JvmConsumer:
+class JvmConsumer(SimulatedProcess):
     """One process. `initial`: where it begins without a committed offset."""
 
     def __init__(self, world: World, name: str, *, initial: str = "earliest") -> None:
         self.world = world
         self.name = name
         self.loop = ProcessLoop(world.kernel, world.network, name)
-        self.ended = False
         self.failure: BaseException | None = None
         #: Rebalances that were given up: it holds nothing until the next trigger.
         self.gave_up = 0
@@ -70,35 +69,6 @@ class JvmConsumer:
         world.kernel.note(name, "starts (JVM)")
         self.loop.add_signal_handler(signal.SIGTERM, self._leaving.set)
         self.loop.submit(lambda: self.loop.create_task(self._main(), name="main"))
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process is there."""
-        return not (self.ended or self.loop.dead)
-
-    # -- what may happen to it
-
-    def terminate(self) -> None:
-        """SIGTERM: commit and close the session."""
-        self.world.kernel.note(self.name, "SIGTERM")
-        self.loop.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.world.kernel.note(self.name, "SIGKILL")
-        self.loop.kill()
-        self.world.network.close_all_of(self.name)
-        self.world.account.died(self.name)
-
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        self.world.kernel.note(self.name, "SIGSTOP")
-        self.loop.stop_process()
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        self.world.kernel.note(self.name, "SIGCONT")
-        self.loop.continue_process()
 
     # -- its life
 

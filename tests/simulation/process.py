@@ -9,6 +9,7 @@ have hashes that do not hang on their addresses, since asyncio keeps them in set
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from asyncio import events as asyncio_events
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.simulation.kernel import SimulationError
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Coroutine
 
     from tests.simulation.kernel import Event, Kernel
     from tests.simulation.network import Network, Transport
+    from tests.simulation.world import World
 
 _Result = TypeVar("_Result")
 
@@ -258,3 +259,40 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 handler()
 
         self.submit(receive)
+
+
+class SimulatedProcess:
+    """What may happen to a process of a world, whatever runs in it."""
+
+    world: World
+    name: str
+    loop: ProcessLoop
+    #: Whether it has ended by itself.
+    ended = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return not (self.ended or self.loop.dead)
+
+    def terminate(self) -> None:
+        """SIGTERM: leave in order."""
+        self.world.kernel.note(self.name, "SIGTERM")
+        self.loop.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: its sockets close, its session is left to expire."""
+        self.world.kernel.note(self.name, "SIGKILL")
+        self.loop.kill()
+        self.world.network.close_all_of(self.name)
+        self.world.account.died(self.name)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.world.kernel.note(self.name, "SIGSTOP")
+        self.loop.stop_process()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.world.kernel.note(self.name, "SIGCONT")
+        self.loop.continue_process()

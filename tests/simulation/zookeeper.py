@@ -416,30 +416,26 @@ class SimulatedZooKeeper:
         """Watches of a client that reconnected: those of what changed meanwhile fire at once."""
         (since,) = reader.take(wire.ZXID)
         nodes, replica = connection.replica.tree.nodes, connection.replica
-        for path in reader.texts():
+
+        def fire_or_set(path: str, change: Change | None, watches: dict[str, dict[Connection, None]]) -> None:
+            if change is not None:
+                connection.send(wire.event(change, path))
+            else:
+                watches.setdefault(path, {})[connection] = None
+                connection.watches[path] = None
+
+        def since_then(path: str, attribute: str, change: Change) -> Change | None:
             node = nodes.get(path)
             if node is None:
-                connection.send(wire.event(Change.DELETED, path))
-            elif node.mzxid > since:
-                connection.send(wire.event(Change.DATA, path))
-            else:
-                replica.data_watches.setdefault(path, {})[connection] = None
-                connection.watches[path] = None
+                return Change.DELETED
+            return change if getattr(node, attribute) > since else None
+
         for path in reader.texts():
-            if path in nodes:
-                connection.send(wire.event(Change.CREATED, path))
-            else:
-                replica.data_watches.setdefault(path, {})[connection] = None
-                connection.watches[path] = None
+            fire_or_set(path, since_then(path, "mzxid", Change.DATA), replica.data_watches)
         for path in reader.texts():
-            node = nodes.get(path)
-            if node is None:
-                connection.send(wire.event(Change.DELETED, path))
-            elif node.pzxid > since:
-                connection.send(wire.event(Change.CHILDREN, path))
-            else:
-                replica.child_watches.setdefault(path, {})[connection] = None
-                connection.watches[path] = None
+            fire_or_set(path, Change.CREATED if path in nodes else None, replica.data_watches)
+        for path in reader.texts():
+            fire_or_set(path, since_then(path, "pzxid", Change.CHILDREN), replica.child_watches)
         return b""
 
     # -- transactions

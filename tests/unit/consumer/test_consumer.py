@@ -744,7 +744,7 @@ async def test_a_filter_follows_the_topics(group: Any) -> None:
     await group.until(lambda: member.handler.seen == [b"one", b"two"])
     group.zookeeper.remove("/brokers/topics/a-1")
     await group.until(lambda: [tp.topic for tp in member.consumer.owned] == ["a-2"])
-    assert group.data("/consumers/g/owners/a-1/0-0") is None
+    await group.until(lambda: group.data("/consumers/g/owners/a-1/0-0") is None)
 
 
 async def test_streams_are_shares_and_each_partition_is_handed_over_once(group: Any) -> None:

@@ -18,7 +18,7 @@ from consumerd.partition import TopicPartition
 from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from consumerd.registry import Subscription
 
@@ -477,6 +477,43 @@ def test_all_drains_of_a_rebalance_end_within_the_time_from_its_trigger() -> Non
     drain = only(e.Drain, bench.look())
     assert drain.partitions == {P2, P3}
     assert drain.deadline == pytest.approx(triggered + 4.0)
+
+
+def suspended(bench: Bench, seconds: float) -> None:
+    bench.feed(e.SessionSuspended())
+    bench.now += seconds
+    only(e.TakeSnapshot, bench.feed(e.SessionResumed()))
+
+
+def failing(bench: Bench, seconds: float) -> None:
+    end = bench.now + seconds
+    while bench.now < end:
+        bench.fail_look()
+        bench.wait_for_look()
+
+
+@pytest.mark.parametrize("away", [suspended, failing])
+def test_a_drain_that_begins_after_the_deadline_of_its_trigger_has_its_full_time_and_is_followed_by_a_nudge(
+    away: Callable[[Bench, float], None],
+) -> None:
+    bench = Bench().settle()
+    bench.trigger()
+    away(bench, 60.0)
+    bench.now += 1.5  # a slow snapshot
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.look())
+    assert drain.deadline == pytest.approx(bench.now + 4.0)
+    release = only(e.Release, bench.drained(drain))
+    only(e.Nudge, bench.released(release))  # peers may have seen the trigger when we did, and given up
+
+
+def test_a_short_suspension_gives_no_more_time_since_peers_may_have_seen_the_trigger_when_we_did() -> None:
+    bench = Bench().settle()
+    bench.trigger()
+    triggered = bench.now
+    suspended(bench, 3.0)
+    bench.members[AFTER] = ONE_STREAM
+    assert only(e.Drain, bench.look()).deadline == pytest.approx(triggered + 4.0)
 
 
 def test_a_drained_partition_that_is_ours_again_just_goes_on() -> None:

@@ -287,6 +287,37 @@ async def test_nothing_less_is_written_over_what_somebody_else_wrote_but_by_a_se
     assert commits.stored == b"4"
 
 
+@pytest.mark.parametrize("loaded", [False, True], ids=["committed", "loaded"])
+async def test_a_seek_back_is_written_over_a_larger_offset_that_its_commit_is_the_first_to_meet(
+    commits: Commits, loaded: bool
+) -> None:
+    await commits.commit(10)
+    if loaded:
+        commits.store = ZooKeeperOffsetStore(commits.zk, GROUP)
+        assert await commits.store.load([commits.partition]) == {commits.partition: 10}
+    commits.foreign(b"20")
+    with capture_logs() as logs:
+        await commits.commit(4)
+    assert commits.stored == b"4"
+    assert [(entry["offset"], entry["position"]) for entry in logs] == [(20, 4)]
+    await commits.commit(6)
+    assert commits.stored == b"6"
+    commits.foreign(b"20")  # after the seek: somebody has handled more than we
+    await commits.commit(8)
+    assert commits.stored == b"20"
+
+
+async def test_a_seek_back_wins_until_it_was_written(commits: Commits) -> None:
+    await commits.commit(10)
+    commits.foreign(b"20")
+    commits.server.cut_next_call(commits.zk._zk, carried_out=False)
+    with pytest.raises(ConnectionLost):
+        await commits.commit(4)
+    commits.server.reconnect(commits.zk._zk)
+    await commits.commit(6)
+    assert commits.stored == b"6"
+
+
 @pytest.mark.parametrize("later", [5, 6])
 async def test_our_own_write_whose_reply_was_lost_is_nobody_elses(commits: Commits, later: int) -> None:
     await commits.commit(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.wire.v08.schema import INT16, INT32, NO_UUID, STRING, STRUCT, UUID, Field
+from consumerd.wire.v08.schema import BOOLEAN, INT16, INT32, NO_UUID, STRING, STRUCT, UUID, Field
 
 #: Operations that a client may do, where it did not ask for them.
 NO_OPERATIONS = -(2**31)
@@ -46,6 +46,17 @@ def group_instance_id(*, since: int, ignorable: bool = False) -> Field:
         nullable=since,
         default=None,
         ignorable=ignorable,
+    )
+
+
+def include_authorized_operations(*, since: int) -> Field:
+    """Asks for `authorized_operations`."""
+    return Field(
+        "include_authorized_operations",
+        BOOLEAN,
+        "Whether to say what this client may do with them.",
+        since=since,
+        default=False,
     )
 
 

@@ -6,10 +6,11 @@ from consumerd.wire.v08.apis.common import (
     authorized_operations,
     error_code,
     error_message,
+    include_authorized_operations,
     throttle_time,
     topic_id,
 )
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, INT32, STRING, STRUCT, Api, Field
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, STRUCT, Api, Field
 
 
 def _assignment(name: str, what: str) -> Field:
@@ -33,12 +34,7 @@ CONSUMER_GROUP_DESCRIBE = Api(
     flexible=0,
     request=(
         Field("group_ids", ARRAY, "Names of the groups.", of=STRING),
-        Field(
-            "include_authorized_operations",
-            BOOLEAN,
-            "Whether to say what this client may do with them.",
-            default=False,
-        ),
+        include_authorized_operations(since=0),
     ),
     response=(
         throttle_time(since=0),

@@ -7,9 +7,10 @@ from consumerd.wire.v08.apis.common import (
     error_code,
     error_message,
     group_instance_id,
+    include_authorized_operations,
     throttle_time,
 )
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, STRING, Api, Field
+from consumerd.wire.v08.schema import ARRAY, BYTES, STRING, Api, Field
 
 DESCRIBE_GROUPS = Api(
     key=15,
@@ -18,13 +19,7 @@ DESCRIBE_GROUPS = Api(
     flexible=5,
     request=(
         Field("group_ids", ARRAY, "Names of the groups.", of=STRING),
-        Field(
-            "include_authorized_operations",
-            BOOLEAN,
-            "Whether to say what this client may do with them.",
-            since=3,
-            default=False,
-        ),
+        include_authorized_operations(since=3),
     ),
     response=(
         throttle_time(since=1),
