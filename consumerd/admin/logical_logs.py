@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.admin.logs import LogRange, NoAnswer
-from consumerd.client import error_of
+from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
 from consumerd.wire.errors import WireError
-from consumerd.wire.v08.apis import OFFSETS
+from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.partition import TopicPartition
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 #: No message is of that time or later.
 _NOTHING: Final = -1
 
@@ -46,8 +44,8 @@ class LogicalLogs:
     async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
         """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""
         wanted = list(dict.fromkeys(partitions))
-        first = await self._ask(wanted, _EARLIEST)
-        last = await self._ask([one for one in wanted if not isinstance(first[one], NoAnswer)], _LATEST)
+        first = await self._ask(wanted, EARLIEST)
+        last = await self._ask([one for one in wanted if not isinstance(first[one], NoAnswer)], LATEST)
         return {one: _range(first[one], last.get(one)) for one in wanted}
 
     async def at_time(
@@ -98,32 +96,20 @@ class LogicalLogs:
     async def _ask_node(
         self, client: ClusterClient, node_id: int, partitions: list[TopicPartition], time: int
     ) -> dict[TopicPartition, Moment | NoAnswer]:
-        topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one in partitions:
-            topics[one.topic].append({"partition": one.partition, "timestamp": time})
-        body = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in topics.items()]}
         try:
             channel = await client.node_channel(node_id)
-            version = channel.versions.pick(OFFSETS)
-            answer = await channel.call(OFFSETS, body, version=version)
+            told = await list_offsets(channel, [(one.topic, one.partition) for one in partitions], time)
         except (BrokerError, WireError) as error:
             return dict.fromkeys(partitions, NoAnswer(str(error)))
-        told = {
-            (topic["topic"], part["partition"]): part
-            for topic in answer["responses"]
-            for part in topic["partition_responses"]
-        }
         found: dict[TopicPartition, Moment | NoAnswer] = {}
         for one in partitions:
             part = told.get((one.topic, one.partition))
             if part is None:
                 found[one] = NoAnswer(f"broker {node_id} says nothing of it")
-            elif refused := error_of(part["error_code"], f"broker {node_id} names no offset of {one}"):
+            elif refused := error_of(part.error, f"broker {node_id} names no offset of {one}"):
                 found[one] = NoAnswer(str(refused))
-            elif version == 0:
-                found[one] = Moment(next(iter(part["offsets"]), _NOTHING), by_segment=True)
             else:
-                found[one] = Moment(part["offset"], by_segment=False)
+                found[one] = Moment(next(iter(part.offsets), _NOTHING), part.by_segment)
         return found
 
 

@@ -12,6 +12,7 @@ from consumerd.client.errors import (
 )
 from consumerd.client.making import find_broker, make_client, parse_bootstrap
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
+from consumerd.client.offsets import ListedOffsets, list_offsets
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import Mechanism, Plain, SaslAuthenticator, Scram
 from consumerd.client.settings import ClientSettings
@@ -29,6 +30,7 @@ __all__ = [
     "ClusterClient",
     "ClusterMetadata",
     "Generation",
+    "ListedOffsets",
     "Mechanism",
     "NoBrokerError",
     "Node",
@@ -41,6 +43,7 @@ __all__ = [
     "UnsupportedApiError",
     "error_of",
     "find_broker",
+    "list_offsets",
     "make_client",
     "parse_bootstrap",
     "topic_partitions",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from consumerd.client.errors import NoBrokerError, UnavailableError, error_of
 from consumerd.client.metadata import ClusterMetadata
-from consumerd.client.retrying import retry
+from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
@@ -50,7 +50,8 @@ _ONE_GROUP = 3
 class ClusterClient:
     """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`.
 
-    `bootstrap` may be empty, if `begin_with` tells of brokers later.
+    `bootstrap` may be empty, if `begin_with` tells of brokers later. `on_retry(what, error)` is called when `retrying`
+    repeats something.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class ClusterClient:
         *,
         clock: Clock,
         rng: Random,
+        on_retry: Callable[[str, BrokerError], None] = log_retry,
     ) -> None:
+        self._on_retry = on_retry
         self._bootstrap = list(bootstrap)
         self._opener = opener
         self.settings = settings
@@ -141,14 +144,15 @@ class ClusterClient:
         self._rng.shuffle(known)
         first = [address for address in self._bootstrap if address not in known]
         self._rng.shuffle(first)
-        reasons = ["none is known yet"]
+        tried: list[BrokerError] = []
         for host, port in known + first:
             try:
                 return await self.channel(host, port)
             except BrokerError as error:
-                reasons.append(str(error))
+                tried.append(error)
+        last = tried[-1] if tried else "none is known yet"
         raise NoBrokerError(
-            f"no broker of the cluster can be reached ({len(reasons) - 1} tried); the last said: {reasons[-1]}"
+            f"no broker of the cluster can be reached ({len(tried)} tried); the last said: {last}", tried
         )
 
     async def close(self) -> None:
@@ -177,19 +181,25 @@ class ClusterClient:
             return False
         return self._clock.monotonic() - self._asked_at.get(topic, 0.0) < self.settings.metadata_max_age
 
-    async def refresh(self, topics: Sequence[str] | None = (), *, create: bool = False) -> ClusterMetadata:
+    async def refresh(
+        self, topics: Sequence[str] | None = (), *, create: bool = False, never_create: bool = False
+    ) -> ClusterMetadata:
         """Ask some broker for `topics`, for none (just the brokers), or for all (None). Raises BrokerError.
 
         `create`: the brokers may create topics that do not exist, if their configuration says so. Brokers before 0.11
-        cannot be told not to.
+        cannot be told not to; with `never_create` these are asked for all topics instead.
         """
         async with self._refreshing:
-            return await self._refresh(topics, create=create)
+            return await self._refresh(topics, create=create, never_create=never_create)
 
-    async def _refresh(self, topics: Sequence[str] | None, *, create: bool) -> ClusterMetadata:
+    async def _refresh(
+        self, topics: Sequence[str] | None, *, create: bool, never_create: bool = False
+    ) -> ClusterMetadata:
         """As `refresh`, for whoever has the lock."""
         channel = await self.any_channel()
         version = channel.versions.pick(METADATA)
+        if never_create and version < _NO_CREATION_SINCE:
+            topics = None
         names: list[str] | None = None if topics is None else list(topics)
         if version == 0:
             # An empty list means all; there is no way to ask for none, so what is known is asked for again.
@@ -289,9 +299,19 @@ class ClusterClient:
             self.forget_coordinator(group)
             raise
 
-    async def retrying(self, what: str, attempt: Callable[[], Awaitable[_T]], *, timeout: float | None = None) -> _T:
+    async def retrying(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[_T]],
+        *,
+        timeout: float | None = None,
+        passes: Callable[[BrokerError], bool] = passes,
+    ) -> _T:
         """Repeat `attempt` while it fails with what passes by itself. Raises its last error when the time is up.
 
         `timeout`: seconds from the first attempt on; by default those of the settings.
         """
-        return await retry(attempt, what, self.settings, timeout=timeout, clock=self._clock, rng=self._rng)
+        return await retry(
+            attempt, what, self.settings, timeout=timeout, clock=self._clock, rng=self._rng, passes=passes,
+            on_retry=self._on_retry,
+        )  # fmt: skip

@@ -8,6 +8,8 @@ from consumerd.errors import BrokerError
 from consumerd.wire.v08.error_codes import error_info
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from consumerd.wire.v08.error_codes import ErrorInfo
 
 
@@ -16,7 +18,11 @@ class UnavailableError(BrokerError):
 
 
 class NoBrokerError(UnavailableError):
-    """No broker of the cluster could be reached in time."""
+    """No broker of the cluster could be reached in time. `tried`: what came of each."""
+
+    def __init__(self, message: str, tried: Sequence[BrokerError] = ()) -> None:
+        super().__init__(message)
+        self.tried = tuple(tried)
 
 
 class RequestTooLargeError(BrokerError):

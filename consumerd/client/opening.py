@@ -55,17 +55,26 @@ _BELIEVED_FOR: Final = 300.0
 
 
 class ChannelOpener:
-    """Opens channels to brokers of one cluster. `authenticate` is run on each before it is given out."""
+    """Opens channels to brokers of one cluster. `authenticate` is run on each before it is given out.
+
+    `remembered`: where it is kept what old brokers were found to be, for openers that share that.
+    """
 
     def __init__(
-        self, connect: Connect, settings: ClientSettings, clock: Clock, *, authenticate: Authenticate | None = None
+        self,
+        connect: Connect,
+        settings: ClientSettings,
+        clock: Clock,
+        *,
+        authenticate: Authenticate | None = None,
+        remembered: dict[tuple[str, int], tuple[Generation, float]] | None = None,
     ) -> None:
         self._connect = connect
         self._settings = settings
         self._clock = clock
         self._authenticate = authenticate
         #: Address -> what an old broker there is, and until when that is believed.
-        self._old: dict[tuple[str, int], tuple[Generation, float]] = {}
+        self._old = {} if remembered is None else remembered
 
     async def open(self, host: str, port: int) -> Channel:
         """A channel that is ready for use. Raises BrokerError (ConnectError, AuthenticationError, ...)."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from consumerd.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.errors import BrokerError, reason_of
 from consumerd.net import ConnectError, ConnectionClosedError
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from consumerd.client.settings import ClientSettings
     from consumerd.ports import Clock
 
-log = structlog.get_logger(__name__)
-
 _T = TypeVar("_T")
 
 
@@ -34,6 +30,14 @@ def passes(error: BrokerError) -> bool:
     return isinstance(error, (ConnectError, ConnectionClosedError, UnavailableError))
 
 
+def log_retry(what: str, error: BrokerError) -> None:
+    """Tell the log, once for each call, that it is repeated."""
+    # Spark's executors have no structlog, and tell their own log.
+    import structlog  # noqa: PLC0415
+
+    structlog.get_logger(__name__).info("retrying", what=what, reason=reason_of(error))
+
+
 async def retry(
     attempt: Callable[[], Awaitable[_T]],
     what: str,
@@ -42,8 +46,13 @@ async def retry(
     timeout: float | None,
     clock: Clock,
     rng: Random,
+    passes: Callable[[BrokerError], bool] = passes,
+    on_retry: Callable[[str, BrokerError], None] = log_retry,
 ) -> _T:
-    """What `attempt` returns in the end. Raises its last error when `timeout` seconds (None: the settings') are up."""
+    """What `attempt` returns in the end. Raises its last error when `timeout` seconds (None: the settings') are up.
+
+    `passes`: whether an error is worth another attempt; `on_retry` is told the first that is.
+    """
     give_up = clock.monotonic() + (settings.retry_timeout if timeout is None else timeout)
     pause = settings.retry_backoff_min
     told = False
@@ -55,7 +64,7 @@ async def retry(
             if not passes(error) or clock.monotonic() + wait > give_up:
                 raise
             if not told:
-                log.info("retrying", what=what, reason=reason_of(error))
+                on_retry(what, error)
                 told = True
         await clock.sleep(wait)
         pause = min(2 * pause, settings.retry_backoff_max)

@@ -6,17 +6,14 @@ stale and the next look-up refreshes, once for all. A broker's source lives as l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from consumerd.client import error_of
+from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
 from consumerd.fetch.logical_fetcher import LogicalFetcher
 from consumerd.fetch.logical_source import BrokerSource
 from consumerd.fetch.remedies import Services
 from consumerd.fetch.steady_pool import SteadyPool
-from consumerd.wire.errors import FrameError
-from consumerd.wire.v08.apis import OFFSETS
-from consumerd.wire.v08.error_codes import error_info
 
 if TYPE_CHECKING:
     from random import Random
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
-
-_NO_OFFSET = -1
 
 
 class LogicalFetchPool(SteadyPool):
@@ -68,33 +63,18 @@ class LogicalFetchPool(SteadyPool):
         """Ask the leader for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
 
         One attempt. Since 0.10.1 at most one offset, that of the first message at `time` or after; before, up to
-        `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError.
+        `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
         node = await self._client.leader(partition.topic, partition.partition)
         channel = await self._client.node_channel(node.id)
-        version = channel.versions.pick(OFFSETS)
-        asked: dict[str, Any] = {"partition": partition.partition, "timestamp": time}
-        body: dict[str, Any] = {"topics": [{"topic": partition.topic, "partitions": [asked]}]}
-        if version == 0:
-            asked["max_num_offsets"] = max_number
-        elif version >= _ISOLATION_SINCE:
-            body["isolation_level"] = int(self._settings.read_committed)
-        answer = await channel.call(OFFSETS, body, version=version)
-        told = [part for topic in answer["responses"] for part in topic["partition_responses"]]
-        if len(told) != 1:
-            raise BrokerError(f"broker {node.id} names offsets of {len(told)} partitions where one was asked for")
-        code = told[0]["error_code"]
-        if error := error_of(code, f"broker {node.id} names no offset of {partition}"):
-            if error_info(code).refresh:
+        place = partition.topic, partition.partition
+        told = await list_offsets(
+            channel, [place], time, read_committed=self._settings.read_committed, max_number=max_number
+        )
+        if (found := told.get(place)) is None:
+            raise BrokerError(f"broker {node.id} names no offset of {partition}: it is not in its answer")
+        if error := error_of(found.error, f"broker {node.id} names no offset of {partition}"):
+            if error.info.refresh:
                 self.wrong(partition)
             raise error
-        if version == 0:
-            offsets = tuple(told[0]["offsets"])
-        else:
-            offsets = () if told[0]["offset"] == _NO_OFFSET else (told[0]["offset"],)
-        if any(offset < 0 for offset in offsets):
-            raise FrameError(f"broker {node.id} answered with offset {min(offsets)} of {partition}")
-        return offsets
-
-
-_ISOLATION_SINCE = 2
+        return found.offsets

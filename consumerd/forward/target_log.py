@@ -10,25 +10,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumerd.client import error_of
+from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError, CorruptDataError
 from consumerd.net import BadFrameError
-from consumerd.wire.v08.apis import FETCH, OFFSETS
+from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.records import BatchEnd, decode_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.client import ClusterClient
+    from consumerd.client import Channel, ClusterClient
     from consumerd.wire.v08.records import Record, RecordSet
-    from consumerd.wire.v08.schema import Api
 
 #: The last version that names topics and not their ids.
 _LAST_FETCH: Final = 12
 _ISOLATION_SINCE: Final = 4
-_OFFSETS_ISOLATION_SINCE: Final = 2
-_EARLIEST: Final = -2
-_LATEST: Final = -1
 _FETCH_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 256 << 20
 
@@ -60,7 +57,7 @@ class TargetLog:
         async def ask(time: int) -> int:
             return await self._client.retrying(what, lambda: self._offset(topic, partition, time))
 
-        return Bounds(await ask(_EARLIEST), await ask(_LATEST))
+        return Bounds(await ask(EARLIEST), await ask(LATEST))
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records from `start` up to `end`, piece by piece.
@@ -96,39 +93,37 @@ class TargetLog:
             "max_bytes": size,
             "topics": [{"topic": topic, "partitions": [entry]}],
         }
-        part = await self._ask(FETCH, topic, partition, body, at_most=_LAST_FETCH)
+        channel = await self._leader(topic, partition)
+        version = channel.versions.pick(FETCH, at_most=_LAST_FETCH)
+        if version >= _ISOLATION_SINCE:
+            body["isolation_level"] = 0
+        answer = await channel.call(FETCH, body, version=version)
+        self._raise_for(answer.get("error_code", 0), channel, topic, partition)
+        parts = [part for told in answer["responses"] for part in told["partition_responses"]]
+        if len(parts) != 1:
+            raise BadFrameError(f"broker {channel.address} answers for {len(parts)} partitions, and was asked for one")
+        (part,) = parts
+        self._raise_for(part["error_code"], channel, topic, partition)
         data: bytes | None = part["record_set"]
         return data or b""
 
     async def _offset(self, topic: str, partition: int, time: int) -> int:
-        entry: dict[str, Any] = {"partition": partition, "timestamp": time}
-        body: dict[str, Any] = {"topics": [{"topic": topic, "partitions": [entry]}]}
-        part = await self._ask(OFFSETS, topic, partition, body)
-        found: list[int] = part["offsets"] if "offsets" in part else [part["offset"]]
-        if not found or found[0] < 0:
+        place = topic, partition
+        channel = await self._leader(topic, partition)
+        found = (await list_offsets(channel, [place], time)).get(place)
+        if found is not None:
+            self._raise_for(found.error, channel, topic, partition)
+        if found is None or not found.offsets:
             raise BrokerError(f"the target names no offset of {topic}/{partition}")
-        return found[0]
+        return found.offsets[0]
 
-    async def _ask(
-        self, api: Api, topic: str, partition: int, body: dict[str, Any], *, at_most: int | None = None
-    ) -> dict[str, Any]:
-        """One request to the leader -> its answer for the partition. One attempt."""
+    async def _leader(self, topic: str, partition: int) -> Channel:
         node = await self._client.leader(topic, partition)
-        channel = await self._client.node_channel(node.id)
-        version = channel.versions.pick(api, at_most=at_most)
-        if api is OFFSETS and version == 0:
-            body["topics"][0]["partitions"][0]["max_num_offsets"] = 1
-        if version >= (_ISOLATION_SINCE if api is FETCH else _OFFSETS_ISOLATION_SINCE):
-            body["isolation_level"] = 0
-        answer = await channel.call(api, body, version=version)
-        if error := error_of(answer.get("error_code", 0), f"broker {node.id} refuses to tell of {topic}/{partition}"):
-            raise error
-        parts = [part for told in answer["responses"] for part in told["partition_responses"]]
-        if len(parts) != 1:
-            raise BadFrameError(f"broker {node.id} answers for {len(parts)} partitions, and was asked for one")
-        part: dict[str, Any] = parts[0]
-        if error := error_of(part["error_code"], f"broker {node.id} refuses to tell of {topic}/{partition}"):
+        return await self._client.node_channel(node.id)
+
+    def _raise_for(self, code: int, channel: Channel, topic: str, partition: int) -> None:
+        """Raise BrokerRefusedError for an error code; one of a broker that does not lead has the leader asked for."""
+        if error := error_of(code, f"broker {channel.address} refuses to tell of {topic}/{partition}"):
             if error.info.refresh:
                 self._client.stale([topic])
             raise error
-        return part

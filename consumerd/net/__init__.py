@@ -9,6 +9,7 @@ from consumerd.net.errors import (
     FrameTooLargeError,
     RequestTimeoutError,
     TlsError,
+    UnexpectedTlsError,
 )
 from consumerd.net.settings import ConnectionSettings
 
@@ -23,5 +24,6 @@ __all__ = [
     "FrameTooLargeError",
     "RequestTimeoutError",
     "TlsError",
+    "UnexpectedTlsError",
     "connect",
 ]

@@ -29,6 +29,7 @@ from consumerd.net.errors import (
     ConnectionClosedError,
     FrameTooLargeError,
     RequestTimeoutError,
+    UnexpectedTlsError,
 )
 from consumerd.net.framing import FrameReceiver
 from consumerd.wire.tls import is_tls_alert
@@ -212,7 +213,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         limit = self._waiting[0].max_response
         if size > limit:
             if is_tls_alert(size):
-                raise BadFrameError(
+                raise UnexpectedTlsError(
                     f"broker {self.address} answered with TLS, which we did not speak; is this its listener with TLS?",
                     blamed=True,
                 )

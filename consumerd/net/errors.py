@@ -33,5 +33,9 @@ class BadFrameError(ConnectionClosedError):
     """The broker sent bytes that are no answer: a length that cannot be, or something nobody asked for."""
 
 
+class UnexpectedTlsError(BadFrameError):
+    """The broker answered with TLS where we spoke none: it is a listener of another kind."""
+
+
 class FrameTooLargeError(BadFrameError):
     """The broker announced an answer larger than the request allows; nothing was allocated for it."""

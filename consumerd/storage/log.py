@@ -20,6 +20,7 @@ from consumerd.storage.errors import FlushFailedError, OffsetOutOfRangeError, St
 from consumerd.storage.loading import create_segment, load_segments
 from consumerd.storage.retention import SegmentFacts
 from consumerd.storage.segment import Segment, Slice
+from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from consumerd.storage.recovery import Cut
     from consumerd.storage.retention import DeletePolicy
     from consumerd.storage.settings import LogSettings
-
-#: The two special times of an OFFSETS request (spec 000).
-LATEST, EARLIEST = -1, -2
 
 _start_of = attrgetter("start")
 

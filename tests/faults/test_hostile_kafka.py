@@ -216,7 +216,7 @@ async def test_an_offset_that_no_log_has_is_an_error_of_the_broker_by_its_name(l
     async with AtTheEnd(rng) as broker, client_of(broker) as client:
         if listed < 0:
             pool = LogicalFetchPool(client, FetchSettings(), CLOCK, rng, Told())
-            with pytest.raises(WireError, match=f"broker 1 answered with offset {listed} of {PLACES[0]}"):
+            with pytest.raises(WireError, match=f"broker .* answered with offset {listed} of {PLACES[0]}"):
                 await pool.list_offsets(PLACES[0], -1)
             return
         handler = Kept()

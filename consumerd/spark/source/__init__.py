@@ -1,8 +1,9 @@
 """The data source: partitions of live 0.7 brokers and of archives as rows of a DataFrame.
 
 What executors load are `datasource`, `options`, `columns`, `split`, `rows`, `reading` and the modules that these
-import: of consumerd they take `wire` and `storage` alone. Whatever plans in the driver stands beside them and is
-imported by nothing at the top of these.
+import: of consumerd they take `wire` and `storage` alone, and with `kafka_client`, for brokers of 0.8 and later,
+`client`, `net` and `clock`. Whatever plans in the driver stands beside them and is imported by nothing at the top of
+these.
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
 """One blocking connection to a 0.7 broker, for tasks and planners: FETCH and OFFSETS, one request at a time.
 
-Strategy: frames over a `FrameSocket`. Whatever goes wrong ends the connection: without correlation ids nothing could be
-told apart after it (golden notes, 1).
+Strategy: a plain socket. An answer's length is compared with what was asked for before anything is allocated for it.
+Whatever goes wrong is one error that names the broker, and ends the connection: without correlation ids nothing could
+be told apart after it (golden notes, 1).
 """
 
 from __future__ import annotations
 
+import socket
+import time
 from typing import TYPE_CHECKING, Final, Self
 
-from consumerd.spark.source.errors import OffsetGoneError
-from consumerd.spark.source.frames import FrameSocket
+from consumerd.errors import reason_of
+from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, OffsetGoneError
 from consumerd.wire.errors import WireError
+from consumerd.wire.tls import is_tls_alert
 from consumerd.wire.v07 import (
     ErrorCode,
     FetchRequest,
@@ -40,7 +44,7 @@ class BrokerClient:
     """
 
     def __init__(self, host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self._frames = FrameSocket(host, port, timeout)
+        self._frames = _FrameSocket(host, port, timeout)
         self.name = self._frames.name
 
     def fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
@@ -87,3 +91,71 @@ class BrokerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _FrameSocket:
+    """A connection, made at once, that carries frames: a request out, its answer in, each with its size before it.
+
+    One deadline for each whole answer: a broker that trickles bytes is as late as one that is silent. Every method
+    raises BrokerReadError: BrokerGoneError for a broker that is unreachable or hangs up, BrokerLateError for one that
+    takes longer than `timeout` seconds; after it the connection is closed. `name`: `host:port`.
+    """
+
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        self.name = f"{host}:{port}"
+        self._timeout = timeout
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, UnicodeError, OverflowError) as error:  # names and numbers that no address has
+            raise BrokerGoneError(
+                f"no connection to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
+            ) from error
+
+    def ask(self, request: bytes, least: int, most: int, where: str) -> memoryview:
+        """The body of the answer's frame, which must have so many bytes. `where`: what is asked about."""
+        deadline = time.monotonic() + self._timeout
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(request)
+            size = int.from_bytes(self._receive(4, deadline), signed=True)
+            if size > most and is_tls_alert(size):
+                raise self.broken("answered with TLS, which brokers of Kafka 0.7 do not speak")
+            if not least <= size <= most:
+                raise self.broken(f"announces an answer of {size} bytes about {where}, where {most} are the most")
+            return self._receive(size, deadline)
+        except TimeoutError as error:
+            what = f"did not answer about {where} within {self._timeout:g} s; is it overloaded?"
+            raise self.broken(what, BrokerLateError) from error
+        except OSError as error:
+            what = f"ended the connection before it answered about {where}: {_reason(error)}"
+            raise self.broken(what, BrokerGoneError) from error
+
+    def close(self) -> None:
+        """End the connection; more than once is fine."""
+        self._socket.close()
+
+    def broken(self, what: str, kind: type[BrokerReadError] = BrokerReadError) -> BrokerReadError:
+        """Close the connection; the error to raise, which names the broker before `what`."""
+        self.close()
+        return kind(f"broker {self.name} {what}")
+
+    def _receive(self, size: int, deadline: float) -> memoryview:
+        """Exactly so many bytes. Raises OSError, TimeoutError."""
+        view, filled = memoryview(bytearray(size)), 0  # large ones take memory only as they fill
+        while filled < size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            count = self._socket.recv_into(view[filled:])
+            if not count:
+                raise ConnectionResetError(0, f"it hung up after {filled} of {size} bytes")
+            filled += count
+        return view
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return error.strerror if isinstance(error, OSError) and error.strerror else reason_of(error)

@@ -9,27 +9,30 @@ on.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from consumerd.admin import RefusedError
+from consumerd.client import error_of
+from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.spark.source.errors import BrokerReadError
-from consumerd.spark.source.logical_cluster import Cluster
+from consumerd.spark.source.kafka_client import KafkaClient
 from consumerd.spark.source.logical_origin import with_password
 from consumerd.spark.source.offsets import entries
-from consumerd.wire.v08.apis import DESCRIBE_GROUPS, GROUP_COORDINATOR, OFFSET_COMMIT
+from consumerd.wire.v08.apis import DESCRIBE_GROUPS, OFFSET_COMMIT
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from consumerd.spark.source.logical_connection import LogicalConnection
+    from consumerd.client import Channel, ClusterClient
     from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.source.option_values import BootstrapPlace
 
 log = logging.getLogger(__name__)
 
-#: The last version that asks for one group, and that which has topics by their names.
-_ONE_GROUP: Final = 3
+_T = TypeVar("_T")
+
+#: The last version that has topics by their names.
 _LAST_COMMIT: Final = 9
 #: How a coordinator refuses offsets from outside of a group with members.
 _IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
@@ -49,13 +52,11 @@ class LogicalCommitter:
     def check(self) -> None:
         """Raise RefusedError if the group has members, BrokerRefusesError for brokers that know of no groups."""
 
-        def ask(cluster: Cluster, coordinator: LogicalConnection) -> None:
-            version = coordinator.version(DESCRIBE_GROUPS)
-            answer = cluster.call(coordinator, DESCRIBE_GROUPS, {"group_ids": [self._group]}, self._name, version)
+        async def ask(client: ClusterClient, coordinator: Channel) -> None:
+            answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
             for found in answer["groups"]:
-                code = found["error_code"]
-                if code and code != ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise cluster.refused(code, f"broker {coordinator.name} tells nothing of {self._name}")
+                if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} tells nothing of")
                 if found["members"]:
                     raise self._in_use(f"member {found['members'][0]['member_id']} lives")
 
@@ -71,15 +72,15 @@ class LogicalCommitter:
             for topic, each in offsets.items()
         ]
 
-        def ask(cluster: Cluster, coordinator: LogicalConnection) -> int:
-            version = coordinator.version(OFFSET_COMMIT, _LAST_COMMIT)
+        async def ask(client: ClusterClient, coordinator: Channel) -> int:
+            version = coordinator.versions.pick(OFFSET_COMMIT, at_most=_LAST_COMMIT)
             body: dict[str, Any] = {"group_id": self._group, "topics": topics}
-            answer = cluster.call(coordinator, OFFSET_COMMIT, body, self._name, version)
+            answer = await coordinator.call(OFFSET_COMMIT, body, version=version)
             codes = [part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]]
-            for code in filter(None, codes):
+            for code in codes:
                 if code in _IN_USE:
                     raise self._in_use("it has members")
-                raise cluster.refused(code, f"broker {coordinator.name} does not take offsets of {self._name}")
+                self._raise_for(code, client, f"broker {coordinator.address} does not take offsets of")
             return len(codes)
 
         return self._at_coordinator(ask) if any(entries(offsets)) else 0
@@ -101,15 +102,20 @@ class LogicalCommitter:
             "give another groupId, or leave out commitOffsets"
         )
 
-    def _at_coordinator(self, ask: Callable[[Cluster, LogicalConnection], Any]) -> Any:
-        with Cluster(with_password(self._place), self._timeout) as cluster:
-            return cluster.retried(lambda: ask(cluster, self._coordinator(cluster)))
+    def _raise_for(self, code: int, client: ClusterClient, what: str) -> None:
+        """Raise BrokerRefusedError for an error code; the coordinator may be another one now."""
+        if error := error_of(code, f"{what} {self._name}"):
+            client.forget_coordinator(self._group)
+            raise error
 
-    def _coordinator(self, cluster: Cluster) -> LogicalConnection:
-        broker = cluster.any()
-        version = broker.version(GROUP_COORDINATOR, _ONE_GROUP)
-        answer = cluster.call(broker, GROUP_COORDINATOR, {"group_id": self._group}, self._name, version)
-        if code := answer["error_code"]:
-            raise cluster.refused(code, f"broker {broker.name} names no coordinator of {self._name}")
-        found = answer["coordinator"]
-        return cluster.connection((found["host"], found["port"]))
+    def _at_coordinator(self, ask: Callable[[ClusterClient, Channel], Awaitable[_T]]) -> _T:
+        async def attempt(client: ClusterClient) -> _T:
+            node_id = await client.coordinator(self._group)
+            try:
+                return await ask(client, await client.node_channel(node_id))
+            except (ConnectError, ConnectionClosedError):
+                client.forget_coordinator(self._group)
+                raise
+
+        with KafkaClient(with_password(self._place), self._timeout) as client:
+            return client.ask(f"reach the coordinator of {self._name}", attempt)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.choice import Choice
-from consumerd.spark.source.logical_client import LogicalClient
+from consumerd.spark.source.kafka_client import KafkaClient
 from consumerd.spark.source.logical_split import LogicalSplit, cut
 from consumerd.spark.source.options import OptionError, SubscribePattern
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.spark.source.logical_connection import Address
+    from consumerd.spark.source.kafka_client import Address
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapPlace, SourceOptions
 
@@ -44,7 +44,7 @@ class LogicalOrigin:
         self._place = with_password(place)
         self._choice = Choice(options.topics)
         self._pattern = isinstance(options.topics, SubscribePattern)
-        self._client = LogicalClient(self._place, options.timeout)
+        self._client = KafkaClient(self._place, options.timeout)
         self._topics: frozenset[str] = frozenset()
         #: Where each partition ended when it was seen last.
         self._ends: dict[Key, int] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetGoneError
-from consumerd.spark.source.logical_client import LogicalClient
+from consumerd.spark.source.kafka_client import KafkaClient
 from consumerd.spark.source.logical_rows import LogicalRows
 from consumerd.spark.source.reading import settle_worker
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from consumerd.spark.source.logical_client import Fetched
+    from consumerd.spark.source.kafka_client import Fetched
     from consumerd.spark.source.logical_split import LogicalSplit
     from consumerd.spark.source.reading import ReadRequest
     from consumerd.wire.v08.records import RecordSet
@@ -76,10 +76,11 @@ class _Reader:
     def read(self) -> Iterator[pa.RecordBatch]:
         split, request = self._split, self._request
         position = split.start
-        with LogicalClient(split.place, request.timeout, {self._place: split.leader}) as client:
+        leaders, largest = {self._place: split.leader}, max(self._usual, self._most)
+        with KafkaClient(split.place, request.timeout, leaders=leaders, largest=largest) as client:
             while position < split.end:
                 try:
-                    answer = client.fetch(self._place, position, self._size, self._most)
+                    answer = client.fetch(self._place, position, self._size)
                 except OffsetGoneError as error:
                     position = self._gone(client, position, error)
                     continue
@@ -128,7 +129,7 @@ class _Reader:
         time.sleep(_PAUSE)
         return position
 
-    def _gone(self, client: LogicalClient, position: int, error: OffsetGoneError) -> int:
+    def _gone(self, client: KafkaClient, position: int, error: OffsetGoneError) -> int:
         """The broker does not have the offset: where to go on. Raises DataLossError where that is to fail."""
         end = self._split.end
         first, last = (client.offsets([self._place], when)[self._place] for when in (EARLIEST, LATEST))

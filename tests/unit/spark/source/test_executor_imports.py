@@ -23,31 +23,33 @@ HEAVY = {
     "click",
     "aiozk",
     "structlog",
-    "asyncio",
     "uvloop",
     "tenacity",
     "fsspec",
 }
 ROOMS = {"errors", "partition", "wire", "storage", "spark"}
+#: What speaks to brokers of 0.8 and later, on a loop.
+CLIENT_ROOMS = {"client", "clock", "net"}
 
 
 def test_executors_load_wire_and_storage_alone() -> None:
-    assert "consumerd.wire.v08" not in loaded(EXECUTORS)
+    ours = loaded(EXECUTORS, HEAVY | {"asyncio"}, ROOMS)
+    assert "consumerd.wire.v08" not in ours
 
 
-def test_those_that_read_later_dialects_load_no_more_rooms() -> None:
+def test_those_that_read_later_dialects_load_the_client_and_no_package_for_it() -> None:
     more = "import consumerd.spark.source.logical_reading\nprint("
-    assert "consumerd.wire.v08" in loaded(EXECUTORS.replace("print(", more))
+    assert "consumerd.client.cluster" in loaded(EXECUTORS.replace("print(", more), HEAVY, ROOMS | CLIENT_ROOMS)
 
 
-def loaded(script: str) -> set[str]:
+def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     """Our modules and those that came with them, none of which is a driver's or a daemon's alone."""
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     ours, sparks = map(set, json.loads(found.stdout))
     tops = {name.partition(".")[0] for name in ours}
-    assert tops & HEAVY - {name.partition(".")[0] for name in sparks} == set()
+    assert tops & heavy - {name.partition(".")[0] for name in sparks} == set()
     rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
-    assert rooms <= ROOMS, sorted(rooms - ROOMS)
+    assert rooms <= allowed, sorted(rooms - allowed)
     origins = {"archive_origin", "broker_origin", "files_origin", "logical_origin"}
     in_driver = {"planning", "discovery", "following", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()

@@ -1,0 +1,76 @@
+"""Asking a broker for the offsets of partitions that it leads (OFFSETS, later ListOffsets). One attempt.
+
+Strategy: one request for all partitions, whatever the version. Brokers before 0.10.1 know the times of whole segments
+only and answer with a list; later ones know those of messages and answer with one offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v08.apis import OFFSETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.client.channel import Channel
+
+    #: Topic and number.
+    Place = tuple[str, int]
+
+#: The first version that knows of transactions.
+_ISOLATION_SINCE: Final = 2
+_NO_OFFSET: Final = -1
+
+
+class ListedOffsets(NamedTuple):
+    """What a broker answers for one partition. `error`: its code, 0 for none.
+
+    `offsets`: descending; at most one since 0.10.1, none where no message is of that time or later. `by_segment`: they
+    are starts of segments (brokers before 0.10.1).
+    """
+
+    error: int
+    offsets: tuple[int, ...]
+    by_segment: bool
+
+
+async def list_offsets(
+    channel: Channel,
+    partitions: Iterable[Place],
+    time: int,
+    *,
+    read_committed: bool = False,
+    max_number: int = 1,
+) -> dict[Place, ListedOffsets]:
+    """What the broker says of each partition that it says anything of; it answers with an error where it does not lead.
+
+    `time`: EARLIEST, LATEST or milliseconds since 1970; the first message at it or later is meant, or segments from
+    before. `read_committed`: LATEST is where the first open transaction begins. `max_number`: how many starts of
+    segments are wanted. Raises as `Channel.call`, and FrameError for an offset that none can be.
+    """
+    version = channel.versions.pick(OFFSETS)
+    by_topic: dict[str, list[dict[str, int]]] = {}
+    for topic, number in partitions:
+        entry = {"partition": number, "timestamp": time}
+        if version == 0:
+            entry["max_num_offsets"] = max_number
+        by_topic.setdefault(topic, []).append(entry)
+    body: dict[str, Any] = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
+    if version >= _ISOLATION_SINCE:
+        body["isolation_level"] = int(read_committed)
+    answer = await channel.call(OFFSETS, body, version=version)
+    return {
+        (topic["topic"], part["partition"]): _listed(part, version, f"broker {channel.address}", topic["topic"])
+        for topic in answer["responses"]
+        for part in topic["partition_responses"]
+    }
+
+
+def _listed(part: dict[str, Any], version: int, broker: str, topic: str) -> ListedOffsets:
+    told = part["offsets"] if version == 0 else [part["offset"]]
+    offsets = () if told == [_NO_OFFSET] else tuple(told)
+    if not part["error_code"] and any(offset < 0 for offset in offsets):
+        raise FrameError(f"{broker} answered with offset {min(offsets)} of {topic}/{part['partition']}")
+    return ListedOffsets(part["error_code"], offsets, version == 0)

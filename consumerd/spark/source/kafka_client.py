@@ -1,0 +1,420 @@
+"""The asyncio client of 0.8+ brokers for tasks and planners, which are plain functions without an event loop.
+
+Strategy: `consumerd.client` runs on a loop in a thread of its own, made with the first question and ended by `close`.
+The caller waits for one question at a time; an interrupt of the caller cancels it. The thread, and not the caller's,
+has the loop, because a caller may be inside of one (a notebook), and because a generator may be closed anywhere.
+
+Leaders move and brokers restart, so what fails for a reason that passes is tried again until the time is up: `timeout`
+seconds from the question on. Then the last reason is the error, as one of `consumerd.spark.source.errors`.
+
+Executors load this: what comes with it (`client`, `net`, `clock`, `wire`) needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+
+from consumerd.client import (
+    AuthenticationError,
+    BrokerRefusedError,
+    ChannelOpener,
+    ClientSettings,
+    ClusterClient,
+    NoBrokerError,
+    Plain,
+    RequestTooLargeError,
+    SaslAuthenticator,
+    Scram,
+    UnsupportedApiError,
+    error_of,
+    list_offsets,
+)
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.net import (
+    BadFrameError,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionSettings,
+    RequestTimeoutError,
+    TlsError,
+    UnexpectedTlsError,
+    connect,
+)
+from consumerd.spark.source.errors import (
+    BrokerGoneError,
+    BrokerLateError,
+    BrokerReadError,
+    BrokerRefusesError,
+    OffsetGoneError,
+)
+from consumerd.wire.errors import WireError
+from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.throttle import silence
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+    from types import TracebackType
+
+    from consumerd.client import Channel, Generation, Mechanism
+    from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+
+    Address = tuple[str, int]
+    #: Topic and number.
+    Place = tuple[str, int]
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: Who we are, in the logs and quotas of brokers.
+CLIENT_ID: Final = "consumerd-spark"
+#: The last version of FETCH that names topics and not their ids, and the first that knows of transactions.
+_LAST_FETCH: Final = 12
+_ISOLATION_SINCE: Final = 4
+#: Milliseconds for which a broker may wait for the first byte.
+_WAIT: Final = 500
+#: Answers but those to FETCH are never larger.
+_MOST_BYTES: Final = 128 << 20
+#: What a FETCH's answer may have beside messages: aborted transactions.
+_ROOM: Final = 32 << 20
+_NOBODY: Final = -1
+#: Seconds between attempts, at most.
+_LONGEST_PAUSE: Final = 1.0
+
+#: What old brokers of this process's clusters were found to be. Those of 0.9 cost some seconds of silence, and a
+#: worker of Spark's runs many tasks.
+_old_brokers: dict[Address, tuple[Generation, float]] = {}
+
+
+class Topic(NamedTuple):
+    """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own."""
+
+    leaders: Mapping[int, Address | None]
+    internal: bool
+
+
+class Fetched(NamedTuple):
+    """What a broker answered. `reach`: where what can be read ends now; `aborted`: as `decode_records` wants it.
+
+    `throttled`: it may have kept back what there is, because of a quota.
+    """
+
+    data: bytes
+    reach: int
+    aborted: tuple[tuple[int, int], ...]
+    throttled: bool
+
+
+class KafkaClient:
+    """A client of one cluster that blocks. Close it, or use it as a context manager.
+
+    `timeout`: seconds that brokers may take for anything. `leaders`: who led what when it was seen last. `largest`: the
+    most bytes that a fetch may bring. Methods raise BrokerReadError when the time is up, at once where trying again
+    would not help (BrokerRefusesError). Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        place: BootstrapPlace,
+        timeout: float,
+        *,
+        leaders: Mapping[Place, Address | None] | None = None,
+        largest: int = 0,
+    ) -> None:
+        self._read_committed = place.read_committed
+        self._user = None if place.login is None else place.login.user
+        self._largest = largest + _ROOM
+        connection = ConnectionSettings(
+            connect_timeout=timeout, request_timeout=timeout, max_frame_bytes=max(_MOST_BYTES, self._largest)
+        )
+        settings = ClientSettings(CLIENT_ID, connection, retry_backoff_max=_LONGEST_PAUSE, retry_timeout=timeout)
+        clock = SystemClock()
+        tls = None if place.tls is None else _context(place.tls)
+        login = None if place.login is None else SaslAuthenticator(_mechanism(place.login), timeout=timeout)
+        connector = partial(connect, settings=connection, ssl=tls)
+        opener = ChannelOpener(connector, settings, clock, authenticate=login, remembered=_old_brokers)
+        self._client = ClusterClient(
+            place.servers, opener, settings, clock=clock, rng=random.Random(), on_retry=_log_retry
+        )
+        #: Whom to ask without a look at the metadata, until that proves wrong.
+        self._leaders = {each: leader for each, leader in (leaders or {}).items() if leader is not None}
+        self._loop: _LoopThread | None = None
+
+    def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, Topic]:
+        """The topics that are wanted and there; `names`: those that can be. None is created by asking."""
+
+        async def ask(client: ClusterClient) -> dict[str, Topic]:
+            metadata = await client.refresh(None if names is None else sorted(names), never_create=True)
+            found: dict[str, Topic] = {}
+            for name, topic in metadata.topics.items():
+                if not wants(name) or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
+                if error := error_of(topic.error, f"the brokers tell nothing of the topic {name}"):
+                    raise error
+                nodes = {number: metadata.leader(name, number) for number in topic.partitions}
+                leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
+                found[name] = Topic(leaders, topic.internal)
+            return found
+
+        return self.ask("find the topics", ask)
+
+    def offsets(self, wanted: Collection[Place], when: int) -> dict[Place, int | None]:
+        """Of each partition the first offset at `when` (ms since 1970, EARLIEST, LATEST) or later; None: there is none.
+
+        Brokers before 0.10.1 name the start of a segment, before which there may be nothing of that time either. LATEST
+        is where readers of the place's isolation come to.
+        """
+        return {each: offset for each, (offset, _) in self._listed(wanted, when).items()}
+
+    def first_at(self, place: Place, when: int, start: int, end: int) -> int:
+        """Where to start, from `start` to `end`, so as to see all that is of `when` (ms since 1970) or later."""
+        found, by_segment = self._listed([place], when)[place]
+        if found is None:  # before 0.10.1: everything may be of that time; since: nothing is
+            return start if by_segment else end
+        return min(max(found, start), end)
+
+    def fetch(self, place: Place, offset: int, size: int) -> Fetched:
+        """Messages from `offset` on: about `size` bytes, at least one message or batch since 0.10.1, or nothing.
+
+        Raises OffsetGoneError.
+        """
+        return self.ask(f"fetch {place[0]}/{place[1]} from {offset}", lambda _: self._fetch(place, offset, size))
+
+    def ask(self, what: str, attempt: Callable[[ClusterClient], Awaitable[_T]]) -> _T:
+        """What `attempt` returns, which runs on the loop and is repeated while it fails for a reason that passes.
+
+        `what`: the question as a verb and its object, for errors and the log.
+        """
+        if self._loop is None:
+            self._loop = _LoopThread()
+        work = self._client.retrying(what, lambda: attempt(self._client), passes=_passes)
+        try:
+            return self._loop.run(work)
+        except BrokerReadError:
+            raise
+        except (BrokerError, WireError) as error:
+            reason = _reason(error)
+            raise _kind(reason)(f"cannot {what}: {reason}{self._hint(reason)}") from error
+
+    def _hint(self, reason: Exception) -> str:
+        """Which options an error is about."""
+        if isinstance(reason, UnexpectedTlsError):
+            return "; give kafka.security.protocol=SSL or SASL_SSL"
+        if isinstance(reason, AuthenticationError) and self._user is not None:
+            return f" (kafka.sasl.username is {self._user})"
+        return ""
+
+    def close(self) -> None:
+        """End all connections and the thread; more than once is fine. May be called from anywhere."""
+        if (loop := self._loop) is not None:
+            self._loop = None
+            loop.end(self._client.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what runs on the loop
+
+    def _listed(self, wanted: Collection[Place], when: int) -> dict[Place, tuple[int | None, bool]]:
+        """Offsets as `offsets` has them, and whether they are starts of segments. What was told is not asked again."""
+        found: dict[Place, tuple[int | None, bool]] = {}
+
+        async def ask(client: ClusterClient) -> dict[Place, tuple[int | None, bool]]:
+            by_leader: dict[int, list[Place]] = {}
+            for each in wanted:
+                if each not in found:
+                    by_leader.setdefault((await client.leader(*each)).id, []).append(each)
+            for leader, places in by_leader.items():
+                channel = await client.node_channel(leader)
+                with self._watched(places):
+                    told = await list_offsets(channel, places, when, read_committed=self._read_committed)
+                for each in places:
+                    name = f"{each[0]}/{each[1]}"
+                    if (part := told.get(each)) is None:
+                        raise BrokerReadError(f"broker {channel.address} leaves {name} out of its answer about offsets")
+                    self._raise_for(part.error, f"broker {channel.address} names no offset of {name}", each)
+                    found[each] = next(iter(part.offsets), None), part.by_segment
+            return found
+
+        return self.ask("list the offsets of partitions", ask)
+
+    async def _fetch(self, place: Place, offset: int, size: int) -> Fetched:
+        topic, partition = place
+        where = f"{topic}/{partition} from {offset}"
+        channel = await self._leader(place)
+        version = channel.versions.pick(FETCH, at_most=_LAST_FETCH)
+        wanted = {"partition": partition, "fetch_offset": offset, "max_bytes": size}
+        body: dict[str, Any] = {
+            "replica_id": _NOBODY,
+            "max_wait_time": _WAIT,
+            "min_bytes": 1,
+            "max_bytes": size,
+            "topics": [{"topic": topic, "partitions": [wanted]}],
+        }
+        if version >= _ISOLATION_SINCE:  # nobody writes transactions to older brokers
+            body["isolation_level"] = int(self._read_committed)
+        with self._watched([place]):
+            answer = await channel.call(FETCH, body, version=version, max_response=self._largest)
+        parts = [
+            part
+            for each in answer["responses"]
+            if each["topic"] == topic
+            for part in each["partition_responses"]
+            if part["partition"] == partition
+        ]
+        code = answer.get("error_code", 0) or next((part["error_code"] for part in parts), 0)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise OffsetGoneError(f"broker {channel.address} has nothing of {where}: OFFSET_OUT_OF_RANGE")
+        self._raise_for(code, f"broker {channel.address} refuses", place)
+        if len(parts) != 1:
+            raise BrokerReadError(
+                f"broker {channel.address} has {len(parts)} partitions in its answer to a fetch of {where}"
+            )
+        (part,) = parts
+        data, throttled = part["record_set"] or b"", silence(FETCH, version, answer) > 0
+        if not self._read_committed or part.get("last_stable_offset", -1) < 0:
+            return Fetched(data, part["high_watermark"], (), throttled)
+        aborted = tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ())
+        return Fetched(data, part["last_stable_offset"], aborted, throttled)
+
+    async def _leader(self, place: Place) -> Channel:
+        """The channel to who leads a partition."""
+        if (address := self._leaders.get(place)) is not None:
+            try:
+                return await self._client.channel(*address)
+            except BrokerError:
+                del self._leaders[place]
+        return await self._client.node_channel((await self._client.leader(*place)).id)
+
+    @contextlib.contextmanager
+    def _watched(self, places: Collection[Place]) -> Iterator[None]:
+        """A connection that ends meanwhile may be to somebody who leads nothing any more."""
+        try:
+            yield
+        except ConnectionClosedError:
+            for place in places:
+                self._forget(place)
+            raise
+
+    def _raise_for(self, code: int, what: str, place: Place) -> None:
+        """Raise BrokerRefusedError for an error code; who leads is asked anew where it says so."""
+        if error := error_of(code, what):
+            if error.info.refresh:
+                self._forget(place)
+            raise error
+
+    def _forget(self, place: Place) -> None:
+        self._leaders.pop(place, None)
+        self._client.stale([place[0]])
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="kafka-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What `work` returns; it is cancelled where the caller is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def end(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run `last`, then end loop and thread. Waits for that, unless a garbage collection calls it on the thread."""
+        asyncio.run_coroutine_threadsafe(self._finish(last), self._loop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _finish(self, last: Coroutine[Any, Any, None]) -> None:
+        try:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await last
+        finally:
+            self._loop.stop()
+
+
+def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
+    """The error to tell: of several brokers the one that refuses, which is why others are not waited for."""
+    if isinstance(error, NoBrokerError):
+        return next((each for each in error.tried if _kind(each) is BrokerRefusesError), error)
+    return error
+
+
+def _passes(error: BrokerError) -> bool:
+    """Whether asking again may help."""
+    return not issubclass(_kind(_reason(error)), BrokerRefusesError | OffsetGoneError)
+
+
+def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
+    """What an error of the client is to who reads."""
+    match error:
+        case BrokerReadError():
+            return type(error)
+        case AuthenticationError() | RequestTooLargeError() | UnexpectedTlsError() | UnsupportedApiError():
+            return BrokerRefusesError
+        case TlsError() if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            return BrokerRefusesError  # else the broker may be going down
+        case BrokerRefusedError():
+            return BrokerReadError if error.retriable or error.info.refresh else BrokerRefusesError
+        case RequestTimeoutError():
+            return BrokerLateError
+        case BadFrameError():
+            return BrokerReadError
+        case ConnectError() | ConnectionClosedError() | NoBrokerError():
+            return BrokerGoneError
+    return BrokerReadError
+
+
+def _log_retry(what: str, error: BrokerError) -> None:
+    log.info("retrying to %s: %s", what, error)
+
+
+def _mechanism(login: Login) -> Callable[[], Mechanism]:
+    password = login.password or ""
+    if login.mechanism == "PLAIN":
+        return partial(Plain, login.user, password)
+    return partial(Scram, login.mechanism, login.user, password)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Raises BrokerRefusesError for files that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if not tls.check_hostname:
+            context.check_hostname = False
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody is there to be asked
+    except OSError as error:  # SSLError is one
+        raise BrokerRefusesError(
+            f"the PEM files of kafka.ssl.* cannot be used: {error}; they have to be on every machine that reads"
+        ) from error
+    return context

@@ -1,0 +1,68 @@
+"""One request for the offsets of partitions, as each version of brokers knows it, and its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumerd.client import BrokerVersions, Generation, ListedOffsets, list_offsets
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v07 import LATEST
+from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.apis import OFFSETS
+from consumerd.wire.v08.messages import decode_response, encode_request
+
+pytestmark = pytest.mark.asyncio
+
+
+class OneVersion:
+    """A channel to a broker of one version of the API, which answers with `parts`; both ways go over the codec."""
+
+    address = "h:9"
+
+    def __init__(self, version: int, *parts: dict[str, Any]) -> None:
+        self.versions = BrokerVersions("h:9", Generation.TOLD, {OFFSETS.key: (version, version)})
+        self.parts = parts
+        self.asked: dict[str, Any] = {}
+
+    async def call(self, api: Any, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+        frame = encode_request(api, version, body, correlation_id=1, client_id="c")
+        self.asked = decode_request(api, frame[4:]).body
+        answer = {"responses": [{"topic": "t", "partition_responses": self.parts}]}
+        data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
+        return decode_response(api, version, data[4:]).body
+
+
+async def ask(channel: Any, **options: Any) -> dict[tuple[str, int], ListedOffsets]:
+    return await list_offsets(channel, [("t", 0), ("t", 1)], LATEST, **options)
+
+
+async def test_brokers_before_0_10_1_list_starts_of_segments() -> None:
+    channel = OneVersion(
+        0, {"partition": 0, "error_code": 0, "offsets": [7, 3]}, {"partition": 1, "error_code": 6, "offsets": []}
+    )
+    assert await ask(channel, read_committed=True, max_number=2) == {
+        ("t", 0): ListedOffsets(0, (7, 3), by_segment=True),
+        ("t", 1): ListedOffsets(6, (), by_segment=True),
+    }
+    (topic,) = channel.asked["topics"]
+    assert [(part["partition"], part["max_num_offsets"]) for part in topic["partitions"]] == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("version", range(1, OFFSETS.versions[1] + 1))
+async def test_later_ones_name_one_offset_or_none(version: int) -> None:
+    parts = [{"partition": 0, "error_code": 0, "offset": 7}, {"partition": 1, "error_code": 0, "offset": -1}]
+    channel = OneVersion(version, *parts)
+    assert await ask(channel, read_committed=True) == {
+        ("t", 0): ListedOffsets(0, (7,), by_segment=False),
+        ("t", 1): ListedOffsets(0, (), by_segment=False),
+    }
+    assert channel.asked.get("isolation_level", 0) == (version >= 2)
+
+
+async def test_an_offset_below_zero_is_refused_unless_an_error_says_why() -> None:
+    with pytest.raises(FrameError, match="broker h:9 answered with offset -7 of t/1"):
+        await ask(OneVersion(5, {"partition": 1, "error_code": 0, "offset": -7}))
+    told = await ask(OneVersion(5, {"partition": 1, "error_code": 6, "offset": -7}))
+    assert told["t", 1].error == 6
