@@ -252,22 +252,10 @@ class ClusterClient:
 
     # -- requests
 
-    async def call_any(self, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Ask some broker. One attempt; raises as `Channel.call` and NoBrokerError."""
-        channel = await self.any_channel()
-        return await channel.call(api, body, **options)
-
     async def call_node(self, node_id: int, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Ask one broker. One attempt; raises as `Channel.call` and BrokerError."""
         channel = await self.node_channel(node_id)
         return await channel.call(api, body, **options)
-
-    async def call_controller(self, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Ask the controller (since 0.10.1; any broker where it is unknown). One attempt."""
-        await self.refresh()
-        if self.metadata.controller is None:
-            return await self.call_any(api, body, **options)
-        return await self.call_node(self.metadata.controller, api, body, **options)
 
     async def coordinator(self, group: str) -> int:
         """The id of the broker that coordinates `group`. One attempt. Raises BrokerRefusedError, BrokerError."""

@@ -18,9 +18,7 @@ from consumerd.registry import (
     NO_LEADER,
     BrokerNode,
     RegistryError,
-    controller_path,
     parse_broker_node,
-    parse_controller,
     parse_partition_state,
     parse_subscription_v08,
     parse_topic_assignment,
@@ -62,15 +60,6 @@ class LogicalClusterView(GroupReader[BrokerNode]):
 
     def _broker(self, broker: int, text: bytes) -> BrokerNode:
         return parse_broker_node(broker, text)
-
-    async def read_controller(self) -> int | None:
-        """The id of the broker that is the controller; None where there is none."""
-        text = await data(self._zk, controller_path())
-        try:
-            return None if text is None else parse_controller(text)
-        except RegistryError as error:
-            log.warning("controller_unreadable", reason=reason_of(error))
-            return None
 
     async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
         """Topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""

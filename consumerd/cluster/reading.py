@@ -73,14 +73,6 @@ async def watched_children(zk: ZooKeeper, path: str) -> list[str]:
                 return []
 
 
-async def watched_data(zk: ZooKeeper, path: str) -> bytes | None:
-    """Like `data`, with a watch armed in any case: on the node, or on its creation where it is missing."""
-    while True:
-        found = await data(zk, path, watch=True)
-        if found is not None or await zk.exists(path, watch=True) is None:
-            return found
-
-
 async def node(zk: ZooKeeper, path: str) -> tuple[bytes, NodeStat] | None:
     """A node's data, b"" for null data, and its stat; None when it does not exist (any more)."""
     try:

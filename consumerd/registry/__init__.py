@@ -37,10 +37,8 @@ from consumerd.registry.v08_broker import (
     BrokerNode,
     Endpoint,
     parse_broker_node,
-    parse_controller,
 )
 from consumerd.registry.v08_paths import (
-    controller_path,
     delete_topic_path,
     partition_state_path,
     partitions_path,
@@ -48,7 +46,6 @@ from consumerd.registry.v08_paths import (
 )
 from consumerd.registry.v08_subscription import (
     format_subscription_v08,
-    parse_subscription_time,
     parse_subscription_v08,
 )
 from consumerd.registry.v08_topic import (
@@ -59,7 +56,6 @@ from consumerd.registry.v08_topic import (
     format_topic_config,
     parse_partition_state,
     parse_topic_assignment,
-    parse_topic_config,
 )
 from consumerd.registry.values import (
     MAX_OFFSET,
@@ -109,7 +105,6 @@ __all__ = [
     "check_name",
     "configured_consumer_id",
     "consumers_path",
-    "controller_path",
     "delete_topic_path",
     "format_broker",
     "format_offset",
@@ -135,16 +130,13 @@ __all__ = [
     "parse_broker",
     "parse_broker_id",
     "parse_broker_node",
-    "parse_controller",
     "parse_offset",
     "parse_owner",
     "parse_partition_count",
     "parse_partition_state",
     "parse_subscription",
-    "parse_subscription_time",
     "parse_subscription_v08",
     "parse_topic_assignment",
-    "parse_topic_config",
     "partition_state_path",
     "partitions_path",
     "topic_broker_path",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.registry.errors import DialectError, RegistryError, shown
 from consumerd.registry.text import text_of
-from consumerd.registry.v08_json import MAX_INT32, object_of, told, whole
+from consumerd.registry.v08_json import object_of, told, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,9 +99,3 @@ def _endpoints(found: Mapping[str, Any], what: str) -> tuple[Endpoint, ...]:
             )
         )
     return tuple(endpoints)
-
-
-def parse_controller(data: bytes | str | None) -> int:
-    """The id of the broker that is the controller, from the node `/controller`. Raises RegistryError."""
-    what = "the node of the controller"
-    return whole(object_of(data, what).get("brokerid"), what, most=MAX_INT32)

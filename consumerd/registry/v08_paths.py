@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from consumerd.registry.paths import check_name, topic_path
 
-CONTROLLER = "/controller"
 TOPIC_CONFIGS = "/config/topics"
 DELETE_TOPICS = "/admin/delete_topics"
 
@@ -31,8 +30,3 @@ def topic_config_path(topic: str) -> str:
 def delete_topic_path(topic: str) -> str:
     """Persistent, without data: the controller is asked to delete the topic."""
     return f"{DELETE_TOPICS}/{check_name('topic', topic)}"
-
-
-def controller_path() -> str:
-    """Ephemeral: which broker is the controller."""
-    return CONTROLLER

@@ -60,14 +60,3 @@ def format_subscription_v08(subscription: Subscription, wall_ms: int) -> str:
         pattern, wanted = _STATIC, dict(subscription.streams)
     entries = ",".join(f"{quoted(key)}:{streams}" for key, streams in wanted.items())
     return f'{{"version":1,"subscription":{{{entries}}},"pattern":"{pattern}","timestamp":"{wall_ms:d}"}}'
-
-
-def parse_subscription_time(data: bytes | str | None) -> int | None:
-    """When the member wrote its node, in milliseconds since the epoch; None where it does not say so.
-
-    Raises RegistryError for a node that is no JSON object.
-    """
-    stamp = object_of(data, "the subscription of a member").get("timestamp")
-    if isinstance(stamp, str) and stamp.isascii() and stamp.isdigit() and len(stamp) <= 18:
-        return int(stamp)
-    return stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else None

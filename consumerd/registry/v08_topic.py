@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.registry.errors import RegistryError, shown
 from consumerd.registry.text import decimal
-from consumerd.registry.v08_json import broker_list, member_of, object_of, quoted, told, whole
+from consumerd.registry.v08_json import broker_list, member_of, object_of, quoted, whole
 from consumerd.registry.values import MAX_PARTITIONS
 
 if TYPE_CHECKING:
@@ -70,16 +69,6 @@ def parse_partition_state(data: bytes | str | None) -> PartitionState:
         controller_epoch=whole(found.get("controller_epoch"), "the epoch of a controller"),
         version=whole(found.get("version"), f"the version of {what}", least=1),
     )
-
-
-def parse_topic_config(data: bytes | str | None) -> dict[str, str]:
-    """The settings of a topic, as text. Raises RegistryError."""
-    what = "the configuration of a topic"
-    config = member_of(object_of(data, what), "config", what)
-    for key, value in config.items():
-        if not isinstance(value, str):
-            raise RegistryError(f"{what} has {told(value)} for {shown(key)}: expected text")
-    return config
 
 
 def format_topic_config(config: Mapping[str, str]) -> str:

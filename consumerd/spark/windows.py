@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from consumerd.spark.spec import AggregateSpec, PipelineSpec
 
 _WINDOW: Final = "__window"
-_FIXED: Final = ("window_start", "window_end", "count", "batch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ class Topic:
 
         async def made() -> None:
             body = {"create_topic_requests": [request], "timeout": 10_000}
-            answer = await self.client.call_controller(CREATE_TOPICS, body, version=0)
+            channel = await self.client.any_channel()
+            answer = await channel.call(CREATE_TOPICS, body, version=0)
             code = answer["topic_error_codes"][0]["error_code"]
             # A broker that has just come up is not counted at once.
             if error := error_of(5 if code == 38 else code, self.name):

@@ -30,7 +30,6 @@ async def test_an_empty_zookeeper(view: LogicalClusterView) -> None:
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
     assert await view.read_groups() == []
-    assert await view.read_controller() is None
     with pytest.raises(NotFoundError, match="no group 'g'"):
         await view.read_group("g")
 
@@ -44,7 +43,6 @@ async def test_what_a_cluster_of_three_registered(
     brokers = await view.read_brokers()
     assert sorted(brokers) == [0, 2]
     assert brokers[0].address() == ("127.0.0.1", 19151)
-    assert await view.read_controller() == 0
     topics = await view.read_topics()
     assert sorted(topics) == ["__consumer_offsets", "cl.a", "cl.isr", "cl.one"]
     assert topics["cl.a"][0] == PartitionView((0, 1), None, ())
@@ -74,7 +72,6 @@ async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: Logical
 async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: LogicalClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b'{"version":1,"host":"h","port":1}')
     zookeeper.put("/brokers/ids/1", b'{"version":1}')
-    zookeeper.put("/controller", b"{")
     zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
     zookeeper.put("/brokers/topics/u", b"{")
     state = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
@@ -84,7 +81,6 @@ async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, vi
     zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
     zookeeper.put("/consumers/g/offsets/t/0", b"-5")
     assert list(await view.read_brokers()) == [0]
-    assert await view.read_controller() is None
     nobody = PartitionView((0,), None, ())
     assert await view.read_topics() == {"t": {0: PartitionView((0,), 0, (0,)), 1: nobody, 2: nobody}, "u": {}}
     group = await view.read_group("g")
