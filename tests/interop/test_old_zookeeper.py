@@ -116,7 +116,7 @@ async def test_members_join_share_and_leave_without_losing_or_repeating_anything
         reset = Child(
             consumerd_command("offsets", "reset", "--zookeeper", server.connect, "--group", "g", "--topic", "t",
                          "--to", "earliest", "--execute"),
-            log=tmp_path / "reset.log", name="reset", env=clean_environment(),
+            log=tmp_path / "reset.log", name="reset", env=clean_environment(), cwd=tmp_path,
         )  # fmt: skip
         reset.start()
         assert await reset.wait(60) == 0, reset.output()
