@@ -69,7 +69,7 @@ class PartitionControls:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """What ZooKeeper holds for these, or for ours if none is named; those without an offset are left out."""
-        return await self._store.load(partitions or self.assignment())
+        return await self._store.peek(partitions or self.assignment())
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Where the logs of these end, or of ours if none is named. Raises BrokerError, WireError."""

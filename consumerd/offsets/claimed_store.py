@@ -43,6 +43,10 @@ class ClaimedStore:
         """Those of the store."""
         return await self._store.load(partitions)
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of the store."""
+        return await self._store.peek(partitions)
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """As the store."""
         return await self._store.changed(partitions)

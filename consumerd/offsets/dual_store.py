@@ -39,6 +39,8 @@ class Store(Protocol):
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult: ...
@@ -71,10 +73,12 @@ class DualOffsetStore:
             if guarding[partition] != following[partition]:
                 offsets = sorted((guarding[partition], following[partition]))
                 log.info("stored_offsets_differ", partition=str(partition), offsets=offsets)
-        return {
-            partition: max(store[partition] for store in (guarding, following) if partition in store)
-            for partition in guarding.keys() | following.keys()
-        }
+        return _larger(guarding, following)
+
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `load`, for whoever only looks."""
+        wanted = list(partitions)
+        return _larger(await self._guarding.peek(wanted), await self._following.peek(wanted))
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """What somebody else wrote in either."""
@@ -91,3 +95,10 @@ class DualOffsetStore:
         if followed.lost:
             raise OffsetsHeldError(self._group, min(followed.lost), self._name)
         return CommitResult(followed.committed, taken.lost)
+
+
+def _larger(*stores: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {
+        partition: max(store[partition] for store in stores if partition in store)
+        for partition in {each for store in stores for each in store}
+    }

@@ -112,6 +112,10 @@ class KafkaOffsetStore:
         found = await self.read(partitions)
         return {partition: committed.offset for partition, committed in found.items()}
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `load`: nothing is remembered of either."""
+        return await self.load(partitions)
+
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         """As `load`, with the metadata; None for all that the group committed (since 0.10.2)."""
         topics: list[dict[str, Any]] | None = None

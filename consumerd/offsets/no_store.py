@@ -21,6 +21,10 @@ class NoOffsets:
         """None has an offset."""
         return {}
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """None has an offset."""
+        return {}
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Nothing is kept, so nothing is written by others."""
         return frozenset()

@@ -164,6 +164,16 @@ class ZooKeeperOffsetStore:
                 known.last = found[partition] = self._parse(partition, data)
         return found
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `load`, at any time, for whoever only looks: what somebody else wrote stays news to the next commit."""
+        wanted = list(partitions)
+        nodes = await each_of(wanted, self._nodes.read)
+        return {
+            partition: self._parse(partition, data)
+            for partition, (data, version) in zip(wanted, nodes, strict=True)
+            if version is not None
+        }
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Those whose node somebody else has written since we last knew it. Raises the errors of the session.
 

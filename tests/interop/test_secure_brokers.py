@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 import structlog
 
+from consumerd import ConsumerConfig, ConsumerConnector, Plain, ProducerConfig, Scram, open_producer
 from consumerd.cli.main import run
 from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.ports import free_port
@@ -25,7 +28,7 @@ from consumerd.embedded.processes import (
     consumerd_command,
     format_toml,
 )
-from consumerd.errors import ExitCode
+from consumerd.errors import BrokerError, ExitCode
 from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.logical_reading import read_logical_split
@@ -41,12 +44,13 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
+    from consumerd.client import Mechanism
     from consumerd.java import JavaRuntime
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(420)]
 EVERYDAY = "3.9.1"
-OLD = "events"
+OLD, LIBRARY = "events", "library"
 LINES = [b"line %d" % number for number in range(60)]
 WRONG_PASSWORD = "wr0ng-s3cr3t"
 BY_ENVIRONMENT = {"CONSUMERD_KAFKA__SASL__PASSWORD": PASSWORD}
@@ -218,7 +222,7 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
 
     # Topics.
     shape = ("--partitions", "3", "--replication-factor", "1")
-    for topic, place in ((OLD, scram), ("lines", other)):
+    for topic, place in ((OLD, scram), ("lines", other), (LIBRARY, other)):
         await site.well("topics", "create", *place, "--topic", topic, *shape, "--timeout", "30")
     listed = (await site.well("topics", "list", *plain, environ=environ)).out.splitlines()
     assert {f"{OLD}\t3\t1\t0", "lines\t3\t1\t0"} <= set(listed)
@@ -249,6 +253,8 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
     # Spark's tasks read the same, here without Spark.
     for mechanism in MECHANISMS:
         assert sorted(await asyncio.to_thread(_read_by_spark, site, mechanism)) == sorted(LINES)
+
+    await _by_the_library(site)
 
     # Where ZooKeeper is asked, it names the listener.
     if site.broker.zookeeper is not None:
@@ -314,6 +320,41 @@ async def _life(site: Site, old_at: str, *, headers: bool, deletes: bool) -> Non
         verified = (await site.well("migrate", "verify", *sides, *same)).json
         assert (verified["clean"], verified["totals"]["there"]) == (True, len(LINES))
     await site.well("topics", "delete", *scram, "--topic", "again", "--execute", "--timeout", "60")
+
+
+async def _by_the_library(site: Site) -> None:
+    """Producers and consumers of the library by TLS, with each mechanism, and led to the listener by ZooKeeper."""
+    bootstrap: dict[str, Any] = {"bootstrap": [site.broker.address]}
+    trusting = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.authority)
+    ways: list[tuple[dict[str, Any], Callable[[], Mechanism]]] = [(bootstrap, partial(Plain, USER, PASSWORD))]
+    ways += [(bootstrap, partial(Scram, mechanism, USER, PASSWORD)) for mechanism in MECHANISMS[1:]]
+    if site.broker.zookeeper is not None:
+        ways.append(({"zookeeper": site.broker.zookeeper}, ways[0][1]))
+    for number, (where, sasl) in enumerate(ways):
+        known: dict[str, Any] = {**where, "broker_tls": trusting, "sasl": sasl}
+        async with open_producer(ProducerConfig(**known)) as producer:
+            await producer.send(LIBRARY, [b"%d" % number], key=b"%d" % number)
+        found: list[Any] = []
+        config = ConsumerConfig(group=f"library-{number}", connection_timeout=30.0, **known)
+        async with ConsumerConnector(config) as connector, asyncio.timeout(60):
+            (stream,) = (await connector.create_message_streams({LIBRARY: 1}))[LIBRARY]
+            while len(found) <= number:
+                found.append((await anext(stream)).payload)
+                stream.ack()
+            await connector.commit_offsets()
+            assert sum((await connector.committed()).values()) == number + 1
+        assert sorted(found) == [b"%d" % each for each in range(number + 1)]
+
+    # Who is not whom we trust, and who speaks TLS to whom does not, is told in a sentence.
+    strange = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.stranger)
+    for tls, words in ((strange, "certificate is not accepted"), (None, "answered with TLS, which we did not speak")):
+        known = {**bootstrap, "broker_tls": tls, "sasl": ways[0][1]}
+        with pytest.raises(BrokerError, match=words):
+            async with open_producer(ProducerConfig(**known, session_wait=1.0)):
+                pass
+        with pytest.raises(BrokerError, match=words):
+            async with ConsumerConnector(ConsumerConfig(group="nobody", connection_timeout=1.0, **known)) as connector:
+                await connector.create_message_streams({LIBRARY: 1})
 
 
 def _read_by_spark(site: Site, mechanism: str, **others: str) -> list[bytes]:

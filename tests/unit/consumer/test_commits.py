@@ -41,6 +41,9 @@ class Store:
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         raise NotImplementedError
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self.load(partitions)
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partitions) & self.overwritten
 

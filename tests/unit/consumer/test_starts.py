@@ -64,6 +64,9 @@ class Store:
             raise OffsetsUnavailableError("the coordinator is away")
         return {} if self.offset is None else dict.fromkeys(self.asked[-1], self.offset)
 
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self.load(partitions)
+
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         raise NotImplementedError
 

@@ -307,6 +307,15 @@ async def test_a_seek_back_is_written_over_a_larger_offset_that_its_commit_is_th
     assert commits.stored == b"20"
 
 
+async def test_whoever_only_looks_changes_nothing_of_what_the_next_commit_does(commits: Commits) -> None:
+    await commits.commit(10)
+    commits.foreign(b"20")
+    assert await commits.store.peek([commits.partition, TopicPartition("none", 0, 0)]) == {commits.partition: 20}
+    assert await commits.store.changed([commits.partition]) == {commits.partition}
+    await commits.commit(12)
+    assert commits.stored == b"20"
+
+
 async def test_a_seek_back_wins_until_it_was_written(commits: Commits) -> None:
     await commits.commit(10)
     commits.foreign(b"20")

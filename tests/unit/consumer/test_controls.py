@@ -1,0 +1,29 @@
+"""What a program asks of its partitions beside the flow."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from consumerd.consumer.controls import PartitionControls
+from consumerd.offsets import ZooKeeperOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.registry.paths import offset_path, owner_path
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+
+pytestmark = pytest.mark.asyncio
+
+PLACE = TopicPartition("t", 0, 0)
+
+
+async def test_asking_for_committed_offsets_does_not_have_the_next_commit_overwrite_a_larger_one() -> None:
+    server, unused = MemoryZooKeeper(), cast("Any", None)
+    async with server.session() as zk:
+        server.put(owner_path("g", PLACE), b"g_me-0", session_id=zk.session_id)
+        store = ZooKeeperOffsetStore(zk, "g")
+        await store.commit({PLACE: 10}, session_id=zk.session_id)
+        server.put(offset_path("g", PLACE), b"20")
+        assert await PartitionControls(unused, unused, store).committed(PLACE) == {PLACE: 20}
+        await store.commit({PLACE: 12}, session_id=zk.session_id)
+        assert server.tree.data(offset_path("g", PLACE)) == b"20"
