@@ -33,6 +33,10 @@ class Ending(Protocol):
 
     name: str
     ended: bool
+    failure: BaseException | None
+
+    def terminate(self) -> None:
+        """SIGTERM."""
 
 
 #: Between two steps of the producers, in seconds.

@@ -231,6 +231,10 @@ class SimulatedKafka:
                         owners[TopicPartition.numbered(topic, number)] = self.processes[member_id]
         return owners
 
+    def members(self) -> list[str]:
+        """The process of each member; of one that waits for its first answer only its id."""
+        return [self.processes.get(member_id, member_id) for member_id in self.coordinator.members]
+
     @property
     def stable(self) -> bool:
         """Whether all members have their shares."""

@@ -98,8 +98,11 @@ class KafkaWorld(BaseWorld):
         """Whether the generation stands, is of those that live, and each topic is dealt out in fair shares."""
         living = {daemon.name for daemon in self.living()}
         owners = self.owners()
-        members = [self.kafka.processes[each] for each in self.kafka.coordinator.members]
-        if not self.kafka.stable or sorted(members) != sorted(living) or owners.keys() != set(self.partitions):
+        if (
+            not self.kafka.stable
+            or sorted(self.kafka.members()) != sorted(living)
+            or owners.keys() != set(self.partitions)
+        ):
             return False
         shares: dict[str, dict[str, int]] = {}
         for partition, owner in owners.items():
