@@ -19,9 +19,9 @@ from tests.simulation.kernel import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from tests.simulation.base_world import BaseWorld
     from tests.simulation.kernel import Event, Kernel
     from tests.simulation.network import Network, Transport
-    from tests.simulation.base_world import BaseWorld
 
 _Result = TypeVar("_Result")
 
