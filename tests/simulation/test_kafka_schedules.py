@@ -2,12 +2,12 @@
 
 `CONSUMERD_SEED=<seed>` plays that one of both alone; `CONSUMERD_LONG_SEEDS` is how many `make test-long` adds.
 
-What was put back by hand, and the coordinated seeds among the first 60 that found it (the first two are tests here):
+What was put back by hand, and the coordinated seeds that found it (the first two are tests here):
 
-    hand over and hold on without a lease           4, 7, 22, 55
-    a drain that commits nothing                    nearly all (repeated, or not committed in the end)
-    join again before the drain is over             most (no fair shares, a stop that does not end)
-    commit without the look at the session          none: `consumer.commits` looks, too (tests/unit/offsets)
+    hand over and hold on without a lease           4, 7, 22, 55 of the first 60
+    a drain that commits nothing                    0 as calm (others too, not counted to the end)
+    join again before the drain is over             several of the first 40 (not counted to the end)
+    commit without the look at the session          none of 60: `consumer.commits` looks, too (tests/unit/offsets)
     a late Synced taken                             none of 40: its request is cancelled first (tests/unit/group)
 """
 
