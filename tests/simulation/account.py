@@ -80,7 +80,7 @@ class Account:
         holder = self._in_hand.get(partition)
         self._counts_from(partition, offsets[0])
         if holder is not None and not any(self._may_not_know(each, partition) for each in (holder, member)):
-            self._violate(f"{member} is handed {partition} at {offsets[0]} while {holder} has it in hand")
+            self.violate(f"{member} is handed {partition} at {offsets[0]} while {holder} has it in hand")
         self._in_hand[partition] = member
         for offset in offsets:
             self._handed[partition, offset] += 1
@@ -112,16 +112,17 @@ class Account:
         before = self._committed.get(partition)
         self._committed[partition] = position
         if before is not None and position < before and not self.may_go_back and writer not in self.careless:
-            self._violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
+            self.violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
         since = max(self._begin_of(partition), before or 0)
         for offset in reversed(self._produced.get(partition, [])):
             if offset < since:
                 break
             if offset < position and (partition, offset) not in self._handled and self._default_since is not None:
-                self._violate(f"{partition} is committed up to {position} by {writer}, but {offset} was not handled")
+                self.violate(f"{partition} is committed up to {position} by {writer}, but {offset} was not handled")
                 break
 
-    def _violate(self, what: str) -> None:
+    def violate(self, what: str) -> None:
+        """Something happened that may never happen."""
         self.violations.append(f"{self._kernel.now:.6f} {what}")
         self._kernel.note("VIOLATION", what)
 

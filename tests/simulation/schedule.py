@@ -19,17 +19,16 @@ What failed is told with its timeline. `CONSUMERD_SEED=<seed>` runs that schedul
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.partition import TopicPartition
 from consumerd.registry import broker_path, ids_path, offset_path, owners_root, topic_broker_path
 from tests.simulation import requests
-from tests.simulation.kernel import SimulationError
+from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tests.simulation.account import HandOver
     from tests.simulation.broker import SimulatedBroker
@@ -37,30 +36,6 @@ if TYPE_CHECKING:
     from tests.simulation.jvm import JvmConsumer
 
 KINDS = ("calm", "calm", "priced", "faulty", "faulty", "faulty", "faulty", "mixed", "rough")
-#: Seconds for which a fault may show after it has ended: a session times out, the group shares anew.
-AFTERMATH = 12.0
-#: Seconds after which a healed group has settled.
-SETTLED_WITHIN = 90.0
-#: Lines of the timeline that a failure shows before what went wrong.
-SHOWN = 120
-
-
-class ScheduleError(AssertionError):
-    """A schedule did not end as it has to."""
-
-
-class Fault(NamedTuple):
-    """Something that is no orderly event, from `start` to `end`. `names`: the processes that it hit; None for all."""
-
-    start: float
-    end: float
-    names: frozenset[str] | None
-    what: str
-
-    def explains(self, first: HandOver, again: HandOver) -> bool:
-        """Whether a message that `first` was handed over may have been once more."""
-        hit = self.names is None or first.member in self.names
-        return hit and self.start <= again.time and first.time <= self.end + AFTERMATH
 
 
 class Price(NamedTuple):
@@ -88,24 +63,18 @@ class Outcome(NamedTuple):
     digest: int
 
 
-class Schedule:
+class Schedule(BaseSchedule[World, Outcome]):
     """The schedule of one seed; `kind`: instead of the one that the seed chooses."""
 
     def __init__(self, seed: int, kind: str | None = None) -> None:
-        self.seed = seed
-        rng = self.rng = random.Random(f"schedule/{seed}")
-        self.kind = kind or rng.choice(KINDS)
+        super().__init__(seed, KINDS, kind)
+        rng = self.rng
         self.faulty = self.kind in ("faulty", "rough")
         self.with_jvm = self.kind in ("mixed", "rough")
         #: From 1 to 400 ms, the near ones more often.
         self.round_trip = 0.001 * 400.0 ** (rng.random() ** 1.5)
         self.latest = not self.with_jvm and rng.random() < 0.4
-        self.happened: list[str] = []
-        self.faults: list[Fault] = []
         self.prices: list[Price] = []
-        self._undo: list[Callable[[], None]] = []
-        self._names = 0
-        self._told_to_leave: set[str] = set()
         self._topics: dict[tuple[str, int], int] = {}
         self._hidden: dict[tuple[str, int], int] = {}
         self._most_members = 8 if rng.random() < 0.3 else 4
@@ -120,17 +89,14 @@ class Schedule:
 
     # -- the run
 
-    def run(self) -> Outcome:
-        """Play it to its end. Raises ScheduleError."""
-        world = self.world = World(self.seed, round_trip=self.round_trip)
-        try:
-            with world:
-                self._play()
-                return self._outcome()
-        except (AssertionError, Exception) as error:
-            raise ScheduleError(self._report(error)) from error
+    def make_world(self) -> World:
+        return World(self.seed, round_trip=self.round_trip)
 
-    def _play(self) -> None:
+    @property
+    def description(self) -> str:
+        return f"{self.kind}, round trip {self.round_trip * 1000:.1f} ms, {self.settings}"
+
+    def play(self) -> None:
         world, rng = self.world, self.rng
         world.account.count_all(latest=self.latest)
         for broker in range(1, rng.randint(1, 3)):
@@ -153,10 +119,6 @@ class Schedule:
             if rng.random() < 0.5:
                 self._pass(rng.uniform(0.0, 15.0))
         self._end()
-
-    def _pass(self, seconds: float) -> None:
-        self.world.run(seconds)
-        self._require(not self.world.account.violations, "a rule was broken")
 
     # -- steps
 
@@ -191,33 +153,12 @@ class Schedule:
             steps += [(5, self._join_jvm), (4, self._leave_jvm)]
         if self.kind == "rough":
             steps += [(3, self._freeze_jvm), (2, self._kill_jvm)]
-        weights = [weight for weight, _ in steps]
-        (_, action), *_ = self.rng.choices(steps, weights)
-        action()
-
-    def _note(self, what: str) -> None:
-        self.happened.append(what.split(" ", maxsplit=1)[0])
-        self.world.kernel.note("schedule", what)
-
-    def _fault(self, what: str, names: Iterable[str] | None, seconds: float = 0.0) -> None:
-        now = self.world.kernel.now
-        self._note(what)
-        self.faults.append(Fault(now, now + seconds, None if names is None else frozenset(names), what))
-
-    @property
-    def _living(self) -> list[Daemon]:
-        return [
-            daemon for daemon in self.world.daemons.values() if daemon.alive and daemon.name not in self._told_to_leave
-        ]
+        self._choose(steps)
 
     @property
     def _living_jvm(self) -> list[JvmConsumer]:
         consumers = self.world.jvm_consumers.values()
         return [each for each in consumers if each.alive and each.name not in self._told_to_leave]
-
-    def _one(self) -> Daemon | None:
-        living = self._living
-        return self.rng.choice(living) if living else None
 
     def _join(self) -> None:
         if len(self._living) >= self._most_members:
@@ -227,14 +168,6 @@ class Schedule:
         self._note(f"join {name}")
         settings = {**self.settings, "group": {"consumer_id": name}}
         self.world.daemon(name, settings, handling=self.rng.choice((0.0, 0.002, 0.05, 0.3)))
-
-    def _leave(self) -> None:
-        daemon = self._one()
-        if daemon is None:
-            return
-        self._note(f"leave {daemon.name}")
-        self._told_to_leave.add(daemon.name)
-        daemon.terminate()
 
     def _new_topic(self) -> None:
         if len({topic for topic, _ in self._topics}) >= 3:
@@ -264,11 +197,6 @@ class Schedule:
         self.world.add_broker(broker)
         if self.rng.random() < 0.7:
             self._set_partitions(self.rng.choice(list(self._topics))[0], broker, self.rng.randint(1, 4))
-
-    def _burst(self) -> None:
-        for partition in self.world.partitions:
-            if self.rng.random() < 0.5:
-                self.world.produce(partition, self.rng.randint(1, 3))
 
     def _hide_topic(self) -> None:
         """A topic's node goes, and comes back in the end, or sooner."""
@@ -310,43 +238,7 @@ class Schedule:
         self._note(f"slow ZooKeeper: {2000 * line.latency:.0f} ms")
         self._later(self.rng.uniform(1.0, 15.0), lambda: setattr(line, "latency", before))
 
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it after a while, or when all is healed."""
-        done: list[bool] = []
-
-        def once() -> None:
-            if not done:
-                done.append(True)
-                action()
-
-        self._undo.append(once)
-        self.world.kernel.after(seconds, once)
-
     # -- faults
-
-    def _kill(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"kill {daemon.name}", [daemon.name])
-            daemon.kill()
-
-    def _freeze(self) -> None:
-        daemon = self._one()
-        if daemon is None or daemon.loop.stopped:
-            return
-        seconds = self.rng.choice((0.3, 3.0, 7.0, 12.0, 25.0)) * self.rng.uniform(0.7, 1.3)
-        self._fault(f"freeze {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
-        daemon.freeze()
-        self._later(seconds, lambda: daemon.thaw() if daemon.loop.stopped and not daemon.loop.dead else None)
-
-    def _suspend(self) -> None:
-        daemon = self._one()
-        if daemon is None or daemon.loop.stopped:
-            return
-        seconds = self.rng.choice((3.0, 10.0, 30.0)) * self.rng.uniform(0.7, 1.3)
-        self._fault(f"suspend {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
-        daemon.suspend()
-        self._later(seconds, lambda: daemon.resume() if daemon.loop.stopped and not daemon.loop.dead else None)
 
     def _links(self, daemon: Daemon) -> list[Any]:
         """Of its connections, those to ZooKeeper more often than those to brokers."""
@@ -354,42 +246,12 @@ class Schedule:
         address = (zookeeper.host, zookeeper.port) if self.rng.random() < 0.8 else None
         return self.world.network.links_of(daemon.name, address)
 
-    def _cut(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"cut {daemon.name}", [daemon.name])
-            for link in self._links(daemon):
-                link.cut()
-
-    def _stall(self) -> None:
-        daemon = self._one()
-        if daemon is None:
-            return
-        links, seconds = self._links(daemon), self.rng.choice((0.5, 4.0, 15.0)) * self.rng.uniform(0.7, 1.3)
-        up, down = self.rng.choice(((True, True), (True, False), (False, True)))
-        ways = f"{'up' if up else ''}{'down' if down else ''}"
-        self._fault(f"stall {daemon.name} {ways} for {seconds:.1f} s", [daemon.name], seconds)
-        for link in links:
-            link.stall(up=up, down=down)
-
-        def go_on() -> None:
-            for link in links:
-                link.stall(False)
-
-        self._later(seconds, go_on)
-
-    def _lose_reply(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"lose-reply of {daemon.name}", [daemon.name], 12.0)
-            for link in self._links(daemon):
-                link.lose_reply = True
-            if self.rng.random() < 0.5:
-                self._provoke(daemon)
-
     def _provoke(self, daemon: Daemon) -> None:
-        """Have members write just then."""
         self.rng.choice((self._join, self._leave, lambda: None))()
+
+    def _may_repeat(self, again: HandOver) -> bool:
+        # What a JVM peer read before it claimed, the other commits while it drains.
+        return again.member in self.world.jvm_consumers
 
     def _expire(self) -> None:
         daemon = self._one()
@@ -587,27 +449,10 @@ class Schedule:
         self._leave_all()
         self._explain_repeats()
 
-    def _require_last_hand_overs(self) -> None:
-        """What was produced last was handed over by whoever owns the partition, once."""
-        owners = self.world.owners()
-        last = {each.partition: each for each in self.world.account.hand_overs}
-        for partition, owner in owners.items():
-            self._require(partition in last, f"{partition} was never handed over")
-            self._require(last[partition].member == owner, f"{last[partition]}, but {owner} owns it")
-
     def _leave_all(self) -> None:
         world = self.world
         leaving: list[Daemon | JvmConsumer] = [*self._living_jvm, *self._living]
-        for each in leaving:
-            each.terminate()
-            if self.rng.random() < 0.3:
-                self._pass(self.rng.uniform(0.0, 2.0))
-        for each in leaving:
-            world.until_ended(each, 30.0)
-            self._require(each.failure is None, f"{each.name} failed: {each.failure!r}")
-        self._pass(0.5)
-        for daemon in world.daemons.values():
-            self._require(daemon.failure is None, f"{daemon.name} failed: {daemon.failure!r}")
+        self._terminate(leaving)
         ids = world.zookeeper.tree.nodes[ids_path(world.group)].children
         self._require(not ids and not self._owner_nodes(), f"nodes are left: {list(ids)}, {self._owner_nodes()}")
         account = world.account
@@ -616,30 +461,9 @@ class Schedule:
             node = world.zookeeper.tree.nodes.get(offset_path(world.group, partition))
             self._require(node is not None, f"{partition} has no offset")
 
-    def _explain_repeats(self) -> None:
-        account = self.world.account
-        repeated = set(account.repeated)
-        before: dict[tuple[TopicPartition, int], HandOver] = {}
-        for each in account.hand_overs:
-            message = (each.partition, each.offset)
-            if message not in repeated:
-                continue
-            first = before.get(message)
-            before[message] = each
-            if first is None or any(fault.explains(first, each) for fault in self.faults):
-                continue
-            # What a JVM peer read before it claimed, the other commits while it drains.
-            if each.member in self.world.jvm_consumers:
-                continue
-            self._require(False, f"nothing explains that {first} was repeated: {each}")
-
-    def _require(self, condition: bool, what: str) -> None:
-        if not condition:
-            raise SimulationError(what)
-
     # -- for people
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
         world, account = self.world, self.world.account
         digest = hash(tuple(each.time for each in account.hand_overs)) ^ hash(world.kernel.now)
         return Outcome(
@@ -652,16 +476,4 @@ class Schedule:
             len(account.repeated),
             tuple(self.happened),
             digest,
-        )
-
-    def _report(self, error: BaseException) -> str:
-        world = self.world
-        lines = world.timeline(last=10**9).splitlines()
-        broken = next((number for number, line in enumerate(lines) if "VIOLATION" in line), len(lines))
-        shown = lines[max(0, broken - SHOWN) : broken + 5]
-        violations = "\n".join(world.account.violations[:5])
-        return (
-            f"seed {self.seed} ({self.kind}, round trip {self.round_trip * 1000:.1f} ms, {self.settings}): "
-            f"{type(error).__name__}: {error}\n{violations}\n\n" + "\n".join(shown) + f"\n\nseed {self.seed}: {error}"
-            f"\nThe same again, alone: CONSUMERD_SEED={self.seed} python -m pytest tests/simulation/test_schedules.py"
         )
