@@ -94,7 +94,7 @@ async def came(
     except UnsettledError as error:
         figures.fail(f"{what}: {error}")
     else:
-        figures.add(what, at - since, "s", limit)
+        figures.add(what, max(0.0, at - since), "s", limit)  # before it, where nothing had to move
 
 
 async def finish(account: Account, members: Sequence[Member], since: float) -> None:
