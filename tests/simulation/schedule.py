@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, ids_path, offset_path, owners_root, topic_broker_path
+from consumerd.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
 from tests.simulation import requests
 from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule
 from tests.simulation.world import World
@@ -364,6 +364,8 @@ class Schedule(BaseSchedule[World, Outcome]):
     def _priced_step(self) -> None:
         world, rng = self.world, self.rng
         before, counts, members = world.owners(), self._requests(), len(self._living)
+        nodes = world.zookeeper.tree.nodes
+        committed = {topic for topic, _ in self._topics if offsets_path(world.group, topic) in nodes}
         kind = rng.choice(("join", "leave", "partition"))
         if kind == "join" or members < 2:
             kind = "join"
@@ -374,19 +376,23 @@ class Schedule(BaseSchedule[World, Outcome]):
             self._more_partitions()
         if len(self._living) == members and kind == "join":
             return  # there were as many as may be
-        self._settle()
+        waited = self._settle()
         after = world.owners()
         moved = sum(after.get(partition) != owner for partition, owner in before.items()) + len(after) - len(before)
         spent = {name: count - counts.get(name, 0) for name, count in self._requests().items()}
-        total, topics = sum(spent.values()), len({topic for topic, _ in self._topics})
+        total, names = sum(spent.values()), {topic for topic, _ in self._topics}
+        topics, new, layout = len(names), len(names - committed), (len(self._topics), len(world.brokers))
         if kind == "join":
-            limit = requests.of_join(members, moved, topics=topics, nodes=len(self._topics), brokers=len(world.brokers))
+            limit = requests.of_join(members, moved, topics, *layout, waited=waited, new_topics=new)
+            least = requests.least_of_join(members, moved, topics, *layout)
         elif kind == "leave":
-            limit = requests.of_leave(members - 1, moved, topics=topics)
+            limit = requests.of_leave(members - 1, moved, topics, waited=waited, new_topics=new)
+            least = requests.least_of_leave(members - 1, moved)
         else:
-            limit = requests.of_partitions(members, moved, topics=topics)
+            limit = requests.of_partitions(members, moved, topics, waited=waited, new_topics=new)
+            least = requests.least_of_partitions(members, moved)
         self.prices.append(Price(kind, members, moved, total, limit))
-        self._require(total <= limit, f"{self.prices[-1]}, by {spent}")
+        self._require(least <= total <= limit, f"{self.prices[-1]}, by {spent}; the lower bound is {least}")
 
     def _requests(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -397,9 +403,10 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     # -- the end
 
-    def _settle(self, seconds: float = SETTLED_WITHIN) -> None:
-        self.world.kernel.until(lambda: self._is_shared, seconds, what="all partitions are owned in fair shares")
+    def _settle(self, seconds: float = SETTLED_WITHIN) -> float:
+        took = self.world.kernel.until(lambda: self._is_shared, seconds, what="all partitions are owned in fair shares")
         self._pass(1.5 + 20 * self.round_trip)
+        return took
 
     @property
     def _is_shared(self) -> bool:
