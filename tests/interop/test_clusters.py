@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from consumerd.producer.logical_batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 

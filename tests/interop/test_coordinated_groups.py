@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.java import JavaRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]
 
 
@@ -60,7 +60,7 @@ async def group(
 async def test_members_join_leave_die_and_the_broker_goes_away(group: Group) -> None:
     producer = asyncio.create_task(group.produce_on())
     first = await group.daemon()
-    second = await group.daemon(session_timeout=LONG_SESSION)
+    second = await group.daemon(session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
     await group.until(lambda: group.fair(first, second))
     third = await group.daemon()
     await group.until(lambda: group.fair(first, second, third))
@@ -109,7 +109,7 @@ async def test_a_member_joins_with_the_timeouts_that_are_the_defaults(group: Gro
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
 async def test_members_that_stand_still_again_and_again(group: Group) -> None:
     """Also at the very moment at which they were given partitions, which are others' when they wake."""
@@ -173,8 +173,9 @@ async def test_a_group_is_shared_with_members_of_other_projects(
 
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
 async def test_a_static_member_comes_back_to_its_share_and_a_twin_is_refused(group: Group) -> None:
-    first = await group.daemon(instance_id="a", session_timeout=LONG_SESSION)
-    second = await group.daemon(instance_id="b", session_timeout=LONG_SESSION)  # the time that a restart may take
+    first = await group.daemon(instance_id="a", session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
+    # Longer than a restart may take.
+    second = await group.daemon(instance_id="b", session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
     await group.until(lambda: group.fair(first, second))
     rebalances = sum(event["event"] == "rebalanced" for event in first.events())
     share = group.share(second)

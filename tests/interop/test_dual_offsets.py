@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
     from tests.support.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
 GROUP = "group"
 

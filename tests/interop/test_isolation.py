@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACE = TopicPartition.numbered("events", 0)
 
 
