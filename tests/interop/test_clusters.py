@@ -25,7 +25,7 @@ from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
 from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.logical_settings import LogicalProducerSettings
-from tests.interop.group_harness import GROUP, PARTITIONS, TOPIC, Group
+from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
 from tests.support.kafka import RELEASES, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from consumerd.producer.logical_batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 
@@ -122,7 +122,7 @@ class Cluster:
         found = await store.load(PLACES)
         return {place.partition: offset for place, offset in found.items()}
 
-    async def goes_on(self, limit: float = 60.0) -> None:
+    async def goes_on(self, limit: float = PATIENCE) -> None:
         """All partitions take messages again, and the group commits what it handled of each after that."""
         before = [dict(load.acked) for load in self.loads]
         await self.group.until(
@@ -160,7 +160,7 @@ class Cluster:
             parts = metadata.topics[TOPIC].partitions.values()
             return len(parts) == PARTITIONS and all(len(part.isr) == 3 for part in parts)
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not await self.client.retrying("replicas", in_sync):
                 await asyncio.sleep(0.2)
 
@@ -184,7 +184,7 @@ class Cluster:
 
         running = asyncio.create_task(pool.run())
         try:
-            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
                 reading = {place.partition: tasks.create_task(read(place)) for place in PLACES}
         finally:
             running.cancel()
@@ -197,7 +197,7 @@ class Cluster:
         for load in self.loads:
             load.assert_is_in(log, once=load.name == "once")
         self.group.sent = defaultdict(list, log)
-        await self.group.account(60.0, late=True)
+        await self.group.account(late=True)
 
 
 @pytest_asyncio.fixture
@@ -287,7 +287,7 @@ async def test_leaders_and_the_coordinator_die_under_load(cluster: Cluster, stra
         daemons[0].resume()
         await victim.start()
         await cluster.wait_until_replicated()
-        await daemons[0].wait_for_event("partitions_abandoned", 60.0)  # unfinished and uncommitted
+        await daemons[0].wait_for_event("partitions_abandoned", PATIENCE)  # unfinished and uncommitted
         await group.until(lambda: bool(group.share(daemons[0])) and is_sorted_out(group, daemons))
 
         # ... and one is shut down in order, which hands over what it leads.

@@ -17,7 +17,7 @@ from tests.support.kafka import RELEASES
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PARTITIONS = 3
 EVERYDAY = ("0.8.2.2", "3.9.1")
 KEYED = [(b"key %d" % (number % 40), b"value %d \xff" % number) for number in range(1000)]

@@ -57,7 +57,7 @@ async def read_all(client: Any, topic: str, counts: dict[int, int]) -> dict[int,
         return records
 
     try:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             tasks = {partition: group.create_task(read(partition, count)) for partition, count in counts.items()}
     finally:
         running.cancel()

@@ -27,7 +27,7 @@ from consumerd.zk import Session
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
     from tests.support.kafka import KafkaRelease
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
 EVERYDAY = "3.9.1"
 OLD, LIBRARY = "events", "library"
 LINES = [b"line %d" % number for number in range(60)]
