@@ -30,7 +30,7 @@ from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, Job, Result, 
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError, find_java
 from consumerd.errors import BrokerError
-from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.v08.producer import LogicalProducer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
 from consumerd.wire.v08.records import Codec, encode_record_batch

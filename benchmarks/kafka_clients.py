@@ -32,8 +32,8 @@ from consumerd.fetch import FetchSettings
 from consumerd.net import connect
 from consumerd.offsets.choice import OffsetSettings
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription
 from consumerd.wire.v08.records import Codec
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.admin.findings import Finding, Kind, process_of
-from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
 from consumerd.admin.logs import LogRange
+from consumerd.admin.v08.survey import Coordinator, LogicalSurvey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -106,14 +106,14 @@ def command(
         patient = Patient(name, partial(_look_at_v07, session, name, connect), session)
         return await _visit(patient, interval, fix=fix, execute=execute, force=force)
 
-    async def logical(source: GroupSource) -> Outcome:
+    async def v08(source: GroupSource) -> Outcome:
         from consumerd.admin import ZooKeeperGroups  # noqa: PLC0415
 
         session = source.zk if isinstance(source, ZooKeeperGroups) else None
         patient = Patient(name, partial(_look_at_logical, source, name), session)
         return await _visit(patient, interval, fix=fix, execute=execute, force=force)
 
-    outcome = run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
+    outcome = run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
     _show(name, outcome, fix=fix, as_json=as_json)
 
 

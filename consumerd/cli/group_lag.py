@@ -79,10 +79,10 @@ def command(
     async def v07(session: ZooKeeper) -> None:
         await look_on(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
 
-    async def logical(source: GroupSource) -> None:
+    async def v08(source: GroupSource) -> None:
         await look_on(lambda: read_logical_lag(source, name, topics), "message")
 
-    run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
+    run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
 
 
 class _Sight(NamedTuple):

@@ -90,11 +90,11 @@ class How:
             plan = await make_plan(session)
             return plan, await self._do(plan, lambda changes: write_changes(session, changes, force=self.force))
 
-        async def logical(source: GroupSource) -> tuple[Plan, Path | None]:
+        async def v08(source: GroupSource) -> tuple[Plan, Path | None]:
             plan = await make_logical_plan(source)
             return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
 
-        plan, backup = run_by_kind(place, v07, logical, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
+        plan, backup = run_by_kind(place, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:

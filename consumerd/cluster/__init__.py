@@ -4,8 +4,8 @@ from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_
 from consumerd.cluster.directory import BrokerDirectory, LogicalBrokerDirectory
 from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.groups import GroupReader, GroupView, Member
-from consumerd.cluster.logical_view import LogicalClusterView, LogicalTopics, PartitionView
 from consumerd.cluster.view import ClusterView
+from consumerd.cluster.view_v08 import LogicalClusterView, LogicalTopics, PartitionView
 
 __all__ = [
     "BrokerDirectory",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from consumerd.cluster import BrokerDirectory, LogicalBrokerDirectory
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.fetch import FetchPool
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.group import V07Rules, V08Rules
 from consumerd.offsets import OffsetSettings, make_store
 

@@ -24,7 +24,7 @@ from consumerd.consumer.leases import GroupLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import BrokerError, IdTakenError
 from consumerd.fetch import ByteBudget
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.offsets import OffsetSettings, make_store

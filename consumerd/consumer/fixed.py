@@ -19,7 +19,7 @@ from consumerd.consumer.leases import FIXED_SESSION, FixedLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import NotFoundError
 from consumerd.fetch import ByteBudget
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:

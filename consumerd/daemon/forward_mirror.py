@@ -19,8 +19,8 @@ import structlog
 from consumerd import __version__
 from consumerd.clock import SystemClock
 from consumerd.cluster import LogicalClusterView, read_dialect
-from consumerd.daemon.build import build_offset_settings
-from consumerd.daemon.build_kafka import build_bootstrap, build_client
+from consumerd.config.build import build_offset_settings
+from consumerd.config.build_v08 import build_bootstrap, build_client
 from consumerd.daemon.forwarding import make_forward_handler, target_client
 from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
 from consumerd.daemon.service import run_member, run_on_brokers, start_client
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterMetadata
-    from consumerd.daemon.config import Config
-    from consumerd.daemon.config_servers import KafkaSection
+    from consumerd.config.model import Config
+    from consumerd.config.servers import KafkaSection
     from consumerd.forward import ForwardSettings, Naming, SourcePlaces
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock

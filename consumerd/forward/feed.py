@@ -19,9 +19,9 @@ from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import Placing
 from consumerd.partition import NO_BROKER
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_batches import message_size
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.batches import message_size
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:

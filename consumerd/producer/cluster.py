@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from consumerd.errors import reason_of
-from consumerd.producer.data import NOT_A_LIST
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import checked_index
+from consumerd.producer.v07.data import NOT_A_LIST
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Hashable, Sequence
     from types import TracebackType
 
-    from consumerd.producer.data import ProducerData
-    from consumerd.producer.logical import LogicalProducer
-    from consumerd.producer.logical_batches import Batch, Delivery
     from consumerd.producer.partitioners import Partitioner
+    from consumerd.producer.v07.data import ProducerData
+    from consumerd.producer.v08.batches import Batch, Delivery
+    from consumerd.producer.v08.producer import LogicalProducer
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)

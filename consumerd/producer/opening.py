@@ -17,17 +17,17 @@ from consumerd.client.making import find_broker, make_client, parse_bootstrap, s
 from consumerd.clock import SystemClock
 from consumerd.cluster import LogicalClusterView, look_for_dialect
 from consumerd.net import connect as connect_to_broker
-from consumerd.producer.async_producer import AsyncProducer
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import NoBrokerError, PluginError
-from consumerd.producer.events import CallbackHandler, EventHandler
-from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.partitioners import load_partitioner
 from consumerd.producer.plugins import load_instance
-from consumerd.producer.producer import Producer
-from consumerd.producer.routing import StaticRouter
-from consumerd.producer.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v07.async_producer import AsyncProducer
+from consumerd.producer.v07.events import CallbackHandler, EventHandler
+from consumerd.producer.v07.producer import Producer
+from consumerd.producer.v07.routing import StaticRouter
+from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v08.producer import LogicalProducer
 from consumerd.registry import Dialect
 from consumerd.zk import Session
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.net import Connector
     from consumerd.ports import Clock
     from consumerd.producer.config import ProducerConfig
-    from consumerd.producer.routing import Router
+    from consumerd.producer.v07.routing import Router
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +73,10 @@ async def open_producer(
             await session.start(config.session_wait)
         if config.bootstrap or (session is not None and await _is_v08(session, config)):
             client = await stack.enter_async_context(await _client(session, config, connect, clock, rng))
-            logical = LogicalProducer(client, config.logical_settings(), clock=clock, rng=rng)
+            v08_producer = LogicalProducer(client, config.logical_settings(), clock=clock, rng=rng)
             chosen = None if config.partitioner is None else partitioner
             yield await stack.enter_async_context(
-                ClusterProducer(logical, background=config.background, encoder=encoder, partitioner=chosen)
+                ClusterProducer(v08_producer, background=config.background, encoder=encoder, partitioner=chosen)
             )
             return
         router: Router

@@ -16,13 +16,13 @@ from consumerd.clock import SystemClock
 from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane, OffsetBeyondError
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription
 from consumerd.wire import WireError
 from consumerd.wire.v08 import apis

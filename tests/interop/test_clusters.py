@@ -20,11 +20,11 @@ from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError
 from consumerd.errors import ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
 from tests.support.kafka import RELEASES, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.embedded.processes import DaemonProcess
     from consumerd.java import JavaRuntime
-    from consumerd.producer.logical_batches import Delivered, Delivery
+    from consumerd.producer.v08.batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]

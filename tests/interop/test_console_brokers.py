@@ -11,7 +11,7 @@ import pytest
 
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import kafka_jars

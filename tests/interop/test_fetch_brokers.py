@@ -13,7 +13,7 @@ import pytest
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import LogicalFetchPool
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import EARLIEST, LATEST

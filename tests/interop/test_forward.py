@@ -15,9 +15,9 @@ from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Codec as NewCodec
 from consumerd.wire.v08.records import decode_records, encode_record_batch

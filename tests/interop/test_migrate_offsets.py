@@ -19,8 +19,8 @@ from consumerd.errors import ExitCode
 from consumerd.forward import TargetLog, read_identity
 from consumerd.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.settings import LogicalProducerSettings
 from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
 from consumerd.zk import Session
 

@@ -15,7 +15,7 @@ from consumerd.errors import ExitCode
 from consumerd.forward import SourceMark
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.v08.producer import LogicalProducer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 

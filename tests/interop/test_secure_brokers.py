@@ -31,10 +31,10 @@ from consumerd.embedded.processes import (
 from consumerd.errors import BrokerError, ExitCode
 from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.logical_reading import read_logical_split
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.v08.reading import read_logical_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.kafka import RELEASES, kafka_jars
 

@@ -15,17 +15,17 @@ from consumerd.client import error_of
 from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.spark.source import kafka_client
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.logical_commits import LogicalCommitter
-from consumerd.spark.source.logical_reading import read_logical_split
-from consumerd.spark.source.logical_split import LogicalSplit
 from consumerd.spark.source.option_values import BootstrapPlace
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.v08 import client as kafka_client
+from consumerd.spark.source.v08.commits import LogicalCommitter
+from consumerd.spark.source.v08.reading import read_logical_split
+from consumerd.spark.source.v08.split import LogicalSplit
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION

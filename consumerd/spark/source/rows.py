@@ -23,8 +23,8 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.spark.source.logical_split import LogicalSplit
     from consumerd.spark.source.split import Split
+    from consumerd.spark.source.v08.split import LogicalSplit
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
 BATCH_ROWS: Final = 1 << 16
