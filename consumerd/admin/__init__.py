@@ -23,7 +23,7 @@ from consumerd.admin.v08.broker_groups import (
     BrokerGroups,
 )
 from consumerd.admin.v08.changes import (
-    LogicalChangePlanner,
+    V08ChangePlanner,
 )
 from consumerd.admin.v08.examination import look_at_group
 from consumerd.admin.v08.group_source import (
@@ -31,12 +31,12 @@ from consumerd.admin.v08.group_source import (
     ZooKeeperGroups,
 )
 from consumerd.admin.v08.logs import (
-    LogicalLogs,
     Moment,
+    V08BrokerLogs,
 )
 from consumerd.admin.v08.survey import (
     Coordinator,
-    LogicalSurvey,
+    V08Survey,
     survey_zookeeper_group,
 )
 from consumerd.admin.v08.topic_nodes import (
@@ -74,9 +74,6 @@ __all__ = [
     "GroupSurvey",
     "Kind",
     "LogRange",
-    "LogicalChangePlanner",
-    "LogicalLogs",
-    "LogicalSurvey",
     "Look",
     "Moment",
     "NoAnswer",
@@ -91,6 +88,9 @@ __all__ = [
     "TargetKind",
     "TopicPlan",
     "Topics",
+    "V08BrokerLogs",
+    "V08ChangePlanner",
+    "V08Survey",
     "ZooKeeperGroups",
     "as_backup",
     "backup_of",

@@ -105,7 +105,7 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
 @asynccontextmanager
 async def registered_groups(session: Session, place: Place, broker_timeout: float) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.admin import LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
     from consumerd.client import NoBrokerError  # noqa: PLC0415
 
     client, reason = None, ""
@@ -114,15 +114,15 @@ async def registered_groups(session: Session, place: Place, broker_timeout: floa
     except NoBrokerError as error:
         reason = str(error)
     async with client or nullcontext():
-        yield ZooKeeperGroups(session, LogicalLogs(client, reason))
+        yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
 
 
 async def registered_client(session: Session, place: Place, broker_timeout: float = BROKER_TIMEOUT) -> ClusterClient:
     """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
     from consumerd.client import NoBrokerError  # noqa: PLC0415
-    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
 
-    brokers = await LogicalClusterView(session).read_brokers()
+    brokers = await V08ClusterView(session).read_brokers()
     protocol = _protocol(place.config)
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:

@@ -148,7 +148,7 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import read_logical_plan, read_plan  # noqa: PLC0415
+    from consumerd.cli.group_report import read_plan, read_v08_plan  # noqa: PLC0415
     from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
     from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
@@ -168,7 +168,7 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
         async def v08(source: GroupSource) -> tuple[Any, Assignment]:
             if explain:
                 raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
-            return None, await read_logical_plan(source, name)
+            return None, await read_v08_plan(source, name)
 
         explained, planned = run_by_kind(place, v07, v08, groups=[name])
     else:

@@ -158,10 +158,10 @@ def _report(options: dict[str, Any]) -> Report:
 
 async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
     from consumerd.forward import TargetLog  # noqa: PLC0415
-    from consumerd.migrate import LogicalSource  # noqa: PLC0415
+    from consumerd.migrate import V08ClusterSource  # noqa: PLC0415
 
     async with _client("from", options) as client:
-        return await _compare(LogicalSource(TargetLog(client), options["topics"]), naming, options)
+        return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
 async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:

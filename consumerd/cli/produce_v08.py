@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumerd.cli.produce_options import Options
     from consumerd.cli.session import Place
     from consumerd.client import ClusterClient
-    from consumerd.producer.v08.settings import LogicalProducerSettings
+    from consumerd.producer.v08.settings import V08ProducerSettings
 
 
 def produce_to_cluster(place: Place, options: Options) -> None:
@@ -37,7 +37,7 @@ async def produce(client: ClusterClient, options: Options) -> None:
     from consumerd.producer import NoPartitionError  # noqa: PLC0415
     from consumerd.producer.lines import LineReader  # noqa: PLC0415
     from consumerd.producer.v08.lines import LinePlan, LineSender  # noqa: PLC0415
-    from consumerd.producer.v08.producer import LogicalProducer  # noqa: PLC0415
+    from consumerd.producer.v08.producer import V08Producer  # noqa: PLC0415
 
     settings = _settings(options)
     there = (await topic_partitions(client, [options.topic]))[options.topic]
@@ -48,7 +48,7 @@ async def produce(client: ClusterClient, options: Options) -> None:
     plan = LinePlan(options.topic, options.partition, options.separator, options.headers, options.max_message_bytes)
     clock = SystemClock()
     started = clock.monotonic()
-    async with LogicalProducer(client, settings, clock=clock, rng=random.Random()) as producer:
+    async with V08Producer(client, settings, clock=clock, rng=random.Random()) as producer:
         sender = LineSender(producer, plan)
         await sender.run(LineReader(STDIN, max_line_bytes=MAX_LINE_BYTES))
         if settings.acks == 0:
@@ -77,14 +77,14 @@ async def _ask_behind(client: ClusterClient) -> None:
             await channel.call(METADATA, metadata_body(version, sorted(client.metadata.topics)[:1]), version=version)
 
 
-def _settings(options: Options) -> LogicalProducerSettings:
-    from consumerd.producer.v08.settings import LogicalProducerSettings  # noqa: PLC0415
+def _settings(options: Options) -> V08ProducerSettings:
+    from consumerd.producer.v08.settings import V08ProducerSettings  # noqa: PLC0415
     from consumerd.wire.v08.records import Codec  # noqa: PLC0415
 
-    ours = LogicalProducerSettings()
+    ours = V08ProducerSettings()
     batch_bytes = options.batch_bytes or ours.batch_bytes
     acks: dict[str | None, int] = {"0": 0, "1": 1}
-    return LogicalProducerSettings(
+    return V08ProducerSettings(
         acks=acks.get(options.acks, -1),  # type: ignore[arg-type]  # one of the three
         codec=Codec[options.codec.upper()],
         batch_bytes=batch_bytes,

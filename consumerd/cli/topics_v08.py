@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.admin import GroupSource, NoAnswer
-    from consumerd.cluster import LogicalTopics, PartitionView
+    from consumerd.cluster import PartitionView, V08Topics
 
 
 class Sight(NamedTuple):
     """Brokers by id, topics, and what the leaders have of each partition."""
 
     brokers: dict[int, str]
-    topics: LogicalTopics
+    topics: V08Topics
     ranges: dict[TopicPartition, LogRange | NoAnswer]
 
 
@@ -37,7 +37,7 @@ async def look(source: GroupSource, topics: Sequence[str]) -> Sight:
     return Sight(await source.addresses(), found, await source.logs.ranges(partitions))
 
 
-def show_list(topics: LogicalTopics, *, as_json: bool) -> None:
+def show_list(topics: V08Topics, *, as_json: bool) -> None:
     """Print topics with their numbers of partitions and replicas, and the partitions that nobody leads."""
     rows = [
         (

@@ -44,10 +44,10 @@ class PartitionView(NamedTuple):
 
 
 #: Topic -> partition number -> what is known of it.
-LogicalTopics = dict[str, dict[int, PartitionView]]
+V08Topics = dict[str, dict[int, PartitionView]]
 
 
-class LogicalClusterView(GroupReader[BrokerNode]):
+class V08ClusterView(GroupReader[BrokerNode]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.8 or later"
@@ -75,7 +75,7 @@ class LogicalClusterView(GroupReader[BrokerNode]):
                     topics[topic] = {}
         return topics
 
-    async def read_topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+    async def read_topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """All topics, or those of `names` that exist, with the state of their partitions.
 
         A topic whose node cannot be read has no partitions; a partition whose controller did not tell has no leader.
@@ -83,7 +83,7 @@ class LogicalClusterView(GroupReader[BrokerNode]):
         assignments = await self.read_assignments(names)
         pairs = [(topic, number) for topic, partitions in assignments.items() for number in partitions]
         texts = await read_all(pairs, lambda pair: data(self._zk, partition_state_path(*pair)))
-        topics: LogicalTopics = {topic: {} for topic in assignments}
+        topics: V08Topics = {topic: {} for topic in assignments}
         for (topic, number), text in texts.items():
             found = PartitionView(assignments[topic][number], None, ())
             try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.migrate.sources import Unreadable
 
 
-class LogicalSource:
+class V08ClusterSource:
     """The topics named of the cluster that `log` reads."""
 
     def __init__(self, log: TargetLog, topics: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticR
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v07.stats import AsyncProducerStats
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 
 __all__ = [
     "ANY_PARTITION",
@@ -48,8 +48,6 @@ __all__ = [
     "EventsFailedError",
     "HashPartitioner",
     "Key",
-    "LogicalProducer",
-    "LogicalProducerSettings",
     "MessageSizeTooLargeError",
     "Missing",
     "NoBrokerError",
@@ -70,6 +68,8 @@ __all__ = [
     "Router",
     "StaticRouter",
     "UncertainError",
+    "V08Producer",
+    "V08ProducerSettings",
     "WhenFull",
     "ZooKeeperRouter",
     "java_bytes_hash",

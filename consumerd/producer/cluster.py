@@ -1,6 +1,6 @@
 """The producer for brokers of 0.8 and later with the methods of `Producer` and `AsyncProducer`.
 
-Strategy: one `LogicalProducer` below, which batches, retries and keeps the order of each partition. In the foreground
+Strategy: one `V08Producer` below, which batches, retries and keeps the order of each partition. In the foreground
 `send` waits until the brokers have confirmed what it was given; in the background it returns when that is buffered, and
 what was given up later is counted here, batch by batch, and told by the next flush.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.producer.partitioners import Partitioner
     from consumerd.producer.v07.data import ProducerData
     from consumerd.producer.v08.batches import Batch, Delivery
-    from consumerd.producer.v08.producer import LogicalProducer
+    from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class ClusterProducer:
 
     def __init__(
         self,
-        producer: LogicalProducer,
+        producer: V08Producer,
         *,
         background: bool = False,
         encoder: Encoder = DEFAULT_ENCODER,

@@ -15,7 +15,7 @@ import structlog
 
 from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
 from consumerd.clock import SystemClock
-from consumerd.cluster import LogicalClusterView, look_for_dialect
+from consumerd.cluster import V08ClusterView, look_for_dialect
 from consumerd.net import connect as connect_to_broker
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
@@ -27,7 +27,7 @@ from consumerd.producer.v07.events import CallbackHandler, EventHandler
 from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.routing import StaticRouter
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
-from consumerd.producer.v08.producer import LogicalProducer
+from consumerd.producer.v08.producer import V08Producer
 from consumerd.registry import Dialect
 from consumerd.zk import Session
 
@@ -73,7 +73,7 @@ async def open_producer(
             await session.start(config.session_wait)
         if config.bootstrap or (session is not None and await _is_v08(session, config)):
             client = await stack.enter_async_context(await _client(session, config, connect, clock, rng))
-            v08_producer = LogicalProducer(client, config.logical_settings(), clock=clock, rng=rng)
+            v08_producer = V08Producer(client, config.v08_settings(), clock=clock, rng=rng)
             chosen = None if config.partitioner is None else partitioner
             yield await stack.enter_async_context(
                 ClusterProducer(v08_producer, background=config.background, encoder=encoder, partitioner=chosen)
@@ -110,7 +110,7 @@ async def _client(
     addresses = parse_bootstrap(config.bootstrap)
     if session is not None:
         protocol = security_protocol(tls=config.broker_tls is not None, sasl=config.sasl is not None)
-        brokers = await LogicalClusterView(session).read_brokers()
+        brokers = await V08ClusterView(session).read_brokers()
         addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
         if not addresses:
             raise NoBrokerError(f"no broker with a {protocol} listener is registered in ZooKeeper; is one running?")

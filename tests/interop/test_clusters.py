@@ -20,11 +20,11 @@ from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError
 from consumerd.errors import ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.v08.pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
 from tests.support.kafka import RELEASES, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
@@ -58,7 +58,7 @@ class Listener:
 class Load:
     """A producer of ours that sends round the partitions; `name` begins all its messages."""
 
-    def __init__(self, name: str, client: ClusterClient, settings: LogicalProducerSettings) -> None:
+    def __init__(self, name: str, client: ClusterClient, settings: V08ProducerSettings) -> None:
         self.name = name
         self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
         self.acked: defaultdict[int, int] = defaultdict(int)
@@ -70,7 +70,7 @@ class Load:
         """Send until it is `enough`; everything that was taken is acknowledged in the end."""
         deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         async with (
-            LogicalProducer(self._client, self._settings, clock=CLOCK, rng=random.Random(1)) as producer,
+            V08Producer(self._client, self._settings, clock=CLOCK, rng=random.Random(1)) as producer,
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._confirm(deliveries))
@@ -148,7 +148,7 @@ class Cluster:
             return {}
 
     async def ends(self) -> dict[int, int]:
-        pool = LogicalFetchPool(self.client, FetchSettings(), CLOCK, random.Random(1), Listener())
+        pool = V08FetchPool(self.client, FetchSettings(), CLOCK, random.Random(1), Listener())
         return {place.partition: (await pool.list_offsets(place, -1))[0] for place in PLACES}
 
     async def wait_until_replicated(self) -> None:
@@ -166,7 +166,7 @@ class Cluster:
 
     async def read_log(self) -> dict[int, list[bytes]]:
         """Every partition's messages; their places are their offsets."""
-        pool = LogicalFetchPool(self.client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Listener())
+        pool = V08FetchPool(self.client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Listener())
         ends = await self.client.retrying("ends", self.ends)
         budget = ByteBudget(64 << 20)
 
@@ -229,9 +229,9 @@ async def cluster(
     )
     async with brokers, cluster_client(*brokers.brokers.values()) as client:
         group = Group(brokers.brokers, client, tmp_path, java)
-        loads = [Load("again", client, LogicalProducerSettings(idempotent=False, linger=0.02))]
+        loads = [Load("again", client, V08ProducerSettings(idempotent=False, linger=0.02))]
         if release.number >= (0, 11):
-            loads.append(Load("once", client, LogicalProducerSettings(linger=0.02)))
+            loads.append(Load("once", client, V08ProducerSettings(linger=0.02)))
         made = Cluster(brokers, client, group, loads)
         await group.create()
         await made.wait_until_replicated()

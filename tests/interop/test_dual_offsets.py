@@ -17,8 +17,8 @@ from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import kafka_jars
@@ -65,8 +65,8 @@ class Scene:
                 await self.client.leader("events", place.partition)
 
         await self.client.retrying("create the topic", led)
-        settings = LogicalProducerSettings()
-        async with LogicalProducer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
+        settings = V08ProducerSettings()
+        async with V08Producer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
             for number in range(self.produced, self.produced + count):
                 for place in PLACES:
                     await producer.send("events", b"%d" % number, partition=place.partition)

@@ -13,7 +13,7 @@ import pytest
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.v08.pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -63,7 +63,7 @@ class Cluster:
         rng = random.Random(1)
         self.client = ClusterClient([("127.0.0.1", broker.port)], opener, client, clock=CLOCK, rng=rng)
         self.told = Told()
-        self.pool = LogicalFetchPool(self.client, settings, CLOCK, rng, self.told)
+        self.pool = V08FetchPool(self.client, settings, CLOCK, rng, self.told)
         self.lane = Lane(PLACE, ByteBudget(64 << 20), max_bytes=16 << 20)
 
     async def create(self) -> None:

@@ -34,7 +34,7 @@ from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
-from consumerd.spark.source.v08.reading import read_logical_split
+from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.kafka import RELEASES, kafka_jars
 
@@ -370,7 +370,7 @@ def _read_by_spark(site: Site, mechanism: str, **others: str) -> list[bytes]:
     wanted = ReadRequest(("value",), timeout=20)
     splits: list[Any] = plan_batch(read_options(options | others), Pruning())
     assert PASSWORD not in repr(splits)
-    rows = [batch.column(0).to_pylist() for split in splits for batch in read_logical_split(split, wanted)]
+    rows = [batch.column(0).to_pylist() for split in splits for batch in read_v08_split(split, wanted)]
     return [value for part in rows for value in part]
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.v08.pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.partition import TopicPartition
 from consumerd.producer.v08.murmur2 import key_partition
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.records import Codec
 from tests.support.kafka import RELEASES, SHORT_SESSION
@@ -41,7 +41,7 @@ class Silent:
 
 async def read_all(client: Any, topic: str, counts: dict[int, int]) -> dict[int, list[Any]]:
     """All records of the partitions of `counts`, which have so many each."""
-    pool = LogicalFetchPool(client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Silent())
+    pool = V08FetchPool(client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Silent())
     running = asyncio.create_task(pool.run())
     await asyncio.sleep(0)
     budget = ByteBudget(64 << 20)
@@ -77,8 +77,8 @@ async def test_everything_arrives_in_order_where_its_key_says(version: str, kafk
     async with cluster_client(await kafka(version, partitions=3)) as client:
         sent: defaultdict[int, list[bytes]] = defaultdict(list)
         for codec in codecs_of(version):
-            settings = LogicalProducerSettings(codec=codec, batch_bytes=4096, acks=1 if codec is Codec.GZIP else -1)
-            async with LogicalProducer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
+            settings = V08ProducerSettings(codec=codec, batch_bytes=4096, acks=1 if codec is Codec.GZIP else -1)
+            async with V08Producer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
                 deliveries = []
                 for number in range(500):
                     key, value = b"key %d" % (number % 50), b"%s %d" % (codec.name.encode(), number)
@@ -96,8 +96,8 @@ async def test_everything_arrives_in_order_where_its_key_says(version: str, kafk
 async def test_nothing_is_lost_doubled_or_swapped_while_a_broker_is_away(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     async with cluster_client(broker) as client:
-        settings = LogicalProducerSettings(batch_bytes=2048, linger=0.002)
-        async with LogicalProducer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
+        settings = V08ProducerSettings(batch_bytes=2048, linger=0.002)
+        async with V08Producer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
             deliveries = [await producer.send("events", b"%d" % n, partition=n % 2) for n in range(1000)]
             await deliveries[-1]
             more = [await producer.send("events", b"%d" % n, partition=n % 2) for n in range(1000, 2000)]
@@ -117,7 +117,7 @@ async def test_another_client_reads_keys_headers_timestamps_and_tombstones(kafka
     consumer_module = pytest.importorskip("kafka")
     broker = await kafka("3.9.1", partitions=1)
     async with cluster_client(broker) as client:
-        async with LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer:
+        async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:
             await producer.send("events", b"value", key=b"key", timestamp=1234, headers=(("h", b"x"), ("n", None)))
             await producer.send("events", None, key=b"gone")
             await producer.send("events", b"", timestamp=5678)
@@ -148,8 +148,8 @@ async def test_another_client_reads_keys_headers_timestamps_and_tombstones(kafka
 async def test_without_acknowledgements_nothing_is_told(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("0.10.1.1", partitions=1)
     async with cluster_client(broker) as client:
-        settings = LogicalProducerSettings(acks=0, keyless="round_robin")
-        async with LogicalProducer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
+        settings = V08ProducerSettings(acks=0, keyless="round_robin")
+        async with V08Producer(client, settings, clock=CLOCK, rng=random.Random(1)) as producer:
             delivery = await producer.send("events", b"x")
             assert (await delivery).offset is None
         assert [record.payload for record in (await read_all(client, "events", {0: 1}))[0]] == [b"x"]
@@ -165,8 +165,8 @@ async def test_a_partition_that_was_quiet_for_longer_than_its_retention(
     broker = await kafka(version, partitions=1, config=quickly)
     place = TopicPartition.numbered("events", 0)
     async with cluster_client(broker) as client:
-        pool = LogicalFetchPool(client, FetchSettings(), CLOCK, random.Random(2), Silent())
-        async with LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer:
+        pool = V08FetchPool(client, FetchSettings(), CLOCK, random.Random(2), Silent())
+        async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:
             for number in range(3):  # with its last message the broker forgets the producer
                 delivered = await (await producer.send("events", b"%d" % number))
                 assert delivered.offset == number

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
-from consumerd.admin.v08.logs import LogicalLogs
-from consumerd.admin.v08.survey import Coordinator, LogicalSurvey, texts_of
+from consumerd.admin.v08.logs import V08BrokerLogs
+from consumerd.admin.v08.survey import Coordinator, V08Survey, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.client import ClusterClient
-    from consumerd.cluster import LogicalTopics
+    from consumerd.cluster import V08Topics
     from consumerd.offsets.kafka_store import CommittedOffset
 
 #: OFFSET_FETCH of everything that a group committed.
@@ -54,7 +54,7 @@ class BrokerGroups:
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
-        self.logs = LogicalLogs(client)
+        self.logs = V08BrokerLogs(client)
 
     async def names(self) -> list[str]:
         """The groups that some broker coordinates or keeps offsets of. Raises BrokerError."""
@@ -75,7 +75,7 @@ class BrokerGroups:
                 raise _no_groups(error) from error
         return sorted(found)
 
-    async def survey(self, group: str) -> LogicalSurvey:
+    async def survey(self, group: str) -> V08Survey:
         """One look at a group. Raises NotFoundError, BrokerError."""
         told = await self._describe(group)
         view = GroupView(group)
@@ -102,7 +102,7 @@ class BrokerGroups:
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
         rule = told.get("protocol") or told.get("assignor_name", "")
         metadata = texts_of(committed)
-        return LogicalSurvey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
+        return V08Survey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
@@ -190,7 +190,7 @@ class BrokerGroups:
         metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
         return {node.id: f"{node.host}:{node.port}" for node in metadata.nodes.values()}
 
-    async def topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """As metadata tell them. Raises BrokerError."""
         metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
         wanted = None if names is None else set(names)

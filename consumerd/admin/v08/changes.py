@@ -16,8 +16,8 @@ from consumerd.registry import offset_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.v08.logs import LogicalLogs, Moment
-    from consumerd.admin.v08.survey import LogicalSurvey
+    from consumerd.admin.v08.logs import Moment, V08BrokerLogs
+    from consumerd.admin.v08.survey import V08Survey
     from consumerd.partition import TopicPartition
 
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
 
 
-class LogicalChangePlanner:
+class V08ChangePlanner:
     """Plans changes of one group's offsets; `logs` asks the brokers."""
 
-    def __init__(self, survey: LogicalSurvey, logs: LogicalLogs) -> None:
+    def __init__(self, survey: V08Survey, logs: V08BrokerLogs) -> None:
         self._survey = survey
         self._logs = logs
 

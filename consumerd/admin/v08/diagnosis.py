@@ -16,7 +16,7 @@ from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.findings import Finding, Kind, capital, listed
 from consumerd.admin.logs import NoAnswer
 from consumerd.admin.v08.consumer_groups import MOVING
-from consumerd.admin.v08.survey import Coordinator, LogicalSurvey
+from consumerd.admin.v08.survey import Coordinator, V08Survey
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "A
 _STABLE: Final = "Stable"
 
 
-def diagnose_logical(survey: LogicalSurvey, look: Look) -> list[Finding]:
+def diagnose_v08(survey: V08Survey, look: Look) -> list[Finding]:
     """All findings of one look. Those of `PASSING` kinds may be a rebalance or an election that is under way."""
     by_broker = survey.coordinator is Coordinator.BROKER
     return [
@@ -67,7 +67,7 @@ def store_findings(first: Look, second: Look) -> Iterable[Finding]:
 # -- where a broker coordinates
 
 
-def _broker_findings(survey: LogicalSurvey) -> Iterable[Finding]:
+def _broker_findings(survey: V08Survey) -> Iterable[Finding]:
     if not survey.view.members and not survey.view.problems:
         yield Finding(
             Kind.NO_MEMBERS,
@@ -114,11 +114,11 @@ def _broker_findings(survey: LogicalSurvey) -> Iterable[Finding]:
                 )
 
 
-def _leader(survey: LogicalSurvey) -> str:
+def _leader(survey: V08Survey) -> str:
     return f"the group's {_dealer(survey)} ({survey.assignor})" if survey.assignor else f"the group's {_dealer(survey)}"
 
 
-def _dealer(survey: LogicalSurvey) -> str:
+def _dealer(survey: V08Survey) -> str:
     return "leader" if survey.moving is None else "coordinator"
 
 
@@ -139,7 +139,7 @@ def _leader_findings(look: Look) -> Iterable[Finding]:
             )
 
 
-def _not_checked(survey: LogicalSurvey, look: Look) -> Iterable[Finding]:
+def _not_checked(survey: V08Survey, look: Look) -> Iterable[Finding]:
     reasons: Counter[str] = Counter()
     for partition, answer in look.ranges.items():
         known = look.topics.get(partition.topic, {}).get(partition.partition)

@@ -15,7 +15,7 @@ from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
     from consumerd.admin.v08.group_source import GroupSource
-    from consumerd.admin.v08.survey import LogicalSurvey
+    from consumerd.admin.v08.survey import V08Survey
     from consumerd.partition import TopicPartition
 
 
@@ -34,5 +34,5 @@ async def look_at_group(source: GroupSource, group: str, now: float) -> Look:
     return Look(survey, ranges, now, topics, kept, unknown)
 
 
-async def _kept(source: ZooKeeperGroups, survey: LogicalSurvey) -> dict[TopicPartition, int]:
+async def _kept(source: ZooKeeperGroups, survey: V08Survey) -> dict[TopicPartition, int]:
     return await source.kept_by_brokers(survey.group, filter(survey.exists, survey.view.offsets))

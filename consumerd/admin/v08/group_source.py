@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.editing import write_changes
 from consumerd.admin.v08.survey import Coordinator, numbers_of, survey_zookeeper_group, texts_of
-from consumerd.cluster import LogicalClusterView
+from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children
 from consumerd.errors import BrokerError
 from consumerd.offsets import KafkaOffsetStore
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from consumerd.admin.changes import Change
-    from consumerd.admin.v08.logs import LogicalLogs
-    from consumerd.admin.v08.survey import LogicalSurvey
-    from consumerd.cluster import LogicalTopics
+    from consumerd.admin.v08.logs import V08BrokerLogs
+    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.cluster import V08Topics
     from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import ZooKeeper
 
@@ -42,7 +42,7 @@ class GroupSource(Protocol):
         ...
 
     @property
-    def logs(self) -> LogicalLogs:
+    def logs(self) -> V08BrokerLogs:
         """Asks the brokers what they hold."""
         ...
 
@@ -50,7 +50,7 @@ class GroupSource(Protocol):
         """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
         ...
 
-    async def survey(self, group: str) -> LogicalSurvey:
+    async def survey(self, group: str) -> V08Survey:
         """One look at a group. Raises NotFoundError for one that never was."""
         ...
 
@@ -58,7 +58,7 @@ class GroupSource(Protocol):
         """`host:port` of the live brokers, by id."""
         ...
 
-    async def topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """All topics, or those of `names` that exist."""
         ...
 
@@ -72,16 +72,16 @@ class ZooKeeperGroups:
 
     coordinator = Coordinator.ZOOKEEPER
 
-    def __init__(self, zk: ZooKeeper, logs: LogicalLogs) -> None:
+    def __init__(self, zk: ZooKeeper, logs: V08BrokerLogs) -> None:
         self.zk = zk
         self.logs = logs
-        self._view = LogicalClusterView(zk)
+        self._view = V08ClusterView(zk)
 
     async def names(self) -> list[str]:
         """The names of all groups that ever were."""
         return await self._view.read_groups()
 
-    async def survey(self, group: str) -> LogicalSurvey:
+    async def survey(self, group: str) -> V08Survey:
         """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError.
 
         Where offsets are missing, brokers are asked whether they keep them; where those do not answer, that is a
@@ -126,7 +126,7 @@ class ZooKeeperGroups:
             for number, node in brokers.items()
         }
 
-    async def topics(self, names: Iterable[str] | None = None) -> LogicalTopics:
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 

@@ -34,7 +34,7 @@ class Moment(NamedTuple):
     by_segment: bool
 
 
-class LogicalLogs:
+class V08BrokerLogs:
     """Asks the brokers of `client`; None where there is no broker to ask, and `reason` says why."""
 
     def __init__(self, client: ClusterClient | None, reason: str = "no broker can be asked") -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from consumerd.admin.survey import GroupSurvey, foreign_children, named_topics
-from consumerd.cluster import LogicalClusterView
+from consumerd.cluster import V08ClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
 from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
@@ -64,7 +64,7 @@ class Coordinator(Enum):
 
 
 @dataclass(slots=True)
-class LogicalSurvey(GroupSurvey):
+class V08Survey(GroupSurvey):
     """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
 
     dialect: ClassVar[Dialect] = Dialect.V08
@@ -188,14 +188,14 @@ def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:
     return {topic: tuple(sorted(partitions)) for topic, partitions in assignments.items()}
 
 
-async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> LogicalSurvey:
+async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> V08Survey:
     """Look at a group in ZooKeeper. Raises NotFoundError for one that never was, DialectError for brokers of 0.7."""
-    cluster = LogicalClusterView(zk)
+    cluster = V08ClusterView(zk)
     view = await cluster.read_group(group)
     view.offsets = dict(sorted(view.offsets.items()))
     named, every = named_topics(view)
     found = await cluster.read_assignments(None if every else sorted(named))
-    survey = LogicalSurvey(view, numbers_of(found), foreign=await foreign_children(zk, group))
+    survey = V08Survey(view, numbers_of(found), foreign=await foreign_children(zk, group))
     wanted = survey.subscribed.keys() | named
     survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
     return survey

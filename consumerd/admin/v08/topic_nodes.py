@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.topic_plan import TopicPlan, check_topic_name, deal_replicas, require_alive
-from consumerd.cluster import LogicalClusterView
+from consumerd.cluster import V08ClusterView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.ports import Create, SetData
 from consumerd.registry import (
@@ -92,7 +92,7 @@ async def delete_topic_node(zk: ZooKeeper, topic: str) -> bool:
 
 async def wait_for_leaders(zk: ZooKeeper, topic: str, timeout: float) -> list[int]:
     """The partitions that have no leader yet after `timeout` seconds; none as soon as all have."""
-    view = LogicalClusterView(zk)
+    view = V08ClusterView(zk)
 
     async def look() -> list[int]:
         found = await view.read_topics([topic])

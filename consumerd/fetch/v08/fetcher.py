@@ -43,7 +43,7 @@ class Leaders(Protocol):
         ...
 
 
-class LogicalFetcher(SteadyFetcher):
+class V08Fetcher(SteadyFetcher):
     """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(

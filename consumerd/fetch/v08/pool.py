@@ -13,7 +13,7 @@ from consumerd.errors import BrokerError
 from consumerd.fetch.remedies import Services
 from consumerd.fetch.steady_pool import SteadyPool
 from consumerd.fetch.v08.broker_source import BrokerSource
-from consumerd.fetch.v08.fetcher import LogicalFetcher
+from consumerd.fetch.v08.fetcher import V08Fetcher
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 
-class LogicalFetchPool(SteadyPool):
+class V08FetchPool(SteadyPool):
     """Fetches the partitions that were added into their lanes, until they are removed. `client` stays the caller's.
 
     Methods raise KeyError for partitions that were not added.
@@ -41,8 +41,8 @@ class LogicalFetchPool(SteadyPool):
         self._services = Services(settings, clock, rng, listener, self.counters, self.list_offsets)
         self._sources: dict[int, BrokerSource] = {}
 
-    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> LogicalFetcher:
-        return LogicalFetcher(partition, offset, lane, self, self._services)
+    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> V08Fetcher:
+        return V08Fetcher(partition, offset, lane, self, self._services)
 
     async def leader(self, partition: TopicPartition) -> tuple[BrokerSource, int]:
         """The source of the partition's leader, and the leader's epoch. Raises BrokerError."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.client import Channel, ClusterClient
     from consumerd.partition import TopicPartition
     from consumerd.producer.v08.batches import Batch, PartitionQueue
-    from consumerd.producer.v08.settings import LogicalProducerSettings
+    from consumerd.producer.v08.settings import V08ProducerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Identity:
 class Exchange:
     """Sends the first sealed batch of queues to their leader."""
 
-    def __init__(self, client: ClusterClient, settings: LogicalProducerSettings) -> None:
+    def __init__(self, client: ClusterClient, settings: V08ProducerSettings) -> None:
         self._client = client
         self._settings = settings
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.

@@ -18,7 +18,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from consumerd.producer.lines import LineReader
-    from consumerd.producer.v08.producer import LogicalProducer
+    from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -47,7 +47,7 @@ class _Share:
 class LineSender:
     """Sends lines with a producer that runs, and stays the caller's."""
 
-    def __init__(self, producer: LogicalProducer, plan: LinePlan) -> None:
+    def __init__(self, producer: V08Producer, plan: LinePlan) -> None:
         self._producer = producer
         self._plan = plan
         #: Taken so far.

@@ -22,7 +22,7 @@ from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedEr
 from consumerd.producer.v08.batches import OVERHEAD, Batch, message_size
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.settings import V08ProducerSettings
 
 if TYPE_CHECKING:
     from random import Random
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class LogicalProducer:
+class V08Producer:
     """Sends messages. `async with` runs it; leaving it sends what is left. `client` stays the caller's."""
 
     def __init__(
         self,
         client: ClusterClient,
-        settings: LogicalProducerSettings | None = None,
+        settings: V08ProducerSettings | None = None,
         *,
         clock: Clock,
         rng: Random,
     ) -> None:
-        self.settings = settings or LogicalProducerSettings()
+        self.settings = settings or V08ProducerSettings()
         self._client = client
         self._clock = clock
         self._rng = rng

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
     from consumerd.producer.v08.batches import Batch
-    from consumerd.producer.v08.settings import LogicalProducerSettings
+    from consumerd.producer.v08.settings import V08ProducerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class Sender:
     def __init__(
         self,
         client: ClusterClient,
-        settings: LogicalProducerSettings,
+        settings: V08ProducerSettings,
         clock: Clock,
         rng: Random,
         settled: Callable[[Batch], None],

@@ -12,7 +12,7 @@ MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class LogicalProducerSettings:
+class V08ProducerSettings:
     """Times in seconds, sizes in bytes."""
 
     #: Who must have a batch before it counts as sent: 0 nobody (nothing is known of it then), 1 the leader, -1 all

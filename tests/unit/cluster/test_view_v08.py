@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.cluster import LogicalClusterView, PartitionView
+from consumerd.cluster import PartitionView, V08ClusterView
 from consumerd.errors import NotFoundError
 from consumerd.group.assignors import range_owners
 from consumerd.partition import TopicPartition
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
-def view(zk: MemorySession) -> LogicalClusterView:
-    return LogicalClusterView(zk)
+def view(zk: MemorySession) -> V08ClusterView:
+    return V08ClusterView(zk)
 
 
-async def test_an_empty_zookeeper(view: LogicalClusterView) -> None:
+async def test_an_empty_zookeeper(view: V08ClusterView) -> None:
     assert await view.read_brokers() == {}
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
@@ -35,7 +35,7 @@ async def test_an_empty_zookeeper(view: LogicalClusterView) -> None:
 
 
 async def test_what_a_cluster_of_three_registered(
-    zookeeper: MemoryZooKeeper, view: LogicalClusterView, golden: Path
+    zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path
 ) -> None:
     tree = json.loads((golden / "zookeeper/tree-cluster3-0.8.2.2.json").read_text())
     for path, node in tree.items():
@@ -50,7 +50,7 @@ async def test_what_a_cluster_of_three_registered(
     assert await view.read_topics(["cl.one", "none"]) == {"cl.one": topics["cl.one"]}
 
 
-async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: LogicalClusterView, golden: Path) -> None:
+async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
     step = next(
         step
         for step in json.loads((golden / "zookeeper/oldconsumer-0.8.2.2.json").read_text())["steps"]
@@ -69,7 +69,7 @@ async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: Logical
     assert await view.read_groups() == ["ga"]
 
 
-async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: LogicalClusterView) -> None:
+async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b'{"version":1,"host":"h","port":1}')
     zookeeper.put("/brokers/ids/1", b'{"version":1}')
     zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
@@ -90,7 +90,7 @@ async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, vi
     assert any("/consumers/g/owners/t/0-0 is no node of Kafka 0.8 or later" in problem for problem in group.problems)
 
 
-async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: LogicalClusterView) -> None:
+async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b"vm-1:vm:9092")
     with pytest.raises(DialectError):
         await view.read_brokers()

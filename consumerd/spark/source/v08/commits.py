@@ -38,7 +38,7 @@ _LAST_COMMIT: Final = 9
 _IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
-class LogicalCommitter:
+class V08Committer:
     """Writes the offsets of `group`. `timeout`: seconds that brokers may take.
 
     Methods raise RefusedError for a group that is in use, and BrokerReadError.

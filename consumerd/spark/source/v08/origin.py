@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.options import OptionError, SubscribePattern
 from consumerd.spark.source.v08.client import KafkaClient
-from consumerd.spark.source.v08.split import LogicalSplit, cut
+from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PAUSE: Final = 0.2
 _PATIENCE: Final = 5.0
 
 
-class LogicalOrigin:
+class V08Origin:
     """The chosen partitions of a cluster. Looks raise BrokerReadError."""
 
     def __init__(self, place: BootstrapPlace, options: SourceOptions) -> None:
@@ -50,7 +50,7 @@ class LogicalOrigin:
         self._ends: dict[Key, int] = {}
         weakref.finalize(self, self._client.close)
 
-    def look(self) -> Mapping[Key, LogicalLog]:
+    def look(self) -> Mapping[Key, V08Log]:
         topics = self._client.topics(self._choice.wants_topic, self._choice.topics)
         self._topics = frozenset(topics)
         leaders = {
@@ -63,7 +63,7 @@ class LogicalOrigin:
         starts = self._client.offsets(leaders, EARLIEST)
         ends = self._look_at_ends(leaders)
         logs = [
-            LogicalLog(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._place, leader, self._before)
+            V08Log(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._place, leader, self._before)
             for each, leader in sorted(leaders.items())
         ]
         self._ends = {log.key: log.end for log in logs}
@@ -81,12 +81,12 @@ class LogicalOrigin:
                 return found
             time.sleep(_PAUSE)
 
-    def _before(self, log: LogicalLog, time_ms: int) -> int:
+    def _before(self, log: V08Log, time_ms: int) -> int:
         return self._client.first_at((log.topic, log.partition), time_ms, log.start, log.end)
 
 
 @dataclass(frozen=True)
-class LogicalLog:
+class V08Log:
     """A partition at the moment of a look; `leader`: who led it. Every offset is a boundary."""
 
     topic: str
@@ -95,7 +95,7 @@ class LogicalLog:
     end: int
     place: BootstrapPlace
     leader: Address | None
-    by_time: Callable[[LogicalLog, int], int] = field(repr=False)
+    by_time: Callable[[V08Log, int], int] = field(repr=False)
 
     @property
     def key(self) -> Key:
@@ -121,7 +121,7 @@ class LogicalLog:
     def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
         """As the protocol says, but that `max_bytes` counts messages."""
         return [
-            LogicalSplit(self.topic, self.partition, low, high, self.place, self.leader)
+            V08Split(self.topic, self.partition, low, high, self.place, self.leader)
             for low, high in cut(start, end, max_bytes)
         ]
 

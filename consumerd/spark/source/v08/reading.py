@@ -17,7 +17,7 @@ from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetGoneError
 from consumerd.spark.source.reading import settle_worker
 from consumerd.spark.source.v08.client import KafkaClient
-from consumerd.spark.source.v08.rows import LogicalRows
+from consumerd.spark.source.v08.rows import V08Rows
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
 from consumerd.wire.v08.records import decode_records
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.reading import ReadRequest
     from consumerd.spark.source.v08.client import Fetched
-    from consumerd.spark.source.v08.split import LogicalSplit
+    from consumerd.spark.source.v08.split import V08Split
     from consumerd.wire.v08.records import RecordSet
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _ROOM: Final = 12
 _INT32: Final = (1 << 31) - 1
 
 
-def read_logical_split(split: LogicalSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """The split's rows, in the order of the log.
 
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail, and
@@ -60,12 +60,12 @@ def read_logical_split(split: LogicalSplit, request: ReadRequest) -> Iterator[pa
 class _Reader:
     """One pass over one split."""
 
-    def __init__(self, split: LogicalSplit, request: ReadRequest) -> None:
+    def __init__(self, split: V08Split, request: ReadRequest) -> None:
         self.dropped = 0
         self._split = split
         self._request = request
         self._place = split.topic, split.partition
-        self._rows = LogicalRows(split, request.columns)
+        self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
         #: What one message or batch may take of a fetch.
         self._most = min(request.limits.max_message_bytes + _ROOM, _INT32)

@@ -21,7 +21,7 @@ from consumerd.wire.v08.records.codecs import Codec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from consumerd.spark.source.v08.split import LogicalSplit
+    from consumerd.spark.source.v08.split import V08Split
     from consumerd.wire.v08.records import Headers, RecordSet
     from consumerd.wire.v08.records.record_set import Run
 
@@ -32,10 +32,10 @@ _LAST_MS: Final = ((1 << 63) - 1) // 1000
 _INT64: Final = 1 << 63
 
 
-class LogicalRows:
+class V08Rows:
     """Makes the rows of one split. `columns`: names in the order in which the batches have them, at least one."""
 
-    def __init__(self, split: LogicalSplit, columns: Sequence[str]) -> None:
+    def __init__(self, split: V08Split, columns: Sequence[str]) -> None:
         self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
         self._same = Repeated(split)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class LogicalSplit(InputPartition):
+class V08Split(InputPartition):
     """The messages of one partition from offset `start` up to `end`.
 
     `leader`: the address of the broker that led it when the split was planned; who leads it later is asked.

@@ -12,13 +12,13 @@ from consumerd.admin import (
     Coordinator,
     Finding,
     Kind,
-    LogicalLogs,
-    LogicalSurvey,
     LogRange,
     Look,
     NoAnswer,
     Nudge,
     Removal,
+    V08BrokerLogs,
+    V08Survey,
     ZooKeeperGroups,
     diagnose_look,
     diagnose_looks,
@@ -82,7 +82,7 @@ def zookeeper() -> MemoryZooKeeper:
 async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | NoAnswer) -> Look:
     """With logs of 0 to 100; `ranges`: those of others, by the number of the partition (`p0`)."""
     async with zookeeper.session() as zk:
-        found = await look_at_group(ZooKeeperGroups(zk, LogicalLogs(None, "away")), "g", at)
+        found = await look_at_group(ZooKeeperGroups(zk, V08BrokerLogs(None, "away")), "g", at)
     told = {one: ranges.get(f"p{one.partition}", LogRange(0, 100)) for one in found.ranges}
     return replaced(found, ranges=told)
 
@@ -256,7 +256,7 @@ async def test_the_nudge_is_of_the_dialect(zookeeper: MemoryZooKeeper, monkeypat
             await multi(operations)
 
         monkeypatch.setattr(zk, "multi", noted)
-        found = await look_at_group(ZooKeeperGroups(zk, LogicalLogs(None)), "g", 0.0)
+        found = await look_at_group(ZooKeeperGroups(zk, V08BrokerLogs(None)), "g", 0.0)
         assert found.survey.dialect is Dialect.V08
         steps = steps_for(found.survey, diagnose_look(found), force=False)
         assert [isinstance(step, Nudge) or step.path for step in steps] == [f"{OWNERS}/0", True]
@@ -277,7 +277,7 @@ def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> Look:
         view.members["c-1"] = Member("t", None if rebalancing else StaticSubscription({"t": 1}))
     view.owners = {} if state != "Stable" else dict.fromkeys(T[:owned], ("c-1", 0))
     view.offsets = dict.fromkeys(T, offset)
-    survey = LogicalSurvey(
+    survey = V08Survey(
         view, {"t": (0, 1, 2, 3)}, Coordinator.BROKER, state, "range", clients={"c-1": "billing at 10.0.0.1"}
     )
     topics = {"t": {number: PartitionView((0,), 0, (0,)) for number in range(4)}}

@@ -14,9 +14,6 @@ from consumerd.admin import (
     BrokerGroups,
     Coordinator,
     Kind,
-    LogicalChangePlanner,
-    LogicalLogs,
-    LogicalSurvey,
     LogRange,
     Look,
     NoAnswer,
@@ -24,6 +21,9 @@ from consumerd.admin import (
     Target,
     TargetKind,
     TopicPlan,
+    V08BrokerLogs,
+    V08ChangePlanner,
+    V08Survey,
     create_topic,
     deal_replicas,
     delete_topic,
@@ -119,7 +119,7 @@ def offsets_of(*parts: tuple[int, int, int]) -> Answer:
 @pytest.mark.asyncio
 async def test_ends_of_logs_that_are_not_told_are_answers() -> None:
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-    ranges = await LogicalLogs(client).ranges([T0, T1, T2, T0])
+    ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
     assert list(ranges) == [T0, T1, T2]
     assert ranges[T0] == LogRange(3, 8)
     assert ranges[T1] == NoAnswer("the partition has no leader")
@@ -130,10 +130,10 @@ async def test_ends_of_logs_that_are_not_told_are_answers() -> None:
         (offsets_of((0, 0, -1)), "begins and ends"),
     ):
         client, _ = cluster(Offsets=answer)
-        found = (await LogicalLogs(client).ranges([T0]))[T0]
+        found = (await V08BrokerLogs(client).ranges([T0]))[T0]
         assert isinstance(found, NoAnswer)
         assert reason in found.reason
-    assert await LogicalLogs(None, "away").ranges([T0]) == {T0: NoAnswer("away")}
+    assert await V08BrokerLogs(None, "away").ranges([T0]) == {T0: NoAnswer("away")}
 
 
 @pytest.mark.asyncio
@@ -148,37 +148,37 @@ async def test_a_time_by_segments_and_by_messages() -> None:
         client, channel = cluster(
             old, Offsets=[by_segment(3), by_segment(9), by_segment(*told), by_segment(3), by_segment(9)]
         )
-        planner = LogicalChangePlanner(LogicalSurvey(GroupView("g"), {"t": (0,)}), LogicalLogs(client))
+        planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
         [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
         assert (change.after, note in (change.note or "")) == (after, True)
         asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "Offsets"]
         assert [each["timestamp"] for each in asked] == [-2, -1, 1000, -2, -1]
     client, _ = cluster(Offsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
-    planner = LogicalChangePlanner(LogicalSurvey(GroupView("g"), {"t": (0,)}), LogicalLogs(client))
+    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
     assert (change.after, change.note) == (9, "everything that is kept is older")
 
 
 @pytest.mark.asyncio
 async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
-    survey = LogicalSurvey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
+    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
     for by, after in ((2, 7), (-9, 3), (99, 8)):
         client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-        [change] = await LogicalChangePlanner(survey, LogicalLogs(client)).reset([T0], Target(TargetKind.SHIFT, by))
+        [change] = await V08ChangePlanner(survey, V08BrokerLogs(client)).reset([T0], Target(TargetKind.SHIFT, by))
         assert (change.before, change.after, change.note is None) == (5, after, by == 2)
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-    planner = LogicalChangePlanner(LogicalSurvey(GroupView("g"), {"t": (0,)}), LogicalLogs(client))
+    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], Target(TargetKind.SHIFT, 1))
     assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
 
 
 @pytest.mark.asyncio
 async def test_brokers_keep_what_was_committed() -> None:
-    survey = LogicalSurvey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
-    changes = await LogicalChangePlanner(survey, LogicalLogs(None)).set_to({T0: None, T1: None})
+    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None, T1: None})
     assert [(change.moves, change.problem is None) for change in changes] == [(False, False), (False, True)]
     survey.coordinator = Coordinator.ZOOKEEPER
-    [change] = await LogicalChangePlanner(survey, LogicalLogs(None)).set_to({T0: None})
+    [change] = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None})
     assert (change.moves, change.problem) == (True, None)
 
 
@@ -309,9 +309,9 @@ async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> N
 
 @pytest.mark.asyncio
 async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere() -> None:
-    survey = LogicalSurvey(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
+    survey = V08Survey(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
     assert [survey.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
-    planner = LogicalChangePlanner(survey, LogicalLogs(None))
+    planner = V08ChangePlanner(survey, V08BrokerLogs(None))
     for changes in (
         await planner.set_to({T1: 7}), await planner.set_to({T1: None}),
         await planner.reset([T1], Target(TargetKind.EARLIEST)),
@@ -345,8 +345,8 @@ async def test_a_group_that_came_to_life_takes_no_offsets() -> None:
                {"responses": [{"topic": "t", "partition_responses": [part]}]}]  # fmt: skip
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
     groups = BrokerGroups(client)
-    survey = LogicalSurvey(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
-    changes = await LogicalChangePlanner(survey, groups.logs).set_to({T0: 5})
+    survey = V08Survey(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(survey, groups.logs).set_to({T0: 5})
     with pytest.raises(RefusedError, match="from its members only"):
         await groups.write(changes, force=True)
 

@@ -14,8 +14,8 @@ from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.records import decode_records
 
@@ -85,9 +85,9 @@ class CountingBroker:
         return {"responses": [{"topic": "t", "partition_responses": [told]}]}
 
 
-def producer(broker: CountingBroker, **settings: Any) -> LogicalProducer:
-    ours = LogicalProducerSettings(batch_bytes=1, linger=0, **settings)
-    return LogicalProducer(broker, ours, clock=SystemClock(), rng=random.Random(1))  # type: ignore[arg-type]
+def producer(broker: CountingBroker, **settings: Any) -> V08Producer:
+    ours = V08ProducerSettings(batch_bytes=1, linger=0, **settings)
+    return V08Producer(broker, ours, clock=SystemClock(), rng=random.Random(1))  # type: ignore[arg-type]
 
 
 def once(happens: Callable[[], int | None], which: Api, number: int) -> Callable[[Api], int | None]:

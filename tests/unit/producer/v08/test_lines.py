@@ -19,8 +19,8 @@ from consumerd.errors import ExitCode
 from consumerd.producer.lines import LineReader
 from consumerd.producer.v08.lines import LinePlan, LineSender
 from consumerd.producer.v08.murmur2 import key_partition
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class MemoryBroker:
 async def send(broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path, **settings: Any) -> LineSender:
     (tmp_path / "in").write_bytes(data)
     client: Any = broker
-    ours = LogicalProducerSettings(**settings)
+    ours = V08ProducerSettings(**settings)
     with (tmp_path / "in").open("rb") as file:
-        async with LogicalProducer(client, ours, clock=SystemClock(), rng=random.Random(1)) as producer:
+        async with V08Producer(client, ours, clock=SystemClock(), rng=random.Random(1)) as producer:
             sender = LineSender(producer, plan)
             await sender.run(LineReader(file.fileno(), max_line_bytes=1 << 20))
     return sender
@@ -143,7 +143,7 @@ async def test_a_failure_ends_the_wait_for_lines() -> None:
         client: Any = MemoryBroker(NOT_ALLOWED, b"1")
         async with asyncio.timeout(20):
             with pytest.raises(ExceptionGroup):
-                async with LogicalProducer(client, clock=SystemClock(), rng=random.Random(1)) as producer:
+                async with V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer:
                     await LineSender(producer, LinePlan("t")).run(LineReader(reading, max_line_bytes=100))
     finally:
         os.close(reading)

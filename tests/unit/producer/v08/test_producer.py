@@ -17,8 +17,8 @@ from consumerd.errors import BrokerError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.murmur2 import key_partition
-from consumerd.producer.v08.producer import LogicalProducer
-from consumerd.producer.v08.settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 
 pytestmark = pytest.mark.asyncio
@@ -67,8 +67,8 @@ class MemoryCluster:
         return {"responses": [{"topic": "t", "partition_responses": answers}]}
 
 
-def producer(cluster: Any, **settings: Any) -> LogicalProducer:
-    return LogicalProducer(cluster, LogicalProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
+def producer(cluster: Any, **settings: Any) -> V08Producer:
+    return V08Producer(cluster, V08ProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
 
 
 @pytest.mark.parametrize("keyless", ["sticky", "round_robin"])
@@ -163,7 +163,7 @@ async def test_a_flush_waits_for_what_was_given_before_and_for_no_more() -> None
     cluster = MemoryCluster()
     ended = False
 
-    async def go_on(ours: LogicalProducer) -> None:
+    async def go_on(ours: V08Producer) -> None:
         while not ended:
             await ours.send("t", b"x" * 60)
 

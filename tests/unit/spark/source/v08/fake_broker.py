@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Answer = Callable[[int, dict[str, Any]], dict[str, Any] | bytes | None]
 
 
-class LogicalBroker:
+class V08Broker:
     """One topic `events` of one partition, from `first` to `last`; `fetches` are answered one by one.
 
     A fetch's answer is (error, high watermark, record data) or anything that `answers` may give; the last one stays.
@@ -26,7 +26,7 @@ class LogicalBroker:
     def __init__(self, *fetches: Any, first: int = 0, last: int = 100, version: int = 11) -> None:
         self.first = first
         self.last = last
-        self.leader: LogicalBroker = self
+        self.leader: V08Broker = self
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[int, Answer] = {
             API_VERSIONS.key: self._versions,
@@ -50,7 +50,7 @@ class LogicalBroker:
             body["topics"][0]["partitions"][0]["fetch_offset"] for name, body in self.asked if name == FETCH.name
         ]  # fmt: skip
 
-    def __enter__(self) -> LogicalBroker:
+    def __enter__(self) -> V08Broker:
         self._threads[0].start()
         return self
 

@@ -19,7 +19,7 @@ from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, OFFSETS, SASL_HANDSHAKE
 from consumerd.wire.v08.records import encode_record_batch
-from tests.unit.spark.source.v08.fake_broker import LogicalBroker
+from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
@@ -36,7 +36,7 @@ with KafkaClient(BootstrapPlace((("127.0.0.1", int(sys.argv[1])),)), 3600, large
 """
 
 
-def client_of(broker: LogicalBroker, *, timeout: float = 30, **options: Any) -> KafkaClient:
+def client_of(broker: V08Broker, *, timeout: float = 30, **options: Any) -> KafkaClient:
     return KafkaClient(BootstrapPlace((broker.address,), **options), timeout, largest=1 << 20)
 
 
@@ -44,7 +44,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kafka-client"]
 
 
-def serving(broker: LogicalBroker, **versions: int) -> None:
+def serving(broker: V08Broker, **versions: int) -> None:
     """Let it say that it serves APIs up to these versions."""
     served = {METADATA.key: 9, OFFSETS.key: 5, FETCH.key: 11, API_VERSIONS.key: 3}
     served |= {{"metadata": METADATA, "handshake": SASL_HANDSHAKE}[name].key: last for name, last in versions.items()}
@@ -55,7 +55,7 @@ def serving(broker: LogicalBroker, **versions: int) -> None:
 @pytest.mark.asyncio
 async def test_it_works_inside_a_running_loop_and_leaves_no_thread() -> None:
     batch = encode_record_batch([b"a", b"b"], base_offset=0)
-    with LogicalBroker((0, 100, batch)) as broker, client_of(broker) as client:
+    with V08Broker((0, 100, batch)) as broker, client_of(broker) as client:
         assert client.offsets([PLACE], EARLIEST) == {PLACE: 0}
         assert client.offsets([PLACE], LATEST) == {PLACE: 100}
         fetched = client.fetch(PLACE, 0, 1 << 20)
@@ -73,7 +73,7 @@ def test_a_signal_ends_a_process_that_waits_for_a_broker(number: signal.Signals)
         asked.set()
         ended.wait()
 
-    with LogicalBroker(silent) as broker:
+    with V08Broker(silent) as broker:
         task = subprocess.Popen([sys.executable, "-c", FOR_EVER, str(broker.port)], stderr=subprocess.PIPE)
         try:
             assert asked.wait(60)
@@ -87,7 +87,7 @@ def test_a_signal_ends_a_process_that_waits_for_a_broker(number: signal.Signals)
 
 
 def test_closing_cancels_what_is_asked_also_from_the_thread_of_the_loop() -> None:
-    with LogicalBroker((0, 100, b"")) as broker:
+    with V08Broker((0, 100, b"")) as broker:
         client = client_of(broker)
 
         async def collected(_: ClusterClient) -> None:
@@ -105,7 +105,7 @@ def test_closing_cancels_what_is_asked_also_from_the_thread_of_the_loop() -> Non
 
 def test_a_broker_that_is_silent_is_late() -> None:
     ended = threading.Event()
-    with LogicalBroker(lambda *_: ended.wait() and None) as broker, client_of(broker, timeout=0.5) as client:
+    with V08Broker(lambda *_: ended.wait() and None) as broker, client_of(broker, timeout=0.5) as client:
         try:
             with pytest.raises(BrokerLateError, match=r"cannot fetch events/0 from 0: .* did not answer within 0.5 s"):
                 client.fetch(PLACE, 0, 1 << 20)
@@ -114,7 +114,7 @@ def test_a_broker_that_is_silent_is_late() -> None:
 
 
 def test_a_listener_with_tls_is_named_at_once_by_its_option() -> None:
-    with LogicalBroker((0, 100, b"")) as broker, client_of(broker, timeout=3600) as client:
+    with V08Broker((0, 100, b"")) as broker, client_of(broker, timeout=3600) as client:
         for key in (API_VERSIONS.key, LIST_GROUPS.key, METADATA.key):
             broker.answers[key] = lambda *_: b"\x15\x03\x03\x00\x02\x02\x46"
         with pytest.raises(BrokerRefusesError, match=r"with TLS.*give kafka.security.protocol=SSL or SASL_SSL"):
@@ -122,7 +122,7 @@ def test_a_listener_with_tls_is_named_at_once_by_its_option() -> None:
 
 
 def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None:
-    with LogicalBroker((0, 100, b"")) as broker, socket.create_server(("127.0.0.1", 0)) as other:
+    with V08Broker((0, 100, b"")) as broker, socket.create_server(("127.0.0.1", 0)) as other:
         nobody = other.getsockname()[:2]
         other.close()
         serving(broker, handshake=1)
@@ -135,7 +135,7 @@ def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None
 
 def test_pem_files_that_cannot_be_used_are_refused() -> None:
     with (
-        LogicalBroker((0, 100, b"")) as broker,
+        V08Broker((0, 100, b"")) as broker,
         pytest.raises(BrokerRefusesError, match=r"PEM files of kafka\.ssl\.\*"),
     ):
         client_of(broker, tls=Tls(ca="/nowhere/ca.pem"))
@@ -143,7 +143,7 @@ def test_pem_files_that_cannot_be_used_are_refused() -> None:
 
 @pytest.mark.parametrize(("version", "asked"), [(9, [{"topic": "events"}]), (3, None)])
 def test_no_topic_is_created_by_asking_for_it(version: int, asked: Any) -> None:
-    with LogicalBroker((0, 100, b"")) as broker, client_of(broker) as client:
+    with V08Broker((0, 100, b"")) as broker, client_of(broker) as client:
         serving(broker, metadata=version)
         found = client.topics(lambda name: name == "events", ["events"])
         assert found == {"events": ({0: broker.address}, False)}
@@ -154,7 +154,7 @@ def test_no_topic_is_created_by_asking_for_it(version: int, asked: Any) -> None:
 
 
 def test_a_cluster_that_is_down_is_one_sentence() -> None:
-    with LogicalBroker((0, 100, b"")) as broker:
+    with V08Broker((0, 100, b"")) as broker:
         client = client_of(broker, timeout=0.3)
     with client, pytest.raises(BrokerGoneError, match=r"cannot find the topics: no broker .* \(1 tried\)"):
         client.topics(lambda _: True)
