@@ -9,8 +9,6 @@ from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.producer.v07.events import Event
-
 
 class MessageSizeTooLargeError(ConsumerdError):
     """A message is larger than brokers accept; they would drop it without a word (golden notes, 1)."""
@@ -85,14 +83,6 @@ class NotSentError(BrokerError):
     def __init__(self, count: int, cause: str) -> None:
         super().__init__(f"{count} queued messages were not sent, or not confirmed; the first because: {cause}")
         self.count = count
-
-
-class EventsFailedError(BrokerError):
-    """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
-
-    def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
-        super().__init__(f"{len(failures)} events failed, the first because: {failures[0][1]}")
-        self.failures = tuple(failures)
 
 
 class PluginError(ConfigError):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.errors import reason_of
-from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError
-from consumerd.producer.v07.events import CallbackHandler
+from consumerd.producer.errors import NotSentError, ProducerClosedError
+from consumerd.producer.v07.events import CallbackHandler, EventsFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
