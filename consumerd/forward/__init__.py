@@ -3,7 +3,7 @@
 from consumerd.forward.handler import ForwardHandler
 from consumerd.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
 from consumerd.forward.keys import KeyExtractor, key_extractor
-from consumerd.forward.places import BrokerMajor, Naming, SourcePlaces
+from consumerd.forward.mapping import BrokerMajor, Naming, SourcePlaces
 from consumerd.forward.settings import ForwardSettings, Placing, Resume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import TargetTopics

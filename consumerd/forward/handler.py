@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.forward.places import Naming, SourcePlaces
+    from consumerd.forward.mapping import Naming, SourcePlaces
     from consumerd.forward.settings import ForwardSettings
     from consumerd.handlers import Batch, HandlerContext
     from consumerd.partition import TopicPartition
