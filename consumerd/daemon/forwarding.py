@@ -18,12 +18,12 @@ from consumerd.config.build_v08 import build_bootstrap, build_client_of
 from consumerd.config.servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.forward import (
-    BrokerMajor,
+    BrokerMajorNumbering,
     ForwardHandler,
     ForwardSettings,
-    Naming,
     Placing,
     Resume,
+    TopicNaming,
     key_extractor,
 )
 from consumerd.net import ConnectionSettings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.forward import SourcePlaces
+    from consumerd.forward import SourceNumbering
     from consumerd.handlers import Secret
     from consumerd.ports import Clock
 
@@ -104,21 +104,26 @@ def forward(
     )
     return make_forward_handler(
         kafka_section(bootstrap, client_id=client_id, tls=tls, sasl=sasl),
-        Naming(topic, topics),
-        BrokerMajor(partitions_per_broker),
+        TopicNaming(topic, topics),
+        BrokerMajorNumbering(partitions_per_broker),
         settings,
         request_timeout=float(request_timeout),
     )
 
 
 def make_forward_handler(
-    section: KafkaSection, naming: Naming, places: SourcePlaces, settings: ForwardSettings, *, request_timeout: float
+    section: KafkaSection,
+    naming: TopicNaming,
+    numbering: SourceNumbering,
+    settings: ForwardSettings,
+    *,
+    request_timeout: float,
 ) -> ForwardHandler:
     """The handler for a cluster. Raises ConfigError for what is wrong with `section`."""
     build_bootstrap(section)
     if section.sasl is not None:
         build_mechanism(section.sasl)
-    return ForwardHandler(target_client(section, request_timeout), naming, places, settings, rng=SystemRandom())
+    return ForwardHandler(target_client(section, request_timeout), naming, numbering, settings, rng=SystemRandom())
 
 
 def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:

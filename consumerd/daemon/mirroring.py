@@ -59,7 +59,7 @@ PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MirrorTarget:
     """Exactly one of `zookeeper` and `brokers`. With `placed` each source partition has one partition there."""
 
     zookeeper: str | None = None
@@ -68,7 +68,7 @@ class Target:
     settings: ProducerSettings = field(default_factory=ProducerSettings)
 
 
-async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -> int:
+async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = False) -> int:
     """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
 
     Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
@@ -115,7 +115,7 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
     return inner.sent
 
 
-async def _require_v07(source: Session, other: Session | None, group: str, target: Target) -> None:
+async def _require_v07(source: Session, other: Session | None, group: str, target: MirrorTarget) -> None:
     """Raise DialectError where either side has brokers of 0.8 or later, for which there is another mirror."""
     if await read_dialect(source, group) is Dialect.V08:
         raise DialectError(
@@ -148,7 +148,7 @@ def mirror_settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettin
     return replace(settings, consumer_id=made)
 
 
-def _router(target: Target, zk: Session | None, connector: Connector, rng: Random) -> Router:
+def _router(target: MirrorTarget, zk: Session | None, connector: Connector, rng: Random) -> Router:
     if zk is not None:
         return ZooKeeperRouter(zk, rng=rng, partitioner=KeepingPartitioner())
     if not target.brokers:

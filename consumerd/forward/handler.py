@@ -12,14 +12,14 @@ called so or written to, a cluster that is too old for what is asked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from consumerd.errors import BrokerError, HandlerFailedError
 from consumerd.forward.errors import is_hopeless
 from consumerd.forward.feed import Feed
-from consumerd.forward.resuming import last_forwarded
+from consumerd.forward.identity import read_identity
 from consumerd.forward.settings import Resume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import TargetTopics
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.forward.mapping import Naming, SourcePlaces
+    from consumerd.forward.identity import SourceIdentity
+    from consumerd.forward.mapping import SourceNumbering, TopicNaming
     from consumerd.forward.settings import ForwardSettings
     from consumerd.handlers import Batch, HandlerContext
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
+
+#: Offsets of the target that are searched for the last message of a source partition, at most.
+LOOK_BACK: Final = 500_000
+_FIRST_WINDOW: Final = 2_000
 
 
 class _Target(NamedTuple):
@@ -54,15 +59,15 @@ class ForwardHandler(Handler):
     def __init__(
         self,
         make_client: Callable[[Clock, Random], ClusterClient],
-        naming: Naming,
-        places: SourcePlaces,
+        naming: TopicNaming,
+        numbering: SourceNumbering,
         settings: ForwardSettings,
         *,
         rng: Random,
     ) -> None:
         self._make_client = make_client
         self._naming = naming
-        self._places = places
+        self._numbering = numbering
         self._settings = settings
         self._rng = rng
         self._target: _Target | None = None
@@ -145,10 +150,42 @@ class ForwardHandler(Handler):
             topic = self._naming.target(partition.topic)
         except ValueError as error:
             raise HandlerFailedError(f"{partition} cannot be forwarded: {error}.") from error
-        place = await self._places.number(partition) % await target.topics.count(topic)
+        place = await self._numbering.number(partition) % await target.topics.count(topic)
         feed = Feed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
         if settings.resume is Resume.TARGET:
             feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
         await feed.open()
         self._feeds[partition] = feed
         return feed
+
+
+async def last_forwarded(
+    target: TargetLog, topic: str, place: int, source: TopicPartition, cluster: str | None
+) -> SourceIdentity | None:
+    """The last identity of `source` among the last messages of `topic`/`place`. Raises BrokerError.
+
+    With the placing `keep` one partition of the target holds all of a source partition, in order, and each chunk was
+    acknowledged before the next one was sent: so everything before that identity is there, too. The log is read
+    backwards in growing windows. Where the last `LOOK_BACK` offsets hold none of the partition, the committed offset
+    counts, and at worst messages are sent again.
+    """
+    start, end = await target.bounds(topic, place)
+    least = max(start, end - LOOK_BACK)
+    high, window = end, _FIRST_WINDOW
+    while high > least:
+        low = max(least, high - window)
+        found: SourceIdentity | None = None
+        async for records in target.read(topic, place, low, high):
+            for record in records:
+                identity = read_identity(record.headers)
+                if identity is not None and identity.partition == source and identity.cluster == cluster:
+                    found = identity
+        if found is not None:
+            return found
+        high, window = low, 4 * window
+    if least > start:
+        log.warning(
+            "target_position_not_found", partition=str(source), target=f"{topic}/{place}", searched_offsets=end - least,
+            reason=f"no message of {source} was found; resuming from the committed offset",
+        )  # fmt: skip
+    return None

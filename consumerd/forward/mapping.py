@@ -24,7 +24,7 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIELD: Final = "{topic}"
 
 
-class Naming:
+class TopicNaming:
     """The target's topic for each of the source: that of `table`, else `template` with `{topic}` replaced.
 
     Raises ValueError for names that no broker would take.
@@ -55,7 +55,7 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
-class SourcePlaces(Protocol):
+class SourceNumbering(Protocol):
     """The number that a source partition stands for."""
 
     async def number(self, partition: TopicPartition) -> int:
@@ -63,7 +63,7 @@ class SourcePlaces(Protocol):
         ...
 
 
-class BrokerMajor:
+class BrokerMajorNumbering:
     """broker * `per_broker` + partition, with one `per_broker` for all topics and brokers."""
 
     def __init__(self, per_broker: int = 1) -> None:

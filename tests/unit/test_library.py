@@ -10,6 +10,7 @@ import pytest
 
 import consumerd
 import consumerd.producer
+import consumerd.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,3 +56,5 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
         assert old not in consumerd.producer.__all__
     with pytest.raises(AttributeError, match="has no attribute 'LogicalProducr'"):
         _ = consumerd.producer.LogicalProducr  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match=r"use consumerd\.testing\.CoroutineRunner"):
+        assert consumerd.testing.Run is consumerd.testing.CoroutineRunner  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ handed to `not_sent`, and told by the next flush; the next batch goes on.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,9 +21,23 @@ if TYPE_CHECKING:
 
     from consumerd.producer.v07.events import Event, EventHandler
     from consumerd.producer.v07.producer import Producer
-    from consumerd.producer.v07.stats import AsyncProducerStats
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class AsyncProducerStats:
+    """Counters of messages, from the start (0.7.2: AsyncProducerStats)."""
+
+    #: Put into the queue.
+    enqueued: int = 0
+    #: Thrown away because the queue had no room.
+    dropped: int = 0
+    #: Handled by the event handler: with the default one, sent and confirmed.
+    sent: int = 0
+    #: Given up.
+    failed: int = 0
+    batches: int = 0
 
 
 class Dispatch:
