@@ -136,7 +136,7 @@ class Registration:
         except NodeExists:
             # The id is ours, so no live broker holds it: somebody has made it by hand, and then it says what they want.
             self._foreign.add(path)
-            logger.error("topic_node_is_foreign", topic=topic, broker=self._id, path=path)
+            logger.error("topic_node_conflict", topic=topic, broker=self._id, path=path)
         else:
             logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
 

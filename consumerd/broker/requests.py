@@ -135,7 +135,7 @@ class Requests:
         try:
             checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
-            logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
+            logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 

@@ -98,7 +98,7 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
         await refuse_same_cluster(source, other, target.brokers)
         if other is not None:
             for member, topics in (await find_reverse_mirrors(source, other, settings.subscription)).items():
-                log.warning("mirror_circle", member=member, topics=topics, reason="it reads from the target")
+                log.warning("reverse_mirror_detected", member=member, topics=topics, reason="it reads from the target")
         connector = partial(connect, settings=build_connection_settings(config))
         producer = Producer(
             _router(target, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=target.settings

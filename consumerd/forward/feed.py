@@ -122,7 +122,7 @@ class Feed:
         """
         batch.mark(batch.handled)
         if (skipped := await self._known_in(batch)) > batch.handled:
-            log.info("forwarded_before", partition=str(self.source), messages=skipped - batch.handled)
+            log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
             batch.mark(skipped)
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
@@ -213,7 +213,9 @@ class Feed:
                     raise
                 half = (len(part) + 1) // 2
                 self._chunk_bytes = max(1, sum(each.size for each in part) // 2)
-                log.info("chunk_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error))
+                log.info(
+                    "chunk_size_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error)
+                )
                 pending += [part[half:], part[:half]]
                 continue
             batch.mark(batch.handled + len(part))

@@ -99,7 +99,7 @@ class ForwardHandler(Handler):
             await self._close(partition)
         if self._target is not None:
             await self._target.client.close()
-        log.info("forward_ended", sent=self.sent)
+        log.info("forward_stopped", sent=self.sent)
 
     async def position(self, partition: TopicPartition) -> int | None:
         """With `Resume.TARGET`, where the last message of the partition that the target has begins; else None.
@@ -115,7 +115,7 @@ class ForwardHandler(Handler):
             self._give_up_if_hopeless(error, f"{partition} cannot be forwarded")
             raise
         known = feed.known
-        log.info("forward_position", partition=str(partition), target=feed.topic, position=known and known.offset)
+        log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
         feed.began = None if known is None else known.offset
         return feed.began
 

@@ -220,7 +220,7 @@ def _check_options(name: str, factory: Callable[..., object], options: Mapping[s
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
-        log.debug("handler_without_signature", handler=name)
+        log.debug("handler_signature_unavailable", handler=name)
         return
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):

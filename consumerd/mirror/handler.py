@@ -91,4 +91,4 @@ class MirrorHandler(Handler):
     async def stop(self) -> None:
         """Close the producer."""
         await self._producer.close()
-        log.info("mirror_ended", sent=self.sent)
+        log.info("mirror_stopped", sent=self.sent)

@@ -163,7 +163,7 @@ class ClusterProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", reason=reason_of(own))
+                log.error("producer_close_failed", reason=reason_of(own))
         else:
             await self._producer.abort()
 

@@ -60,7 +60,7 @@ async def open_producer(
     clock = clock or SystemClock()
     rng = rng or random.SystemRandom()
     for name in config.ignored:
-        log.warning("producer_property_without_effect", name=name)
+        log.warning("producer_property_ignored", name=name)
     encoder = _part("encoder", config.encoder, Encoder) or DefaultEncoder()
     callbacks = _part("callback handler", config.callbacks, CallbackHandler)
     event_handler: EventHandler | None = _part("event handler", config.event_handler, EventHandler)

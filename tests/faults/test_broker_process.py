@@ -209,7 +209,7 @@ async def test_a_stop_beside_a_frozen_zookeeper_says_what_was_not_done_and_why(
         process.terminate()
         assert await process.wait() == 0
     lines = [json.loads(line) for line in process.output().splitlines() if line.startswith("{")]
-    [told] = [line for line in lines if line["event"] == "registration_not_withdrawn"]
+    [told] = [line for line in lines if line["event"] == "deregistration_failed"]
     assert told["reason"] == "ZooKeeper did not answer within 5 s"
     assert all(line.get("reason", "-") for line in lines)
 

@@ -196,7 +196,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
                 await asyncio.sleep(0.1)
         assert await first.stop() == 0
         assert await second.stop() == 0
-        assert not [event for event in first.events() if event["event"] == "mirror_circle"]
+        assert not [event for event in first.events() if event["event"] == "reverse_mirror_detected"]
         # Nothing came twice, although the partitions changed hands.
         assert len(alpha) == 200
         assert len(gamma) == 60
@@ -204,7 +204,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
         await first.start()
         reverse = MirrorProcess(tmp_path, *back, "--group", "back", "--topic", "beta", "--topic", "alpha", name="back")
         await stack.enter_async_context(reverse)
-        (warning,) = [event for event in reverse.events() if event["event"] == "mirror_circle"]
+        (warning,) = [event for event in reverse.events() if event["event"] == "reverse_mirror_detected"]
         assert warning["member"].startswith("there_mirror-")
         assert warning["topics"] == ["alpha"]
         reverse.kill()  # before it makes rounds

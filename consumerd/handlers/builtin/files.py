@@ -132,7 +132,7 @@ class FilesHandler(Handler):
         validate_topic(partition.topic)  # it names a folder: nothing may lead out of ours
         path = self._directory / partition.topic / partition.name
         folder = await in_thread(lambda: self._take_over(path))
-        log.info("files_position", partition=str(partition), folder=str(path), position=folder.end)
+        log.info("files_position_found", partition=str(partition), folder=str(path), position=folder.end)
         self._folders[partition] = folder
         return folder
 

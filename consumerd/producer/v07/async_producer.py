@@ -234,7 +234,7 @@ class AsyncProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", reason=reason_of(own))
+                log.error("producer_close_failed", reason=reason_of(own))
         else:
             self._queue.close()
             await self._abandon()

@@ -138,7 +138,7 @@ class BrokerLinks:
                         f"broker {address[0]}:{address[1]} closed the connection before it confirmed what was sent to "
                         f"topic {link.unconfirmed!r}; messages may be missing there."
                     )
-                    log.warning("unconfirmed_messages", broker=f"{address[0]}:{address[1]}", topic=link.unconfirmed)
+                    log.warning("messages_unconfirmed", broker=f"{address[0]}:{address[1]}", topic=link.unconfirmed)
                     link.unconfirmed = None
                 link.connection = None
             if link.connection is None:

@@ -229,6 +229,6 @@ class Exchange:
             return Identity(answer["producer_id"], answer["producer_epoch"])
         if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
             self._forbidden = True
-            log.warning("producer_not_idempotent", reason=reason_of(error))
+            log.warning("idempotence_unavailable", reason=reason_of(error))
             return None
         raise error if error.retriable else DeliveryError(str(error))

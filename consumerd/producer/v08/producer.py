@@ -77,7 +77,7 @@ class V08Producer:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
                 await self.flush()
         except TimeoutError:
-            log.warning("producer_closed_early", batches=len(self._sender.unsettled()))
+            log.warning("producer_close_timed_out", batches=len(self._sender.unsettled()))
         finally:
             await self._end()
 

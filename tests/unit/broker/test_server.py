@@ -341,7 +341,7 @@ async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
         assert min(sizes) > 0
     assert sorted((path, path.read_bytes()) for path in (tmp_path / "t-1").iterdir()) == before
     output = capfd.readouterr().out
-    assert "log_out_of_service" in output
+    assert "log_offline" in output
     assert f"should end at offset {len(one) + 5}" in output
 
 
