@@ -144,7 +144,7 @@ class Connections:
         if task is not None and now - since >= _GRACE:
             logger.warning("request_memory_exhausted", limit=self._memory.limit, connections=len(holders))
             self._streams[task].abort(
-                "memory for requests ran out (queued.max.request.bytes), and this one took longest"
+                "memory for requests ran out (queued.max.request.bytes), and this connection held its share longest"
             )
 
     async def stop(self, patience: float) -> None:

@@ -151,6 +151,6 @@ async def _refuse_circle(
             continue
         if is_subscribed(subscription, name):
             raise CircleError(
-                f"source and target are one cluster, and {topic!r} would be forwarded to {name!r}, which is read, too: "
-                "what is mirrored would be mirrored again for ever; give --rename."
+                f"source and target are the same cluster, and {topic!r} would be forwarded to {name!r}, which is "
+                "mirrored too: the mirror would copy its own output in a loop; give --rename."
             )

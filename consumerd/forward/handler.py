@@ -91,7 +91,7 @@ class ForwardHandler(Handler):
             if self._settings.headers:
                 await topics.require_headers()
         except BrokerError as error:
-            raise HandlerFailedError(f"nothing can be forwarded: {error}") from error
+            raise HandlerFailedError(f"cannot forward: {error}") from error
 
     async def stop(self) -> None:
         """Close the producers and the client."""
@@ -112,7 +112,7 @@ class ForwardHandler(Handler):
         try:
             feed = await self._opened(partition)
         except Exception as error:
-            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded")
+            self._give_up_if_hopeless(error, f"cannot forward {partition}")
             raise
         known = feed.known
         log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
@@ -128,7 +128,7 @@ class ForwardHandler(Handler):
         except BaseException as error:
             await self._close(partition)
             at = batch.prefix(batch.handled)
-            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded from {at} on")
+            self._give_up_if_hopeless(error, f"cannot forward {partition} from {at}")
             raise
 
     @staticmethod
@@ -149,7 +149,7 @@ class ForwardHandler(Handler):
         try:
             topic = self._naming.target(partition.topic)
         except ValueError as error:
-            raise HandlerFailedError(f"{partition} cannot be forwarded: {error}.") from error
+            raise HandlerFailedError(f"cannot forward {partition}: {error}.") from error
         place = await self._numbering.number(partition) % await target.topics.count(topic)
         feed = Feed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
         if settings.resume is Resume.TARGET:

@@ -45,8 +45,8 @@ def refuse_same_place(source: str, target: str) -> None:
     ours, theirs = parse_connect_string(source), parse_connect_string(target)
     if ours.chroot == theirs.chroot and set(ours.hosts) & set(theirs.hosts):
         raise CircleError(
-            f"source and target are both the cluster in ZooKeeper at {source}: "
-            "what is mirrored would be mirrored again for ever."
+            f"source and target are the same cluster (ZooKeeper at {source}): the mirror would copy its own "
+            "output in a loop; choose another target."
         )
 
 
@@ -60,15 +60,16 @@ async def refuse_same_cluster(
         same = [broker for broker in brokers if broker in others]
         if same:
             raise CircleError(
-                f"broker {same[0].id} ({same[0].host}:{same[0].port}) is registered at the source and at the target: "
-                "they are one cluster, and what is mirrored would be mirrored again for ever."
+                f"source and target are the same cluster: broker {same[0].id} ({same[0].host}:{same[0].port}) is "
+                "registered in both; the mirror would copy its own output in a loop; choose another target."
             )
     wanted = set().union(*[await resolve_address(*address) for address in addresses])
     for broker in brokers if wanted else ():
         if wanted & await resolve_address(*broker.address):
             raise CircleError(
-                f"broker {broker.id} of the source listens on {broker.host}:{broker.port}, which is the target too: "
-                "what is mirrored would be mirrored again for ever."
+                f"source and target are the same cluster: broker {broker.id} of the source listens on "
+                f"{broker.host}:{broker.port}, the target's address; the mirror would copy its own output in a loop; "
+                "choose another target."
             )
 
 

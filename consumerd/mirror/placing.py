@@ -51,8 +51,8 @@ class SourceCounts:
             text = await data(self._zk, topic_broker_path(*place))
             if text is None:
                 raise BrokerError(
-                    f"broker {partition.broker} is not registered with topic {partition.topic!r} at the moment: "
-                    f"where messages of {partition} belong is known when it is back."
+                    f"broker {partition.broker} is not registered for topic {partition.topic!r}: the target "
+                    f"partition of {partition} is unknown until the broker is back."
                 )
             self._known[place] = parse_partition_count(text)
         return SourcePartition(partition.broker, partition.partition, self._known[place])
@@ -90,7 +90,7 @@ class PlacedRouter(Router):
         try:
             return await count_partitions(connection, topic)
         except (ConnectionClosedError, WireError) as error:
-            raise ConnectError(f"{error} (while asking for its partitions; nothing was sent)") from error
+            raise ConnectError(f"{error} (while counting its partitions; nothing was sent)") from error
         finally:
             await connection.close()
 

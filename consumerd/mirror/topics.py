@@ -55,7 +55,9 @@ class TargetTopics:
             while brokers and not brokers.keys() <= await self._brokers(topic):
                 if self._clock.monotonic() > deadline:
                     log.warning(
-                        "topic_registration_timed_out", topic=topic, reason="its messages may change their partition"
+                        "topic_registration_timed_out",
+                        topic=topic,
+                        reason="messages may move to other partitions once it is registered",
                     )
                     break
                 await self._clock.sleep(_PAUSE)

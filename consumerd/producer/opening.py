@@ -138,5 +138,5 @@ def _part(kind: str, given: Any, wanted: Any) -> Any:
         return None
     found = load_instance(kind, f"consumerd.{kind.replace(' ', '_')}s", given) if isinstance(given, str) else given
     if not isinstance(found, wanted):
-        raise PluginError(f"the {kind} {given!r} is a {type(found).__name__}, and no {wanted.__name__}.")
+        raise PluginError(f"the {kind} {given!r} must be a {wanted.__name__}, not a {type(found).__name__}.")
     return found

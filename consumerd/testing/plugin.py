@@ -51,7 +51,7 @@ def _give_up(config: pytest.Config, reason: str) -> None:
     if wanted == "skip":
         pytest.skip(reason)
     if wanted != "fail":
-        raise pytest.UsageError(f"{_MISSING} is {wanted!r}; it is skip or fail")
+        raise pytest.UsageError(f"{_MISSING} must be skip or fail, not {wanted!r}")
     pytest.fail(reason, pytrace=False)
 
 

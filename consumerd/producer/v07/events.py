@@ -34,7 +34,7 @@ class EventsFailedError(BrokerError):
     """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
 
     def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
-        super().__init__(f"{len(failures)} events failed, the first because: {failures[0][1]}")
+        super().__init__(f"{len(failures)} events failed; first error: {failures[0][1]}")
         self.failures = tuple(failures)
 
 

@@ -115,7 +115,7 @@ class ZooKeeperRouter(Router):
         counts = await self._topic(topic).value()
         broker_id, number = self._choose(topic, sorted(brokers), counts, key, partition)
         if broker_id not in brokers:
-            raise NoBrokerError(f"broker {broker_id}, which has topic {topic!r}, is not registered as alive.")
+            raise NoBrokerError(f"broker {broker_id} of topic {topic!r} is not live (not registered in ZooKeeper).")
         return Route(*brokers[broker_id].address, number)
 
     async def close(self) -> None:
