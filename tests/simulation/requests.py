@@ -13,6 +13,7 @@ read is not read again until its watch fires; so an event costs what changed, at
 - Writes go in multis of about 50 partitions each: claiming (twice: before and after the other's release), releasing,
   committing (again after a refusal, parents missing), beginning; 6 for each member that takes part, and one more
   of each kind for each 50 partitions.
+- A node that is written again and again is read by each member once per settling time, 0.05 s at its shortest.
 - The first offset and owner node of a topic cost the parents: 4 by each member that tries.
 
 Heartbeats, commits on the interval and reconciliations come besides.
@@ -31,6 +32,7 @@ PER_START = 20
 _PER_MULTI = 50
 _KINDS_OF_MULTIS = 6
 _PARENTS = 4
+_SETTLE = 0.05
 
 
 def of_join(members: int, moved: int, *, topics: int, nodes: int, brokers: int) -> int:
@@ -47,6 +49,11 @@ def of_leave(members: int, moved: int, *, topics: int) -> int:
 def of_partitions(members: int, moved: int, *, topics: int) -> int:
     """The node of one topic says another number of partitions; those that are new count as moved."""
     return members + of_moves(moved, members, topics=topics)
+
+
+def of_burst(members: int, seconds: float) -> int:
+    """One node that is written without end for so long: each member looks once per settling time, at its shortest."""
+    return members * (3 + ceil(seconds / _SETTLE))
 
 
 def of_moves(moved: int, members: int, *, topics: int) -> int:

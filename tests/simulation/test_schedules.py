@@ -2,15 +2,7 @@
 
 `CONSUMERD_SEED=<seed>` plays that one alone; `CONSUMERD_LONG_SEEDS` is how many `make test-long` adds.
 
-What was put back by hand, and the seeds among the first 150 that found it:
-
-    every read made anew, watches or not            61, 72 (requests; of the first 120)
-    LATEST not written before the first fetch       72, 87 (nobody wrote where the partition begins)
-    fence by the owner node's version alone         none
-    the same without the look before it             none
-    hand over without a lease                       none
-    lease expiry told once per process              none
-    a clock that stands still while suspended       none
+What they find of defects that are put back: `tests.simulation.planted`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from tests.simulation.daemon import Daemon
 from tests.simulation.jvm import JvmConsumer
 from tests.simulation.kernel import Kernel, SimulationError
 from tests.simulation.network import Line, Network
+from tests.simulation.ownership import Cause
 from tests.simulation.process import ProcessLoop
 from tests.simulation.tree import Change
 from tests.simulation.zookeeper import SimulatedZooKeeper
@@ -55,6 +56,9 @@ class World:
         self.zookeeper = SimulatedZooKeeper(self.kernel, self.network, line=line, rate=rate)
         self.zookeeper.observers.append(self._observe)
         self.account = Account(self.kernel)
+        self.account.news = self._news
+        #: The name by which members look for ZooKeeper.
+        self.zookeeper_name = self.zookeeper.host
         self.brokers: dict[int, SimulatedBroker] = {}
         self.daemons: dict[str, Daemon] = {}
         self.jvm_consumers: dict[str, JvmConsumer] = {}
@@ -144,10 +148,19 @@ class World:
     # -- members
 
     def daemon(
-        self, name: str, settings: Mapping[str, Mapping[str, Any]] | None = None, *, handling: float = 0.002
+        self,
+        name: str,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        handling: float = 0.002,
+        stubborn: bool = False,
+        lingering: bool = False,
     ) -> Daemon:
-        """Start one more process, whose handler takes `handling` seconds for a batch."""
-        made = self.daemons[name] = Daemon(self, name, settings or {}, handling)
+        """Start one more process, whose handler takes `handling` seconds for a batch.
+
+        `stubborn`: the handler swallows its cancellation, and ends in its own time. `lingering`: some take long.
+        """
+        made = self.daemons[name] = Daemon(self, name, settings or {}, handling, stubborn=stubborn, lingering=lingering)
         return made
 
     def jvm(self, name: str, *, initial: str = "earliest") -> JvmConsumer:
@@ -224,12 +237,36 @@ class World:
 
     # -- observing
 
+    def _news(self, member: str) -> float:
+        """Seconds: for the watch, and to look, and to end what is in hand; more round trips where one burst waits."""
+        zookeeper = self.zookeeper
+        return 2.0 + 20 * self.network.latency_of(member, (zookeeper.host, zookeeper.port))
+
     def _observe(self, change: Change, path: str) -> None:
+        if path.startswith(self._owners_root) and change in (Change.CREATED, Change.DELETED):
+            topic, _, name = path.removeprefix(self._owners_root).partition("/")
+            if name:
+                self._observe_owner(change, TopicPartition.parse(topic, name), path)
         if path.startswith(self._offsets_root) and change in (Change.CREATED, Change.DATA):
             topic, _, name = path.removeprefix(self._offsets_root).partition("/")
             if name:
                 position = parse_offset(self.zookeeper.tree.nodes[path].data)
                 self.account.committed(TopicPartition.parse(topic, name), position, self.zookeeper.serving)
+
+    def _observe_owner(self, change: Change, partition: TopicPartition, path: str) -> None:
+        zookeeper, account = self.zookeeper, self.account
+        if change is Change.CREATED:
+            owner = zookeeper.tree.nodes[path].owner
+            account.claimed(partition, zookeeper.sessions[owner].owner if owner else "")
+            return
+        claim = account.ownership.claim(partition)
+        if zookeeper.ending == "timed out":
+            cause = Cause.TIMED_OUT
+        elif zookeeper.ending == "closed" or (claim is not None and zookeeper.serving == claim.member):
+            cause = Cause.RELEASED
+        else:
+            cause = Cause.TAKEN
+        account.unclaimed(partition, cause)
 
     def _log(self, logger: Any, method: str, entry: MutableMapping[str, Any]) -> Mapping[str, Any]:
         """What daemons log goes to the timeline, warnings with a mark."""
