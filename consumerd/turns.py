@@ -21,9 +21,11 @@ Result = TypeVar("Result")
 async def in_turns(
     steps: Generator[None, None, Result], gate: AbstractAsyncContextManager[object] | None = None
 ) -> Result:
-    """Run `steps` to its end, and whatever else is due after each of them; returns what it returns.
+    """Run `steps` to its end and return its value; after each step whatever else is due on the loop runs.
 
-    What takes more than one step is done within `gate`: a lock, say, so that not everything large is begun at once.
+    Work of more than one step goes on within `gate` after the first one: a semaphore, say, so that not everything large
+    is under way at once. The first step is done without waiting. Raises what `steps` and `gate` raise; however it ends,
+    cancelled too, `steps` is closed.
     """
     try:
         next(steps)

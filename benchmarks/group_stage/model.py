@@ -8,7 +8,7 @@ Names say where a member stands in the order of the group: one more at the end m
 front nearly all.
 
 Nothing may be lost, repeated or left uncommitted, and each event's requests stay below the formula that the tests hold
-members to (`tests.simulation.requests`).
+members to; the lower bound of any such protocol is told beside them (both: `tests.simulation.requests`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,17 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consumerd.registry import ids_path
-from tests.simulation.requests import HEARTBEATS, of_join, of_leave, of_partitions
+from consumerd.registry import ids_path, offsets_path, owners_root
+from tests.simulation.requests import (
+    HEARTBEATS,
+    least_of_join,
+    least_of_leave,
+    least_of_partitions,
+    of_join,
+    of_leave,
+    of_partitions,
+)
+from tests.simulation.tree import Change
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -47,6 +56,14 @@ class Model:
         self._world = world
         self._options = options
         self._figures = figures
+        #: When an owner node was made or deleted last.
+        self._changed_at = 0.0
+        self._root = owners_root(world.group) + "/"
+        world.zookeeper.observers.append(self._observe)
+
+    def _observe(self, change: Change, path: str) -> None:
+        if path.startswith(self._root) and change in (Change.CREATED, Change.DELETED):
+            self._changed_at = self._world.kernel.now
 
     def run(self) -> None:
         """All events, one after the other."""
@@ -58,17 +75,20 @@ class Model:
             self._event(
                 f"join {place}",
                 partial(self._start, name),
-                lambda moved: of_join(members, moved, topics=1, nodes=1, brokers=1),
+                lambda moved, took, new: of_join(members, moved, 1, 1, 1, waited=took, new_topics=new),
+                lambda moved: least_of_join(members, moved, 1, 1, 1),
             )
             self._event(
                 f"leave {place}",
                 partial(self._leave, name),
-                lambda moved: of_leave(members, moved, topics=1),
+                lambda moved, took, new: of_leave(members, moved, 1, waited=took, new_topics=new),
+                lambda moved: least_of_leave(members, moved),
             )
         self._event(
             "one partition more",
             lambda: self._world.topic(TOPIC, partitions + 1),
-            lambda moved: of_partitions(members, moved, topics=1),
+            lambda moved, took, new: of_partitions(members, moved, 1, waited=took, new_topics=new),
+            lambda moved: least_of_partitions(members, moved),
         )
         self._stop()
         account = self._world.account
@@ -98,21 +118,34 @@ class Model:
         daemon.terminate()
         self._world.until_ended(daemon, PATIENCE)
 
-    def _event(self, name: str, happen: Callable[[], object], limit: Callable[[int], int] | None = None) -> None:
-        """Each partition has a message that is not committed when it happens."""
+    def _event(
+        self,
+        name: str,
+        happen: Callable[[], object],
+        limit: Callable[[int, float, int], int] | None = None,
+        least: Callable[[int], int] | None = None,
+    ) -> None:
+        """Each partition has a message that is not committed when it happens.
+
+        `least` says what it must cost with so many partitions moved; `limit` what it may, if that took so many seconds,
+        and so many topics were committed to for the first time.
+        """
         world, began = self._world, time.monotonic()
         world.produce_all()
         world.run(CALM)
         before, owners = Counter(world.zookeeper.requests), world.owners()
+        new = int(offsets_path(world.group, TOPIC) not in world.zookeeper.tree.nodes)
         at = world.kernel.now
         happen()
         world.kernel.until(lambda: self._all_registered and world.is_shared, PATIENCE, what=f"settled: {name}")
-        took = world.kernel.now - at
+        world.run(CALM)  # with fewer partitions than members it may have looked settled before anything moved
+        took = max(0.0, self._changed_at - at)
         moved = len(world.owners().items() - owners.items())
-        world.run(CALM)
         self._figures.add(f"{name}: settled", took, "s", SETTLED_SECONDS)
         self._figures.add(f"{name}: partitions moved", moved, "")
-        self._tell(name, before, None if limit is None else limit(moved))
+        self._tell(name, before, None if limit is None else limit(moved, took, new))
+        if least is not None:
+            self._figures.add(f"{name}: lower bound of requests", least(moved), "")
         self._figures.add(f"{name}: took to compute", time.monotonic() - began, "s")
 
     def _stop(self) -> None:

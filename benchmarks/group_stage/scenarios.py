@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import statistics
@@ -25,7 +26,7 @@ from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
     from benchmarks.group_stage.figures import Figures
 
@@ -93,7 +94,7 @@ async def came(
     except UnsettledError as error:
         figures.fail(f"{what}: {error}")
     else:
-        figures.add(what, at - since, "s", limit)
+        figures.add(what, max(0.0, at - since), "s", limit)  # before it, where nothing had to move
 
 
 async def finish(account: Account, members: Sequence[Member], since: float) -> None:
@@ -221,10 +222,10 @@ async def idle(stage: Stage, options: argparse.Namespace, figures: Figures) -> N
 
 
 async def gather_group(
-    stage: Stage, options: argparse.Namespace, figures: Figures, limit: float | None
+    stage: Stage, count: int, options: argparse.Namespace, figures: Figures, limit: float | None
 ) -> list[Member]:
-    """Start `--members` daemons at once, and wait until they share."""
-    names = [f"member-{number:03d}" for number in range(options.members)]
+    """Start so many daemons at once, and wait until they share."""
+    names = [f"member-{number:03d}" for number in range(count)]
     members = [await stage.member("ours", name, options.initial, forked=True) for name in names]
     requests = Requests(members, figures)
     began = time.time()
@@ -246,7 +247,7 @@ async def start(stage: Stage, options: argparse.Namespace, figures: Figures) -> 
     """`--members` daemons started at once, while messages come in."""
     account = Account(stage.feed.sent)
     async with stage.feed.running():
-        members = await gather_group(stage, options, figures, START_SECONDS)
+        members = await gather_group(stage, options.members, options, figures, START_SECONDS)
     await finish(account, members, 0.0)
     told(account, stage, figures, 0.0)
     await leave_all(members, figures)
@@ -254,7 +255,17 @@ async def start(stage: Stage, options: argparse.Namespace, figures: Figures) -> 
 
 async def more(stage: Stage, options: argparse.Namespace, figures: Figures) -> None:
     """A group of `--members`, and a broker with one more partition of the topic comes."""
-    members = await gather_group(stage, options, figures, None)
+    members = await gather_group(stage, options.members, options, figures, None)
+    async with one_partition_more(stage, members, options, figures):
+        await leave_all(members, figures)
+    figures.add("load average after", os.getloadavg()[0], "")
+
+
+@contextlib.asynccontextmanager
+async def one_partition_more(
+    stage: Stage, members: Sequence[Member], options: argparse.Namespace, figures: Figures
+) -> AsyncIterator[None]:
+    """A broker comes with one, and stays for as long as the context."""
     requests = Requests(members, figures)
     directory, root = stage.directory / "broker-1", f"{stage.zookeeper.connect}/kafka"
     async with BrokerProcess(directory, root, broker_id=1, partitions=1) as broker:
@@ -265,8 +276,34 @@ async def more(stage: Stage, options: argparse.Namespace, figures: Figures) -> N
         await came("one partition more: settled", figures, stat.modified_ms / 1000, settled)
         await asyncio.sleep(options.hold)
         requests.tell("one partition more", each=False)
-        await leave_all(members, figures)
-    figures.add("load average after", os.getloadavg()[0], "")
+        yield
 
 
-SCENARIOS = {"join-leave": join_leave, "stop": stop, "idle": idle, "start": start, "more": more}
+async def events(stage: Stage, options: argparse.Namespace, figures: Figures) -> None:
+    """All but one of `--members` are there; the last one joins and leaves, a partition comes, all stop."""
+    account = Account(stage.feed.sent)
+    async with stage.feed.running():
+        members = await gather_group(stage, options.members - 1, options, figures, None)
+        last = await stage.member("ours", f"member-{options.members - 1:03d}", options.initial, forked=True)
+        everybody = [*members, last]
+        requests = Requests(everybody, figures)
+        await last.start()
+        joined = await stage.registered(last)
+        await came("join: settled", figures, joined, stage.settled(everybody))
+        await asyncio.sleep(options.hold)
+        requests.tell("join", each=False)
+        began = time.time()
+        ended = asyncio.create_task(last.leave())
+        await came("leave: settled", figures, began, stage.settled(members))
+        await ended
+        await asyncio.sleep(options.hold)
+        requests.tell("leave", each=False)
+    await finish(account, everybody, 0.0)
+    told(account, stage, figures, 0.0)
+    async with one_partition_more(stage, members, options, figures):
+        requests = Requests(members, figures)
+        figures.add("all stop: ended", max(await asyncio.gather(*(member.leave() for member in members))), "s")
+        requests.tell("all stop", each=False)
+
+
+SCENARIOS = {"join-leave": join_leave, "stop": stop, "idle": idle, "start": start, "more": more, "events": events}

@@ -1,8 +1,8 @@
 """The memory that requests may take while they come in and are worked on, for all connections of a broker together.
 
-Strategy: buffers grow with what arrives, and each growth is charged here first. Where there is no room it waits until
-somebody gives memory back; who looks after the connections then ends the one that has kept its memory for the longest
-time without getting on (`consumerd.broker.connections`), so that half requests of some do not keep out all others.
+Strategy: buffers grow with what arrives, and each growth is charged here first. A connection that finds no room waits
+until another one gives memory back. Meanwhile `consumerd.broker.connections` ends the connection that has held memory
+for the longest time without progress, so that half requests of a few clients do not keep out all others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A buffer of at most this size is not charged: what consumers send fits into it.
-FREE = 1 << 13
+#: A buffer of at most so many bytes is not charged: what consumers send fits into it.
+UNCHARGED_BYTES = 1 << 13
 
 
 class RequestMemory:
-    """At most `limit` bytes are charged, but that one alone may always have what it needs."""
+    """At most `limit` bytes are charged at a time; one connection alone may always have what it needs.
+
+    For one event loop; nothing here waits or raises.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        #: Bytes that are charged now, of all connections together.
         self.used = 0
         self._waiting: dict[Callable[[], None], None] = {}  # a set that keeps its order
 
@@ -30,7 +34,11 @@ class RequestMemory:
         return bool(self._waiting)
 
     def charge(self, old: int, new: int) -> int | None:
-        """Change what one connection holds from `old` to `new` bytes; returns `new`, or None where there is no room."""
+        """Change what one connection holds from `old` to `new` bytes.
+
+        Returns what is charged for it now, to be given as `old` the next time: `new`, or 0 for a small buffer. None,
+        and nothing is changed, where there is no room. A smaller size always has room, and wakes those that wait.
+        """
         old, new = charged(old), charged(new)
         if new > old and self.used > old and self.used - old + new > self.limit:
             return None
@@ -41,7 +49,7 @@ class RequestMemory:
         return new
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called whenever memory is given back, until `forget`."""
+        """Have `wake` called whenever memory is given back, until `forget`. It must not call back into this object."""
         self._waiting[wake] = None
 
     def forget(self, wake: Callable[[], None]) -> None:
@@ -50,5 +58,5 @@ class RequestMemory:
 
 
 def charged(size: int) -> int:
-    """What a buffer of `size` bytes counts."""
-    return size if size > FREE else 0
+    """The bytes that are charged for a buffer of `size` bytes."""
+    return size if size > UNCHARGED_BYTES else 0

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.producer.logical_settings import LogicalProducerSettings
 
-#: The last version of METADATA that is asked with names and nothing else.
-_NAMES_ALONE = 3
-
 
 def produce_to_cluster(place: Place, options: Options) -> None:
     """Send to the cluster that the brokers of `place` are of."""
@@ -68,6 +65,7 @@ async def _ask_behind(client: ClusterClient) -> None:
     Nobody confirms the lines themselves; without this the connection may end before a broker has come to them, and who
     reads the topic right after the command misses them.
     """
+    from consumerd.client.metadata import metadata_body  # noqa: PLC0415
     from consumerd.errors import BrokerError  # noqa: PLC0415
     from consumerd.wire.v08.apis import METADATA  # noqa: PLC0415
 
@@ -75,8 +73,8 @@ async def _ask_behind(client: ClusterClient) -> None:
         # Whether it took anything is not for us to say: that is what acks 0 means.
         with suppress(BrokerError):
             channel = await client.node_channel(node_id)
-            body = {"topics": sorted(client.metadata.topics)[:1]}
-            await channel.call(METADATA, body, version=channel.versions.pick(METADATA, at_most=_NAMES_ALONE))
+            version = channel.versions.pick(METADATA)
+            await channel.call(METADATA, metadata_body(version, sorted(client.metadata.topics)[:1]), version=version)
 
 
 def _settings(options: Options) -> LogicalProducerSettings:

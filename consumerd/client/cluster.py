@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consumerd.client.errors import NoBrokerError, UnavailableError, error_of
-from consumerd.client.metadata import ClusterMetadata
+from consumerd.client.metadata import NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.client.retrying import log_retry, passes, retry
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectError, ConnectionClosedError
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
-#: From this version on METADATA can be told not to create topics.
-_NO_CREATION_SINCE = 4
-#: And from this on each topic is a structure.
-_NAMED_IN_FIELDS = 9
 #: The last version of GROUP_COORDINATOR that asks for one group.
 _ONE_GROUP = 3
 
@@ -198,18 +194,14 @@ class ClusterClient:
         """As `refresh`, for whoever has the lock."""
         channel = await self.any_channel()
         version = channel.versions.pick(METADATA)
-        if never_create and version < _NO_CREATION_SINCE:
+        if never_create and version < NO_CREATION_SINCE:
             topics = None
         names: list[str] | None = None if topics is None else list(topics)
         if version == 0:
             # An empty list means all; there is no way to ask for none, so what is known is asked for again.
             names = [] if names is None else names or sorted(self.metadata.topics)[:1]
-        asked = names if version < _NAMED_IN_FIELDS or names is None else [{"topic": name} for name in names]
-        body: dict[str, Any] = {"topics": asked}
-        if version >= _NO_CREATION_SINCE:
-            body["allow_auto_topic_creation"] = create
         try:
-            answer = await channel.call(METADATA, body, version=version)
+            answer = await channel.call(METADATA, metadata_body(version, names, create=create), version=version)
         except ConnectionClosedError:
             channel.abort()
             raise

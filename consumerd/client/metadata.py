@@ -15,11 +15,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-
+#: From this version on METADATA can be told not to create topics.
+NO_CREATION_SINCE: Final = 4
+#: And from this on each topic is a structure.
+_NAMED_IN_FIELDS: Final = 9
 #: As often as this, one after the other, an older epoch is told before it is believed.
 _OLDER_TOLD: Final = 3
+
+
+def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = False) -> dict[str, Any]:
+    """The body of a METADATA request for `topics`, for none, or for all (None); version 0 cannot ask for none.
+
+    `create`: the brokers may create what is missing; they always may where the version cannot tell them.
+    """
+    asked: list[Any] | None = None if topics is None else list(topics)
+    if version == 0 and asked is None:
+        asked = []
+    elif version >= _NAMED_IN_FIELDS and asked is not None:
+        asked = [{"topic": name} for name in asked]
+    body: dict[str, Any] = {"topics": asked}
+    if version >= NO_CREATION_SINCE:
+        body["allow_auto_topic_creation"] = create
+    return body
 
 
 class Node(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from consumerd import __version__
 from consumerd.client.channel import Channel
 from consumerd.client.errors import AuthenticationError, error_of
+from consumerd.client.metadata import metadata_body
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -156,7 +157,7 @@ class ChannelOpener:
         """Of which generation a broker is that hung up on API_VERSIONS; None when it answers nothing."""
         questions: list[tuple[Generation, Api, dict[str, Any]]] = [
             (Generation.V0_9, LIST_GROUPS, {}),
-            (Generation.V0_8, METADATA, {"topics": []}),
+            (Generation.V0_8, METADATA, metadata_body(0, None)),
         ]
         for generation, api, body in questions:
             channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", generation))

@@ -112,18 +112,17 @@ class PartitionFetcher(SteadyFetcher):
         return Answer(response.error, response.data, size, reservation)
 
     async def _prepare(self, size: int) -> tuple[Connection, Reservation]:
-        """A connection and memory, in this order: a broker that is away must not hold memory."""
-        while True:
-            connection = await (self._link.private_connection() if self._suspect else self._link.connection())
-            try:
-                reservation = await self._lane.budget.reserve(size)
-            except BaseException:
-                if self._suspect:
-                    await connection.close()
-                raise
-            if self._suspect or not connection.closed:
-                return connection, reservation
-            reservation.release()
+        """A connection and memory, in this order: a broker that is away must not hold memory.
+
+        A connection that ends meanwhile refuses the request without blame, and `run` asks for the next one.
+        """
+        connection = await (self._link.private_connection() if self._suspect else self._link.connection())
+        try:
+            return connection, await self._lane.budget.reserve(size)
+        except BaseException:
+            if self._suspect:
+                await connection.close()
+            raise
 
     async def _digest(self, answer: Answer) -> None:
         if answer.error:

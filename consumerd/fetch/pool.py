@@ -1,26 +1,23 @@
 """All fetchers of this process: one link and one poller per broker, one fetcher per partition.
 
-Strategy: that of `steady_pool`. A broker's link and poller live as long as it has partitions here.
-
-OFFSETS go over connections of their own: a broker answers a bad partition by hanging up (golden notes, 1), and that
-must not hit the fetches of others.
+Strategy: that of `steady_pool`. A broker's link and poller live as long as it has partitions here. OFFSETS go over
+connections of their own (`offset_lookups`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumerd.fetch.fetcher import PartitionFetcher
-from consumerd.fetch.link import BrokerLink, open_connection
+from consumerd.fetch.link import BrokerLink
+from consumerd.fetch.offset_lookups import OffsetLookups
 from consumerd.fetch.poller import IdlePoller
 from consumerd.fetch.remedies import Services
 from consumerd.fetch.steady_pool import SteadyPool
-from consumerd.wire.errors import FrameError
-from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable
     from random import Random
 
@@ -32,12 +29,6 @@ if TYPE_CHECKING:
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
-
-#: OFFSETS connections open at once.
-OFFSETS_AT_ONCE = 8
-#: An OFFSETS answer: int16 error, int32 count, int64 each.
-OFFSETS_HEADER = 6
-OFFSET_SIZE = 8
 
 
 @dataclass(slots=True)
@@ -75,7 +66,7 @@ class FetchPool(SteadyPool):
         self._rng = rng
         self._services = Services(settings, clock, rng, listener, self.counters, self.list_offsets)
         self._brokers: dict[int, _Broker] = {}
-        self._offsets_turn = asyncio.Semaphore(OFFSETS_AT_ONCE)
+        self._lookups = OffsetLookups(connect, directory)
 
     def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> PartitionFetcher:
         broker = self._brokers.get(partition.broker)
@@ -115,20 +106,5 @@ class FetchPool(SteadyPool):
         return broker.tasks
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
-        """Ask the broker for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
-
-        One attempt. An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError, and
-        FrameError for an answer that cannot be.
-        """
-        async with self._offsets_turn:
-            connection = await open_connection(partition.broker, self._connect, self._directory)
-            try:
-                request = OffsetsRequest(partition.topic, partition.partition, time, max_number)
-                longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)
-                body = await connection.request(request.encode(), max_response=longest)
-                offsets = decode_offsets_response(body).offsets
-            finally:
-                await connection.close()
-        if any(offset < 0 for offset in offsets):
-            raise FrameError(f"broker {partition.broker} answered with offset {min(offsets)} of {partition}")
-        return offsets
+        """Ask the broker for offsets; see `OffsetLookups`. The partition need not be added."""
+        return await self._lookups.list_offsets(partition, time, max_number)

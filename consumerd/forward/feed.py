@@ -9,7 +9,7 @@ a single message.
 
 from __future__ import annotations
 
-from itertools import islice
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 _LINGER = 3600.0
 #: What an offset or an index may be.
 _LARGEST = (1 << 63) - 1
+#: Messages that are looked at before others have their turn: a batch may have millions.
+_TURN = 10_000
 #: What a batch takes beside its messages.
 _BATCH_OVERHEAD = 61
 
@@ -119,15 +121,13 @@ class Feed:
         Raises HandlerFailedError, and what the producer raises.
         """
         batch.mark(batch.handled)
-        messages = islice(batch.messages(), batch.handled, None)
-        if (skipped := self._known_in(batch)) > batch.handled:
+        if (skipped := await self._known_in(batch)) > batch.handled:
             log.info("forwarded_before", partition=str(self.source), messages=skipped - batch.handled)
-            next(islice(messages, skipped - batch.handled, skipped - batch.handled), None)
             batch.mark(skipped)
-        for chunk in self._chunks(messages):
+        for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
 
-    def _known_in(self, batch: Batch) -> int:
+    async def _known_in(self, batch: Batch) -> int:
         """How many messages from the front of the batch the target has already.
 
         Raises OtherLogError where the last of them is not the one that the target has, or the log ended before it.
@@ -147,6 +147,8 @@ class Feed:
             if place > known.place:
                 break
             count += 1
+            if not count % _TURN:
+                await asyncio.sleep(0)
             if place == known.place:
                 payload: bytes | None = message.payload
                 same = known.crc == (None if payload is None else crc32(payload))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import time
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from consumerd.errors import HandlerFailedError
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from consumerd.handlers.messages import Batch, Message
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
+
+
+#: Seconds after which others have their turn.
+_TURN = 0.02
 
 
 class PartitionTakenError(HandlerFailedError):
@@ -99,9 +104,13 @@ class MessageHandler(Handler):
 async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Batch) -> None:
     done = batch.handled
     batch.mark(done)
-    for count, message in enumerate(islice(batch.messages(), done, None), done + 1):
+    turn = time.monotonic()
+    for count, message in enumerate(batch.rest(done).messages(), done + 1):
         await function(message)
         batch.mark(count)
+        if time.monotonic() - turn > _TURN:  # it may never wait for anything, and a batch may have millions
+            await asyncio.sleep(0)
+            turn = time.monotonic()
 
 
 def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:

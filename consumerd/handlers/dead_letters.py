@@ -1,8 +1,9 @@
 """Where messages go that a handler would not take: each must be on disk before its offset may be committed.
 
-Strategy: an append-only NDJSON file, one write(2) with O_APPEND and one fsync for all letters of a failure, so that
-members on one host can share the file. A letter holds the message's whole identity, its exact bytes and the error.
-After a crash between the letter and the commit it is written again at the next delivery: identity tells.
+Strategy: an append-only NDJSON file, one write(2) with O_APPEND and one fsync for all letters of a failure (for each
+few thousand where there are more), so that members on one host can share the file. A letter holds the message's whole
+identity, its exact bytes and the error. After a crash between the letter and the commit it is written again at the next
+delivery: identity tells.
 
 The file is nobody's to delete but the user's, so it has a limit, at which the daemon stops, and may be moved away at
 any time: the next letter goes to a new one. A handler that refuses everything must not fill the disk meanwhile.

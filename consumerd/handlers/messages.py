@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, overload
+
+from consumerd.wire.batch import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,9 +132,9 @@ class Content(Protocol):
     @property
     def next_offset(self) -> int: ...
 
-    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
         """What `make` makes of `before` and the fields of `Message` (of `KeyedMessage`, if it has `keys`) after its
-        partition, for every leaf in order.
+        partition, for every leaf in order from number `first` on.
         """
         ...
 
@@ -226,7 +228,7 @@ class Batch(Sequence[bytes]):
         which have all that a `Message` has.
         """
         make = _message if self.keys is None else cast("Callable[[tuple[Any, ...]], Message]", _keyed_message)
-        return islice(self._content.messages_as(make, self.partition), self._first, None)
+        return self._content.messages_as(make, self.partition, first=self._first)
 
     def __len__(self) -> int:
         return self._length
@@ -247,7 +249,11 @@ class Batch(Sequence[bytes]):
 
     def __iter__(self) -> Iterator[bytes]:
         payloads = cast("Sequence[bytes]", self._content.payloads)
-        return islice(payloads, self._first, None) if self._first else iter(payloads)
+        if not self._first:
+            return iter(payloads)
+        # Not `islice`, which would go through all that was handled: whoever retries message by message asks often.
+        starts = range(self._first, len(payloads), PIECE)
+        return chain.from_iterable(payloads[start : start + PIECE] for start in starts)
 
     def __repr__(self) -> str:
         return f"<Batch {self.partition} {self.start_offset}-{self.next_offset}: {self._length} messages>"

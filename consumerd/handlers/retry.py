@@ -29,6 +29,7 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.dead_letters import Letter
+from consumerd.handlers.pieces import in_pieces
 
 if TYPE_CHECKING:
     import random
@@ -46,6 +47,9 @@ log = structlog.get_logger(__name__)
 
 #: Offsets are signed numbers of 64 bits.
 MAX_OFFSET: Final = (1 << 63) - 1
+#: Messages, and bytes of their payloads, that are written as dead letters at once.
+_LETTERS: Final = 10_000
+_LETTER_BYTES: Final = 1 << 20
 
 OnFailure = Literal["stop", "skip", "dead_letter"]
 
@@ -180,7 +184,7 @@ class _Retrying(Handler):
     async def handle(self, batch: Batch) -> None:
         while failures := await self._exhausted(batch):
             end = batch.handled + 1 if batch.counted else len(batch)
-            await self._give_up(batch, list(islice(batch.messages(), batch.handled, end)), failures)
+            await self._give_up(batch, end, failures)
             if end >= len(batch):
                 break
             batch.mark(end)
@@ -238,23 +242,27 @@ class _Retrying(Handler):
             reason=_brief(failures.last),
         )
 
-    async def _give_up(self, batch: Batch, messages: list[Message], failures: _Failures) -> None:
-        """Do what the policy says about `messages`, which failed for the last time."""
-        offset = messages[0].offset if messages else batch.start_offset
+    async def _give_up(self, batch: Batch, end: int, failures: _Failures) -> None:
+        """Do what the policy says about what is left of the first `end` messages: it failed for the last time."""
+        rest = batch.rest(batch.handled)
+        first = next(rest.messages(), None)
+        offset = batch.start_offset if first is None else first.offset
         if self._policy.on_failure == "stop":
             raise HandlerFailedError(
                 f"handler {self._name!r} failed {_times(failures)} at offset {offset} of {batch.partition} "
                 f"({_brief(failures.last)}); mend it, or set on_failure to skip or dead_letter."
             ) from failures.last
         if self._dead_letters is not None:
-            await self._dead_letters.write([Letter(m, failures.last, failures.count) for m in messages])
+            given_up = islice(rest.messages(), end - batch.handled)
+            for piece in in_pieces(given_up, _LETTERS, _LETTER_BYTES, _payload_size):
+                await self._dead_letters.write([Letter(m, failures.last, failures.count) for m in piece])
         log.error(
             "messages_dead_lettered" if self._dead_letters is not None else "messages_skipped",
             handler=self._name,
             partition=str(batch.partition),
             offset=offset,
-            index=messages[0].index if messages else None,
-            messages=len(messages),
+            index=None if first is None else first.index,
+            messages=end - batch.handled,
             attempts=failures.count,
             reason=_brief(failures.last),
         )
@@ -272,6 +280,11 @@ async def _answer(call: Awaitable[_T]) -> _T:
             # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
             raise RuntimeError("something that the handler waited for was cancelled") from error
         raise
+
+
+def _payload_size(message: Message) -> int:
+    payload: bytes | None = message.payload
+    return len(payload or b"")
 
 
 def _times(failures: _Failures) -> str:

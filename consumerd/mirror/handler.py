@@ -1,8 +1,9 @@
 """The handler of `consumerd mirror`: each batch goes to the same topic on another cluster, and returns confirmed.
 
 Strategy: nothing is kept here. A batch is handed over again until the target has taken it, so what is committed on the
-source is on the target, and what is not committed may be there twice. What no repetition can mend is the handler's last
-word at once: a message that is too large, or, where it is verified, one that the target does not store.
+source is on the target, and what is not committed may be there twice. A large batch goes in pieces, so that neither
+memory nor the loop pays for a compressed message that unpacks to millions. What no repetition can mend is the handler's
+last word at once: a message that is too large, or, where it is verified, one that the target does not store.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import structlog
 
 from consumerd.errors import HandlerFailedError
 from consumerd.handlers import Handler
+from consumerd.handlers.pieces import in_pieces
 from consumerd.producer import (
     EncodingError,
     MessageSizeTooLargeError,
@@ -42,6 +44,8 @@ _HOPELESS = (
 )
 #: How often a batch of which something did not arrive is sent: each time the rest of it is stored once more.
 ARRIVAL_TRIES = 3
+#: Messages, and bytes of their payloads, that are sent at once.
+MESSAGES, BYTES = 20_000, 2 << 20
 
 
 class MirrorHandler(Handler):
@@ -59,25 +63,30 @@ class MirrorHandler(Handler):
         self.sent = 0
 
     async def handle(self, batch: Batch) -> None:
-        """Send all of `batch`. Raises HandlerFailedError for what cannot be mended, else what the producer raises."""
+        """Send what is left of `batch`, marking it as the target takes it.
+
+        Raises HandlerFailedError for what cannot be mended, else what the producer raises.
+        """
         key = None if self._counts is None else await self._counts.source(batch.partition)
         try:
             if self._topics is not None:
                 await self._topics.ensure(batch.topic)
-            await self._producer.send(batch.topic, batch.payloads, key=key)
+            for piece in in_pieces(batch.rest(batch.handled), MESSAGES, BYTES, len):
+                await self._producer.send(batch.topic, piece, key=key)
+                batch.mark(batch.handled + len(piece))
+                self.sent += len(piece)
+                self._not_arrived.pop(batch.partition, None)
         except _HOPELESS as error:
             raise HandlerFailedError(
-                f"{batch.partition} cannot be mirrored from {batch.start_offset} on: {error}"
+                f"{batch.partition} cannot be mirrored from {batch.prefix(batch.handled)} on: {error}"
             ) from error
         except NotArrivedError as error:
             tries = self._not_arrived[batch.partition] = self._not_arrived.get(batch.partition, 0) + 1
             if tries >= ARRIVAL_TRIES:
                 raise HandlerFailedError(
-                    f"{batch.partition} cannot be mirrored from {batch.start_offset} on: {error}"
+                    f"{batch.partition} cannot be mirrored from {batch.prefix(batch.handled)} on: {error}"
                 ) from error
             raise
-        self._not_arrived.pop(batch.partition, None)
-        self.sent += len(batch)
 
     async def stop(self) -> None:
         """Close the producer."""

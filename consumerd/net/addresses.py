@@ -13,7 +13,11 @@ from ipaddress import ip_address
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """The addresses of a name, as texts that need no resolver any more."""
+    """The IPv4 and IPv6 addresses of `host` in the resolver's order, each once: texts that need no resolver any more.
+
+    An address stands for itself. A link-local address of IPv6 keeps its scope (`fe80::1%2`). There is no timeout here.
+    Raises OSError (socket.gaierror) for a name that is not found, UnicodeError for one that cannot be a host's.
+    """
     with suppress(ValueError):
         ip_address(host)
         return [host]  # without the resolver's threads, which may be busy with something else

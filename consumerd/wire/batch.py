@@ -104,13 +104,16 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
             f"{self.next_offset}, {self.end.value}>"
         )
 
-    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object) -> Iterator[_Made]:
-        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them."""
-        return chain.from_iterable(self._pieces(make, list(map(repeat, before))))
+    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
+        """As `messages`, of what `make` makes of each one's fields, with `before` in front of them.
+
+        Begins with message number `first`; those before it are not made.
+        """
+        return chain.from_iterable(self._pieces(make, list(map(repeat, before)), first))
 
     @abstractmethod
     def _pieces(
-        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]], first: int
     ) -> Iterator[Iterator[_Made]]:
         """`messages_as`, in pieces."""
 

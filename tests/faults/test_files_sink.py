@@ -27,7 +27,7 @@ from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 HERE = TopicPartition("t", 0, 0)
 
@@ -105,11 +105,12 @@ class Suicidal(OsDisk):
         self.step()
         return super().names(directory)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        data = b"".join(pieces)
         self.step()
         path.write_bytes(data[: len(data) // 2])
         self.step()
-        super().write(path, data)
+        super().write(path, [data])
         self.step()
 
     def rename(self, source: Path, target: Path) -> None:
@@ -218,20 +219,22 @@ class Forgetful:
             raise FileNotFoundError(2, "No such directory", str(directory))
         return sorted(path.name for path in [*self.names_now, *self.folders] if path.parent == directory)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         if path.parent not in self.folders:
             raise FileNotFoundError(2, "No such directory", str(path))
         inode = self.names_now.setdefault(path, [b"", b""])
         self.step()
-        inode[0] = data[: len(data) // 2]
-        self.step()
-        inode[0] = data
-        self.step()
+        data = b""
+        for piece in pieces:
+            inode[0] = data + piece[: len(piece) // 2]
+            self.step()
+            inode[0] = data = data + piece
+            self.step()
         inode[1] = data
         self.step()
 
-    def read(self, path: Path) -> bytes:
-        return self.names_now[path][0]
+    def holds(self, path: Path, pieces: Iterable[bytes]) -> bool:
+        return self.names_now[path][0] == b"".join(pieces)
 
     def rename(self, source: Path, target: Path) -> None:
         self.step()
@@ -336,11 +339,11 @@ class Pausable(OsDisk):
         self.step()
         return super().names(directory)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         self.step()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self.step()  # the file is open, and may be moved or removed under us
-        os.write(descriptor, data)
+        os.write(descriptor, b"".join(pieces))
         os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:

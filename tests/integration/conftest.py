@@ -49,6 +49,8 @@ import ctypes
 import re
 import time
 
+from consumerd.handlers import message_handler
+
 
 class Failing:
     """Fails at every message that holds `text`."""
@@ -157,6 +159,21 @@ class Slow:
         print("in hand", flush=True)
         await asyncio.sleep(self.seconds)
         print("finished", flush=True)
+
+
+class Refusing:
+    """Takes no batch."""
+
+    async def handle(self, batch):
+        raise ValueError("cannot digest that")
+
+
+class Each:
+    """Takes one message at a time, and waits for nothing."""
+
+    @message_handler
+    async def handle(self, message):
+        pass
 
 
 class Stalled:

@@ -1,4 +1,5 @@
-"""A stalled handler never lets a member grow past its byte budget + 100 MB, whatever the messages look like.
+"""A member never grows past its byte budget + 100 MB, whatever the messages look like: neither while its handler is
+stalled, nor while a handler that comes with consumerd works through the largest message there can be.
 
 Strategy: the daemon is a process of its own and waits for its topic, so its size at rest can be read. Then a broker
 comes up with logs that were written before. When the handler has something in its hands and nothing moves any more, the
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command, format_toml
+from consumerd.partition import TopicPartition
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
@@ -107,3 +110,79 @@ async def test_a_stalled_handler(world: Any, case: str) -> None:
     assert daemon.running
     assert grown <= ALLOWED, f"{grown / 1e6:.0f} MB more than the {rest / 1e6:.0f} MB at rest"
     assert grown > BUDGET / 4, "the budget was not used: nothing was tested"
+
+
+HANDLERS: dict[str, dict[str, Any]] = {
+    "files": {"name": "files", "options": {"directory": "out"}},
+    "print": {"name": "print"},
+    "each": {"name": "bad_handlers:Each"},
+    "dead letters": {
+        "name": "bad_handlers:Refusing",
+        "on_failure": "dead_letter",
+        "max_attempts": 1,
+        "dead_letter": "dead",
+        "dead_letter_max_size": 1 << 34,
+    },
+}
+#: Leaves of one compressed message, with the growth that is allowed while they are handled. As lists half a million
+#: and their lines take 150 MB.
+SIZES = [(500_000, 50 * 10**6), pytest.param(6_600_000, ALLOWED, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+
+
+@pytest.mark.parametrize(("leaves", "allowed"), SIZES)
+@pytest.mark.parametrize("handler", HANDLERS)
+async def test_one_message_of_very_many(
+    world: Any, handler: str, leaves: int, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.directory)
+    block = copies(b"", 10 * leaves)
+    write_logs(world.log_dir(), block, 1)
+    daemon = await world.daemon(
+        group={"dialect": "0.7"},
+        fetch={"budget": BUDGET, "partition_budget": BUDGET},
+        handler=HANDLERS[handler],
+    )
+    await grows_by(world, daemon, allowed, lambda: world.broker(partitions=1), TopicPartition("t", 0, 0), len(block))
+
+
+@pytest.mark.parametrize(("leaves", "allowed"), SIZES)
+async def test_a_mirror_of_one_message_of_very_many(world: Any, leaves: int, allowed: int) -> None:
+    block = copies(b"", 10 * leaves)
+    write_logs(world.log_dir(1), block, 1)
+    await world.broker(0)
+    await world.append(TopicPartition("t", 0, 0), b"first")
+    target = BrokerProcess(world.directory / "target", f"{world.chroot}/target")
+    config = world.config(fetch={"budget": BUDGET, "partition_budget": BUDGET})
+    mirror = Mirror(world.directory, world.write(format_toml(config)), target.address)
+    async with target, mirror:
+        await world.until(lambda: world.offset(TopicPartition("t", 0, 0)))
+        await grows_by(world, mirror, allowed, lambda: world.broker(1), TopicPartition("t", 1, 0), len(block))
+
+
+class Mirror(Process):
+    """`consumerd mirror` of what a configuration says to a broker."""
+
+    def __init__(self, directory: Path, config: str, target: str) -> None:
+        super().__init__("mirror", directory)
+        self._command = consumerd_command("mirror", "-c", config, "--to-broker", target)
+
+    async def start(self, timeout: float = 30.0) -> None:
+        await self._launch(self._command, "ready", timeout)
+
+
+async def grows_by(
+    world: Any, process: Any, allowed: int, begin: Callable[[], Any], partition: TopicPartition, end: int
+) -> None:
+    """Have a process that is at rest handle `partition`, and look how much it grew once all of it is committed."""
+    one = psutil.Process(process.pid)
+    await quiet(one)
+    rest = one.memory_info().rss
+    await begin()
+    await world.until(lambda: committed(world, process, partition, end), 1500)
+    grown = peak(process.pid) - rest
+    assert grown <= allowed, f"{grown / 1e6:.0f} MB more than the {rest / 1e6:.0f} MB at rest"
+
+
+async def committed(world: Any, process: Any, partition: TopicPartition, end: int) -> bool:
+    assert process.running
+    return bool(await world.offset(partition) == end)

@@ -8,7 +8,8 @@ as the command does: session, member and service, from a configuration.
 
 On the other side are plain objects without a loop, called by the kernel: `network.Network` carries bytes with latency,
 throughput and faults; `zookeeper.SimulatedZooKeeper` speaks ZooKeeper's protocol over a tree, `broker.SimulatedBroker`
-that of a 0.7 broker over logs in memory. `world.World` puts them together and keeps the account of hand-overs
+that of a 0.7 broker over logs in memory; `kafka_broker.SimulatedKafka` is a cluster of later brokers with a group
+coordinator. `world.World` and `kafka_world.KafkaWorld` put them together and keep the account of hand-overs
 (`account.Account`), which sees the servers' side only and never asks a member what it believes.
 
 A process that is killed simply gets no more turns and its sockets close; one that is stopped (SIGSTOP) gets none until

@@ -1,7 +1,8 @@
 """Who was handed what and when, and whether that may be: the account of one group.
 
 Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
-is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end.
+is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end. Who may
+be handed a partition or write its offset is the subclasses' to say, for each kind of coordination.
 """
 
 from __future__ import annotations
@@ -10,17 +11,9 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.simulation.ownership import Cause, Claim, End, Ownership
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.partition import TopicPartition
     from tests.simulation.kernel import Kernel
-
-
-#: Seconds after which a member that runs has ended what its handlers had in hand when its session timed out.
-_CLEARED = 0.5
 
 
 class HandOver(NamedTuple):
@@ -30,7 +23,7 @@ class HandOver(NamedTuple):
     member: str
     partition: TopicPartition
     offset: int
-    #: Whether the partition was the member's then; if not, somebody else had taken it.
+    #: Whether the partition was the member's then, where the account knows; if not, somebody else had taken it.
     owned: bool = True
 
 
@@ -47,11 +40,6 @@ class Account:
         self.careless: set[str] = set()
         #: Processes that stand still now: what they have in hand is in nobody's.
         self.frozen: set[str] = set()
-        self.ownership = Ownership()
-        #: Seconds after which a process that nothing keeps from it knows what became of its nodes.
-        self.news: Callable[[str], float] = lambda member: 1.0
-        #: Until when something may keep it from processes (None: from all).
-        self._disturbed: dict[str | None, float] = {}
         #: What members had in hand when their handlers were cancelled.
         self.cancelled: set[tuple[str, TopicPartition, int]] = set()
         #: Messages before these positions need not be handed over; None: not counted yet.
@@ -62,10 +50,6 @@ class Account:
         self._handed: Counter[tuple[TopicPartition, int]] = Counter()
         self._handled: set[tuple[TopicPartition, int]] = set()
         self._committed: dict[TopicPartition, int] = {}
-        #: The smallest offset that was written since the partition was claimed.
-        self._least: dict[TopicPartition, int] = {}
-        #: Partitions whose owner has written an offset since it claimed them.
-        self._written: set[TopicPartition] = set()
 
     @property
     def count(self) -> int:
@@ -100,10 +84,7 @@ class Account:
         self._counts_from(partition, offsets[0])
         if holder is not None and not any(self._may_hold(each, partition) for each in (holder.member, member)):
             self.violate(f"{member} is handed {partition} at {offsets[0]} while {holder.member} has it in hand")
-        if member not in self.careless:
-            self._require_owner(member, f"is handed {partition} at {offsets[0]}", partition)
-            self._require_new(member, partition, offsets[0])
-        owned = self.ownership.owns(member, partition)
+        owned = self._check_begin(member, partition, offsets[0])
         self._in_hand[partition] = HandOver(self._kernel.now, member, partition, offsets[0], owned)
         for offset in offsets:
             self._handed[partition, offset] += 1
@@ -123,64 +104,16 @@ class Account:
         """These messages have been handled, whoever has the partition by now."""
         self._handled.update((partition, offset) for offset in offsets)
 
-    def claimed(self, partition: TopicPartition, member: str) -> None:
-        """A process has made the owner node."""
-        self._written.discard(partition)
-        self._least.pop(partition, None)
-        self.ownership.claimed(partition, Claim(self._kernel.now, member, self._committed.get(partition)))
-
-    def unclaimed(self, partition: TopicPartition, cause: Cause) -> None:
-        """An owner node went."""
-        claim = self.ownership.claim(partition)
-        self.ownership.ended(partition, End(self._kernel.now, cause))
-        holder = self._in_hand.get(partition)
-        if claim is not None and cause is Cause.TIMED_OUT and holder is not None and holder.member == claim.member:
-            self._watch_out(holder)
-
-    def _watch_out(self, holder: HandOver) -> None:
-        """The session of whoever has it in hand has timed out: it has ended, or does when the process wakes."""
-        frozen = holder.member in self.frozen
-
-        def look() -> None:
-            if self._in_hand.get(holder.partition) is not holder or holder.member in self.careless:
-                return
-            if frozen or holder.member in self.frozen:
-                self._watch_out(holder)
-            else:
-                self.violate(f"{holder.member} has {holder.partition} in hand still, without a session")
-
-        self._kernel.after(_CLEARED, look)
-
-    def disturbed(self, member: str | None, seconds: float) -> None:
-        """For so long something may keep news from a process, or from all (None)."""
-        self._disturbed[member] = max(self._disturbed.get(member, 0.0), self._kernel.now + seconds)
-
     def _may_hold(self, member: str, partition: TopicPartition) -> bool:
         """Whether a process may have something of the partition in hand beside its owner."""
-        return member in self.frozen or member in self.careless or self._may_not_know(member, partition)
+        return member in self.frozen or member in self.careless
 
-    def _may_not_know(self, member: str, partition: TopicPartition) -> bool:
-        """Whether a process that runs may think that the partition is its own, though it is not."""
-        end = self.ownership.last_end(member, partition)
-        if self.ownership.owns(member, partition) or end is None or end.cause is not Cause.TAKEN:
-            return False
-        disturbed = max(self._disturbed.get(each, 0.0) for each in (member, None))
-        return self._kernel.now < max(end.time + self.news(member), disturbed)
+    def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
+        """Look whether a member may be handed the partition now, from there on; whether it is the member's."""
+        return True
 
-    def _require_owner(self, member: str, what: str, partition: TopicPartition) -> None:
-        if self.ownership.owns(member, partition) or self._may_not_know(member, partition):
-            return
-        end = self.ownership.last_end(member, partition)
-        lost = "" if end is None else f" since {end.time:.6f} ({end.cause.value})"
-        self.violate(f"{member} {what}, which it does not own{lost}")
-
-    def _require_new(self, member: str, partition: TopicPartition, offset: int) -> None:
-        """What was committed before a partition was claimed is not handed over by the claimer."""
-        claim = self.ownership.claim(partition)
-        if claim is None or claim.member != member or claim.committed is None:
-            return
-        if offset < min(claim.committed, self._least.get(partition, claim.committed)):
-            self.violate(f"{member} is handed {partition} at {offset}, but claimed it at {claim.committed}")
+    def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
+        """Look whether a process may write this offset."""
 
     def died(self, member: str) -> None:
         """What a dead process had in hand is in nobody's."""
@@ -192,8 +125,7 @@ class Account:
         self._counts_from(partition, position)
         before = self._committed.get(partition)
         self._committed[partition] = position
-        self._least[partition] = min(position, self._least.get(partition, position))
-        self._require_writer(partition, position, writer)
+        self._check_write(partition, position, writer)
         if before is not None and position < before and not self.may_go_back and writer not in self.careless:
             self.violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
         since = max(self._begin_of(partition), before or 0)
@@ -204,19 +136,8 @@ class Account:
                 self.violate(f"{partition} is committed up to {position} by {writer}, but {offset} was not handled")
                 break
 
-    def _require_writer(self, partition: TopicPartition, position: int, writer: str) -> None:
-        """A member of ours writes as the owner, or as one that cannot know better and that nobody has followed yet."""
-        if not writer or writer in self.careless:
-            return
-        if self.ownership.owns(writer, partition):
-            self._written.add(partition)
-            return
-        self._require_owner(writer, f"writes the offset {position} of {partition}", partition)
-        if partition in self._written:
-            self.violate(f"{writer} writes the offset {position} of {partition} after its next owner has")
-
     def violate(self, what: str) -> None:
-        """Something that may never be has been."""
+        """Something happened that may never happen."""
         self.violations.append(f"{self._kernel.now:.6f} {what}")
         self._kernel.note("VIOLATION", what)
 

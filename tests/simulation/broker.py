@@ -6,12 +6,13 @@ frames, connections and time. One request of a connection is worked on at a time
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import decode_request
+from tests.simulation.serving import ServedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
@@ -72,34 +73,16 @@ class SimulatedBroker:
         self._connections.pop(connection, None)
 
 
-class _Connection:
+class _Connection(ServedConnection):
     def __init__(self, broker: SimulatedBroker, link: Link) -> None:
-        self.link = link
+        super().__init__(link)
         self._broker = broker
-        self._bytes = bytearray()
-        self._requests: deque[bytes] = deque()
-        self._working = False
-        self._open = True
-
-    def received(self, data: bytes) -> None:
-        self._bytes += data
-        while len(self._bytes) >= 4:
-            size = int.from_bytes(self._bytes[:4], "big", signed=True)
-            if len(self._bytes) < 4 + size:
-                break
-            self._requests.append(bytes(self._bytes[4 : 4 + size]))
-            del self._bytes[: 4 + size]
-        self._work()
 
     def lost(self) -> None:
-        self._open = False
+        super().lost()
         self._broker.forget(self)
 
-    def _work(self) -> None:
-        if self._working or not self._requests or not self._open:
-            return
-        self._working = True
-        body = self._requests.popleft()
+    def serve(self, body: bytes) -> None:
         store = self._broker.store
         try:
             request = decode_request(body)
@@ -112,14 +95,9 @@ class _Connection:
         size = len(answer) if isinstance(answer, bytes) else 0
 
         def done() -> None:
-            self._working = False
-            if not self._open:
-                return
-            if isinstance(answer, bytes):
-                self.link.send(len(answer).to_bytes(4, "big") + answer)
-            elif answer is not None:
-                self.lost()
-                self.link.close()
-            self._work()
+            if isinstance(answer, Exception):
+                self.hang_up()
+            else:
+                self.answer(b"" if answer is None else len(answer).to_bytes(4, "big") + answer)
 
         self._broker.kernel.after(REQUEST_TIME + size * BYTE_TIME, done)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.daemon import service
 from consumerd.daemon.build import build_session, build_settings
 from consumerd.daemon.config import Config
-from consumerd.daemon.service import run_member, start_session
+from consumerd.daemon.service import run_member, run_on_brokers, start_session
 from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import RetryPolicy, retrying
 from tests.simulation.process import ProcessLoop, SimulatedProcess
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from consumerd.errors import ConsumerdError
     from consumerd.handlers import Batch, HandlerContext
     from consumerd.partition import TopicPartition
-    from tests.simulation.world import World
+    from tests.simulation.base_world import BaseWorld
 
 _SHORTEST = 1e-6
 #: Seconds in which a process that was stopped sees that time has passed.
 _FIRST_TURNS = 0.05
-
-
 #: Seconds for which a handler that lingers may have a batch in hand: longer than a drain and a lease.
 LINGERS = 8.0
 
@@ -174,7 +172,7 @@ class Daemon(SimulatedProcess):
 
     def __init__(
         self,
-        world: World,
+        world: BaseWorld,
         name: str,
         settings: Mapping[str, Mapping[str, Any]],
         handling: float,
@@ -187,10 +185,7 @@ class Daemon(SimulatedProcess):
         self.loop = ProcessLoop(world.kernel, world.network, name)
         #: What ended it, once it has ended by itself.
         self.failure: BaseException | None = None
-        tables: dict[str, dict[str, Any]] = {
-            "group": {"id": world.group, "whitelist": ".*"},
-            "zookeeper": {"connect": f"{world.zookeeper_name}:{world.zookeeper.port}"},
-        }
+        tables = world.tables()
         for table, keys in settings.items():
             tables.setdefault(table, {}).update(keys)
         self._suspended_at = 0.0
@@ -210,6 +205,9 @@ class Daemon(SimulatedProcess):
             handler = retrying(
                 RecordingHandler(self, self.handling, **self._handler), RetryPolicy(), clock=clock, rng=rng
             )
+            if self._config.group.coordination != "zookeeper":
+                await run_on_brokers(self._config, settings, handler, None, clock=clock, rng=rng)
+                return
             async with AsyncExitStack() as stack:
                 session = build_session(self._config.zookeeper, clock=clock, rng=rng)
                 stack.push_async_callback(session.close)

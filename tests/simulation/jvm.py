@@ -50,6 +50,8 @@ POLL = 0.05
 class JvmConsumer(SimulatedProcess):
     """One process. `initial`: where it begins without a committed offset."""
 
+    world: World
+
     def __init__(self, world: World, name: str, *, initial: str = "earliest") -> None:
         self.world = world
         self.name = name

@@ -30,8 +30,9 @@ from consumerd.offsets.store import _Commit
 from consumerd.ports import SetData
 from consumerd.registry import owner_path
 from consumerd.zk.supervisor import Supervisor
+from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.schedule import KINDS, Schedule, ScheduleError
+from tests.simulation.schedule import KINDS, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

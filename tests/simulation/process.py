@@ -19,9 +19,9 @@ from tests.simulation.kernel import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from tests.simulation.base_world import BaseWorld
     from tests.simulation.kernel import Event, Kernel
     from tests.simulation.network import Network, Transport
-    from tests.simulation.world import World
 
 _Result = TypeVar("_Result")
 
@@ -264,7 +264,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 class SimulatedProcess:
     """What may happen to a process of a world, whatever runs in it."""
 
-    world: World
+    world: BaseWorld
     name: str
     loop: ProcessLoop
     #: Whether it has ended by itself.

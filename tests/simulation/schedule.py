@@ -23,13 +23,12 @@ What failed is told with its timeline. `CONSUMERD_SEED=<seed>` runs that schedul
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, ids_path, offset_path, owners_root, topic_broker_path
+from consumerd.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
 from tests.simulation import requests
-from tests.simulation.kernel import SimulationError
+from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule, Fault
 from tests.simulation.network import Line
 from tests.simulation.ownership import Cause
 from tests.simulation.world import World
@@ -44,47 +43,27 @@ if TYPE_CHECKING:
     from tests.simulation.ownership import End
 
 KINDS = ("calm", "calm", "priced", "large", "churn", *4 * ("faulty",), "mixed", "rough")
-#: Seconds for which a fault may show after it has ended: a session times out, the group shares anew.
-AFTERMATH = 12.0
 #: Seconds after which a session that a fault keeps from its server has timed out, and the server has seen it.
 TIMES_OUT = 9.0
 #: Seconds to ZooKeeper, one way, for members that hear late of what others do.
 FAR = 0.15
 #: Seconds within which what others do is not hindered by a topic that cannot be read, or by a broker that moves.
 UNHINDERED = 20.0
-#: Seconds after which a healed group has settled.
-SETTLED_WITHIN = 90.0
-#: Lines of the timeline that a failure shows before what went wrong.
-SHOWN = 120
 
 
-class ScheduleError(AssertionError):
-    """A schedule did not end as it has to."""
+def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -> bool:
+    """Whether a message that `first` was handed over may have been once more, for this fault.
 
-
-class Fault(NamedTuple):
-    """Something that is no orderly event, from `start` to `end`. `names`: the processes that it hit; None for all."""
-
-    start: float
-    end: float
-    names: frozenset[str] | None
-    what: str
-    #: It ends ownerships by taking owner nodes away, and in no other way.
-    takes: bool = False
-
-    def explains(self, first: HandOver, again: HandOver, ends: list[End]) -> bool:
-        """Whether a message that `first` was handed over may have been once more.
-
-        `ends`: how the ownership of whoever was handed it first ended in between. Where it did not end, only the lease.
-        """
-        if self.names is not None and first.member not in self.names:
-            return False
-        if ends:
-            return any(
-                self.start <= end.time <= self.end + TIMES_OUT and (end.cause is Cause.TAKEN or not self.takes)
-                for end in ends
-            )
-        return first.member == again.member and self.start <= again.time and first.time <= self.end + AFTERMATH
+    `ends`: how the ownership of whoever was handed it first ended in between. Where it did not end, only the lease.
+    """
+    if fault.names is not None and first.member not in fault.names:
+        return False
+    if ends:
+        return any(
+            fault.start <= end.time <= fault.end + TIMES_OUT and (end.cause is Cause.TAKEN or not fault.takes)
+            for end in ends
+        )
+    return first.member == again.member and fault.start <= again.time and first.time <= fault.end + AFTERMATH
 
 
 class Price(NamedTuple):
@@ -112,13 +91,12 @@ class Outcome(NamedTuple):
     digest: int
 
 
-class Schedule:
+class Schedule(BaseSchedule[World, Outcome]):
     """The schedule of one seed; `kind`: instead of the one that the seed chooses."""
 
     def __init__(self, seed: int, kind: str | None = None) -> None:
-        self.seed = seed
-        rng = self.rng = random.Random(f"schedule/{seed}")
-        self.kind = kind or rng.choice(KINDS)
+        super().__init__(seed, KINDS, kind)
+        rng = self.rng
         self.faulty = self.kind in ("faulty", "rough")
         self.large = self.kind == "large"
         self.churn = self.kind == "churn"
@@ -128,12 +106,7 @@ class Schedule:
         if self.large:
             self.round_trip = rng.uniform(0.01, 0.06)
         self.latest = not self.with_jvm and rng.random() < 0.4
-        self.happened: list[str] = []
-        self.faults: list[Fault] = []
         self.prices: list[Price] = []
-        self._undo: list[Callable[[], None]] = []
-        self._names = 0
-        self._told_to_leave: set[str] = set()
         self._topics: dict[tuple[str, int], int] = {}
         self._hidden: dict[tuple[str, int], int] = {}
         self._most_members = 8 if rng.random() < 0.3 else 4
@@ -159,17 +132,14 @@ class Schedule:
 
     # -- the run
 
-    def run(self) -> Outcome:
-        """Play it to its end. Raises ScheduleError."""
-        world = self.world = World(self.seed, round_trip=self.round_trip)
-        try:
-            with world:
-                self._play()
-                return self._outcome()
-        except (AssertionError, Exception) as error:
-            raise ScheduleError(self._report(error)) from error
+    def make_world(self) -> World:
+        return World(self.seed, round_trip=self.round_trip)
 
-    def _play(self) -> None:
+    @property
+    def description(self) -> str:
+        return f"{self.kind}, round trip {self.round_trip * 1000:.1f} ms, {self.settings}"
+
+    def play(self) -> None:
         world, rng = self.world, self.rng
         world.account.count_all(latest=self.latest)
         if self.kind != "priced" and rng.random() < 0.3:
@@ -196,10 +166,6 @@ class Schedule:
                 self._pass(rng.uniform(0.0, 15.0))
         self._end()
 
-    def _pass(self, seconds: float) -> None:
-        self.world.run(seconds)
-        self._require(not self.world.account.violations, "a rule was broken")
-
     def _silent_address(self) -> None:
         """The name of ZooKeeper stands for two addresses, of which the first leads nowhere."""
         world = self.world
@@ -214,9 +180,9 @@ class Schedule:
             steps: list[tuple[float, Callable[[], None]]] = [(4, self._join), (3, self._leave)]
             if self.churn:
                 steps += [(4, self._overtake), (1, self._delete_owner), (1, self._slow_zookeeper)]
-            self._do_one(steps)
+            self._choose(steps)
             return
-        self._do_one(self._usual_steps())
+        self._choose(self._usual_steps())
 
     def _usual_steps(self) -> list[tuple[float, Callable[[], None]]]:
         steps: list[tuple[float, Callable[[], None]]] = [
@@ -255,15 +221,6 @@ class Schedule:
             steps += [(3, self._freeze_jvm), (2, self._kill_jvm)]
         return steps
 
-    def _do_one(self, steps: list[tuple[float, Callable[[], None]]]) -> None:
-        weights = [weight for weight, _ in steps]
-        (_, action), *_ = self.rng.choices(steps, weights)
-        action()
-
-    def _note(self, what: str) -> None:
-        self.happened.append(what.split(" ", maxsplit=1)[0])
-        self.world.kernel.note("schedule", what)
-
     def _fault(
         self,
         what: str,
@@ -273,29 +230,18 @@ class Schedule:
         disturbs: bool = True,
         takes: bool = False,
     ) -> None:
-        """`disturbs`: it keeps news of ZooKeeper from whom it hits."""
-        now = self.world.kernel.now
-        self._note(what)
+        """`disturbs`: it keeps news of ZooKeeper from whom it hits. `takes`: see Fault."""
+        names = None if names is None else list(names)
+        super()._fault(what, names, seconds)
+        self.faults[-1] = self.faults[-1]._replace(takes=takes)
         if disturbs:
-            names = None if names is None else list(names)
             for name in (None,) if names is None else names:
                 self.world.account.disturbed(name, seconds + TIMES_OUT)
-        self.faults.append(Fault(now, now + seconds, None if names is None else frozenset(names), what, takes))
-
-    @property
-    def _living(self) -> list[Daemon]:
-        return [
-            daemon for daemon in self.world.daemons.values() if daemon.alive and daemon.name not in self._told_to_leave
-        ]
 
     @property
     def _living_jvm(self) -> list[JvmConsumer]:
         consumers = self.world.jvm_consumers.values()
         return [each for each in consumers if each.alive and each.name not in self._told_to_leave]
-
-    def _one(self) -> Daemon | None:
-        living = self._living
-        return self.rng.choice(living) if living else None
 
     def _join(self, latency: float | None = None) -> None:
         """One member more. `latency`: seconds to ZooKeeper, one way; by default as the schedule has it."""
@@ -316,14 +262,6 @@ class Schedule:
             self._latencies[name] = latency
         peculiar = {each: self.faulty and self.rng.random() < 0.3 for each in ("stubborn", "lingering")}
         self.world.daemon(name, settings, handling=handling, **peculiar)
-
-    def _leave(self) -> None:
-        daemon = self._one()
-        if daemon is None:
-            return
-        self._note(f"leave {daemon.name}")
-        self._told_to_leave.add(daemon.name)
-        daemon.terminate()
 
     def _new_topic(self) -> None:
         if len({topic for topic, _ in self._topics}) >= 3:
@@ -354,11 +292,6 @@ class Schedule:
         self.world.add_broker(broker)
         if self.rng.random() < 0.7:
             self._set_partitions(self.rng.choice(list(self._topics))[0], broker, self.rng.randint(1, 4))
-
-    def _burst(self) -> None:
-        for partition in self.world.partitions:
-            if self.rng.random() < 0.5:
-                self.world.produce(partition, self.rng.randint(1, 3))
 
     def _hide_topic(self) -> None:
         """A topic's node goes, and comes back in the end, or sooner."""
@@ -459,35 +392,7 @@ class Schedule:
         self._note(f"slow ZooKeeper: {2000 * line.latency:.0f} ms")
         self._later(self.rng.uniform(1.0, 15.0), lambda: setattr(line, "latency", before))
 
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it after a while, or when all is healed."""
-        done: list[bool] = []
-
-        def once() -> None:
-            if not done:
-                done.append(True)
-                action()
-
-        self._undo.append(once)
-        self.world.kernel.after(seconds, once)
-
     # -- faults
-
-    def _kill(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"kill {daemon.name}", [daemon.name])
-            daemon.kill()
-
-    def _freeze(self) -> None:
-        daemon = self._one()
-        if daemon is None or daemon.loop.stopped:
-            return
-        seconds = self.rng.choice((0.3, 3.0, 7.0, 12.0, 25.0)) * self.rng.uniform(0.7, 1.3)
-        daemon = self._busy(daemon)
-        self._fault(f"freeze {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
-        daemon.freeze()
-        self._later(seconds, lambda: daemon.thaw() if daemon.loop.stopped and not daemon.loop.dead else None)
 
     def _busy(self, daemon: Daemon) -> Daemon:
         """Perhaps a member that is slow instead, with something in hand and more in its lanes."""
@@ -504,20 +409,13 @@ class Schedule:
             self._pass(self.rng.uniform(0.02, 0.15))
         return daemon if slow.loop.stopped or slow not in self._living else slow
 
-    def _suspend(self) -> None:
-        daemon = self._one()
-        if daemon is None or daemon.loop.stopped:
-            return
-        seconds = self.rng.choice((3.0, 10.0, 30.0)) * self.rng.uniform(0.7, 1.3)
-        daemon = self._busy(daemon)
-        self._fault(f"suspend {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
-        if self.rng.random() < 0.6:  # its network comes back later than the machine
+    def _isolate(self, daemon: Daemon, seconds: float) -> None:
+        """Its network may come back later than the machine."""
+        if self.rng.random() < 0.6:
             name, host, later = daemon.name, self.world.zookeeper.host, self.rng.uniform(0.5, 3.0)
             self.world.network.cut_off(name, host)
             self.world.account.disturbed(name, seconds + later + TIMES_OUT)
             self._later(seconds + later, lambda: self.world.network.cut_off(name, host, False))
-        daemon.suspend()
-        self._later(seconds, lambda: daemon.resume() if daemon.loop.stopped and not daemon.loop.dead else None)
 
     def _cut_off(self) -> None:
         """A process and ZooKeeper cannot reach each other; brokers are not concerned."""
@@ -546,42 +444,23 @@ class Schedule:
         address = (zookeeper.host, zookeeper.port) if self.rng.random() < 0.8 else None
         return self.world.network.links_of(daemon.name, address)
 
-    def _cut(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"cut {daemon.name}", [daemon.name])
-            for link in self._links(daemon):
-                link.cut()
-
-    def _stall(self) -> None:
-        daemon = self._one()
-        if daemon is None:
-            return
-        links, seconds = self._links(daemon), self.rng.choice((0.5, 4.0, 15.0)) * self.rng.uniform(0.7, 1.3)
-        up, down = self.rng.choice(((True, True), (True, False), (False, True)))
-        ways = f"{'up' if up else ''}{'down' if down else ''}"
-        self._fault(f"stall {daemon.name} {ways} for {seconds:.1f} s", [daemon.name], seconds)
-        for link in links:
-            link.stall(up=up, down=down)
-
-        def go_on() -> None:
-            for link in links:
-                link.stall(False)
-
-        self._later(seconds, go_on)
-
-    def _lose_reply(self) -> None:
-        daemon = self._one()
-        if daemon is not None:
-            self._fault(f"lose-reply of {daemon.name}", [daemon.name], 12.0)
-            for link in self._links(daemon):
-                link.lose_reply = True
-            if self.rng.random() < 0.5:
-                self._provoke(daemon)
-
     def _provoke(self, daemon: Daemon) -> None:
-        """Have members write just then."""
         self.rng.choice((self._join, self._leave, lambda: None))()
+
+    def _is_explained(self, first: HandOver, again: HandOver) -> bool:
+        if not again.owned:
+            return True  # the account has made sure that it could not know better
+        since = first.time if first.owned else 0.0
+        ends = self.world.account.ownership.ends_between(first.member, again.partition, since, again.time)
+        if any(_explains(fault, first, again, ends) for fault in self.faults):
+            return True
+        # The deadline of a drain comes before the end of a handler that takes longer.
+        daemon = self.world.daemons.get(first.member)
+        slow = daemon is not None and (self.churn or daemon.lingering)
+        if slow and (first.member, again.partition, again.offset) in self.world.account.cancelled:
+            return True
+        # What a JVM peer read before it claimed, the other commits while it drains.
+        return again.member in self.world.jvm_consumers
 
     def _expire(self) -> None:
         daemon = self._one()
@@ -739,6 +618,8 @@ class Schedule:
     def _priced_step(self) -> None:
         world, rng = self.world, self.rng
         before, counts, members, seconds = world.owners(), self._requests(), len(self._living), 0.0
+        nodes = world.zookeeper.tree.nodes
+        committed = {topic for topic, _ in self._topics if offsets_path(world.group, topic) in nodes}
         kind = rng.choice(("join", "leave", "partition", "burst"))
         if kind == "join" or members < 2:
             kind = "join"
@@ -751,21 +632,26 @@ class Schedule:
             self._more_partitions()
         if len(self._living) == members and kind == "join":
             return  # there were as many as may be
-        self._settle()
+        waited = self._settle()
         after = world.owners()
         moved = sum(after.get(partition) != owner for partition, owner in before.items()) + len(after) - len(before)
         spent = {name: count - counts.get(name, 0) for name, count in self._requests().items()}
-        total, topics = sum(spent.values()), len({topic for topic, _ in self._topics})
+        total, names = sum(spent.values()), {topic for topic, _ in self._topics}
+        topics, new, layout = len(names), len(names - committed), (len(self._topics), len(world.brokers))
         if kind == "join":
-            limit = requests.of_join(members, moved, topics=topics, nodes=len(self._topics), brokers=len(world.brokers))
+            limit = requests.of_join(members, moved, topics, *layout, waited=waited, new_topics=new)
+            least = requests.least_of_join(members, moved, topics, *layout)
         elif kind == "leave":
-            limit = requests.of_leave(members - 1, moved, topics=topics)
+            limit = requests.of_leave(members - 1, moved, topics, waited=waited, new_topics=new)
+            least = requests.least_of_leave(members - 1, moved)
         elif kind == "burst":
             limit = requests.of_burst(members, seconds)
+            least = requests.least_of_burst(members)
         else:
-            limit = requests.of_partitions(members, moved, topics=topics)
+            limit = requests.of_partitions(members, moved, topics, waited=waited, new_topics=new)
+            least = requests.least_of_partitions(members, moved)
         self.prices.append(Price(kind, members, moved, total, limit))
-        self._require(total <= limit, f"{self.prices[-1]}, by {spent}")
+        self._require(least <= total <= limit, f"{self.prices[-1]}, by {spent}; the lower bound is {least}")
 
     def _write_often(self) -> float:
         """A topic's node is written again and again; for how long."""
@@ -786,9 +672,10 @@ class Schedule:
 
     # -- the end
 
-    def _settle(self, seconds: float = SETTLED_WITHIN) -> None:
-        self.world.kernel.until(lambda: self._is_shared, seconds, what="all partitions are owned in fair shares")
+    def _settle(self, seconds: float = SETTLED_WITHIN) -> float:
+        took = self.world.kernel.until(lambda: self._is_shared, seconds, what="all partitions are owned in fair shares")
         self._pass(1.5 + 20 * self.round_trip)
+        return took
 
     @property
     def _is_shared(self) -> bool:
@@ -817,12 +704,6 @@ class Schedule:
                 return False
             counts[owner] += 1
         return max(counts.values()) - min(counts.values()) <= 1
-
-    def _heal(self) -> None:
-        self._note("heal")
-        undo, self._undo = self._undo, []
-        for each in undo:
-            each()
 
     def _end(self) -> None:
         """Heal everything; then the group has to come to its end in order."""
@@ -868,27 +749,10 @@ class Schedule:
             world.zookeeper.put(offset_path(world.group, partition), b"0")
             world.zookeeper.serving = ""
 
-    def _require_last_hand_overs(self) -> None:
-        """What was produced last was handed over by whoever owns the partition, once."""
-        owners = self.world.owners()
-        last = {each.partition: each for each in self.world.account.hand_overs}
-        for partition, owner in owners.items():
-            self._require(partition in last, f"{partition} was never handed over")
-            self._require(last[partition].member == owner, f"{last[partition]}, but {owner} owns it")
-
     def _leave_all(self) -> None:
         world = self.world
         leaving: list[Daemon | JvmConsumer] = [*self._living_jvm, *self._living]
-        for each in leaving:
-            each.terminate()
-            if self.rng.random() < 0.3:
-                self._pass(self.rng.uniform(0.0, 2.0))
-        for each in leaving:
-            world.until_ended(each, 30.0)
-            self._require(each.failure is None, f"{each.name} failed: {each.failure!r}")
-        self._pass(0.5)
-        for daemon in world.daemons.values():
-            self._require(daemon.failure is None, f"{daemon.name} failed: {daemon.failure!r}")
+        self._terminate(leaving)
         ids = world.zookeeper.tree.nodes[ids_path(world.group)].children
         self._require(not ids and not self._owner_nodes(), f"nodes are left: {list(ids)}, {self._owner_nodes()}")
         account = world.account
@@ -897,38 +761,9 @@ class Schedule:
             node = world.zookeeper.tree.nodes.get(offset_path(world.group, partition))
             self._require(node is not None, f"{partition} has no offset")
 
-    def _explain_repeats(self) -> None:
-        world, account = self.world, self.world.account
-        repeated = set(account.repeated)
-        before: dict[tuple[TopicPartition, int], HandOver] = {}
-        for each in account.hand_overs:
-            message = (each.partition, each.offset)
-            if message not in repeated:
-                continue
-            first = before.get(message)
-            before[message] = each
-            if first is None or not each.owned:  # the account has made sure that it could not know better
-                continue
-            since = first.time if first.owned else 0.0
-            ends = account.ownership.ends_between(first.member, each.partition, since, each.time)
-            if any(fault.explains(first, each, ends) for fault in self.faults):
-                continue
-            # The deadline of a drain comes before the end of a handler that takes longer.
-            slow = self.churn or world.daemons[first.member].lingering if first.member in world.daemons else False
-            if slow and (first.member, each.partition, each.offset) in account.cancelled:
-                continue
-            # What a JVM peer read before it claimed, the other commits while it drains.
-            if each.member in self.world.jvm_consumers:
-                continue
-            self._require(False, f"nothing explains that {first} was repeated: {each}")
-
-    def _require(self, condition: bool, what: str) -> None:
-        if not condition:
-            raise SimulationError(what)
-
     # -- for people
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
         world, account = self.world, self.world.account
         digest = hash(tuple(each.time for each in account.hand_overs)) ^ hash(world.kernel.now)
         return Outcome(
@@ -941,16 +776,4 @@ class Schedule:
             len(account.repeated),
             tuple(self.happened),
             digest,
-        )
-
-    def _report(self, error: BaseException) -> str:
-        world = self.world
-        lines = world.timeline(last=10**9).splitlines()
-        broken = next((number for number, line in enumerate(lines) if "VIOLATION" in line), len(lines))
-        shown = lines[max(0, broken - SHOWN) : broken + 5]
-        violations = "\n".join(world.account.violations[:5])
-        return (
-            f"seed {self.seed} ({self.kind}, round trip {self.round_trip * 1000:.1f} ms, {self.settings}): "
-            f"{type(error).__name__}: {error}\n{violations}\n\n" + "\n".join(shown) + f"\n\nseed {self.seed}: {error}"
-            f"\nThe same again, alone: CONSUMERD_SEED={self.seed} python -m pytest tests/simulation/test_schedules.py"
         )

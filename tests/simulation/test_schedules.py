@@ -14,42 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.schedule import KINDS, Outcome, Schedule, ScheduleError
+from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.schedule import KINDS, Outcome, Schedule
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
 SEEDS = 300
 BLOCK = 20
-#: Schedules with `-m long`, on top.
-LONG_SEEDS = int(os.environ.get("CONSUMERD_LONG_SEEDS", "20000"))
 LONG_BLOCK = 200
-#: Of this many failing seeds the timeline is shown.
-SHOWN = 2
-ONE = os.environ.get("CONSUMERD_SEED")
-
-one_alone = pytest.mark.skipif(ONE is not None, reason="one schedule alone was asked for")
-
-
-def blocks(first: int, end: int, size: int) -> list[range]:
-    return [range(start, min(start + size, end)) for start in range(first, end, size)]
 
 
 def play(seeds: range) -> list[Outcome]:
-    """Raises what failed, some of it whole."""
-    outcomes, failures = [], []
-    for seed in seeds:
-        try:
-            outcomes.append(Schedule(seed).run())
-        except ScheduleError as error:
-            failures.append(str(error))
-    count = f"{len(failures)} of {len(seeds)} schedules failed"
-    headlines = [failure.splitlines()[0] for failure in failures[SHOWN:]]
-    assert not failures, "\n\n".join([count, *failures[:SHOWN], *headlines])
-    return outcomes
+    return play_all(Schedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(int(ONE), int(ONE) + 1)] if ONE else blocks(0, SEEDS, BLOCK), ids=str)
+@pytest.mark.parametrize("seeds", blocks(0, SEEDS, BLOCK) if ONE is None else [ONE], ids=str)
 def test_no_seeds_break_the_group(seeds: range) -> None:
     play(seeds)
 

@@ -58,3 +58,28 @@ async def test_errors_come_out_and_a_cancellation_closes_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert closed == ["closed", "closed"]
+
+
+async def test_only_what_takes_more_than_one_step_waits_for_the_gate() -> None:
+    gate = asyncio.Semaphore(1)
+    await gate.acquire()
+    seen: list[int] = []
+
+    def work(count: int) -> Generator[None, None, int]:
+        for number in range(count):
+            seen.append(number)
+            yield
+        return count
+
+    def at_once() -> Generator[None, None, str]:
+        yield from ()
+        return "done"
+
+    assert await in_turns(at_once(), gate) == "done"
+    waiting = asyncio.create_task(in_turns(work(3), gate))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert seen == [0]
+    gate.release()
+    assert await waiting == 3
+    assert not gate.locked()

@@ -12,7 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -31,11 +31,16 @@ class Disk(Protocol):
         """What is in a directory, sorted."""
         ...
 
-    def write(self, path: Path, data: bytes) -> None:
-        """Make or overwrite a file; its bytes are durable on return, its name is not. The folder must be there."""
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """Make or overwrite a file; its bytes are durable on return, its name is not. The folder must be there.
+
+        What `pieces` raises leaves a file with those before.
+        """
         ...
 
-    def read(self, path: Path) -> bytes: ...
+    def holds(self, path: Path, pieces: Iterable[bytes]) -> bool:
+        """Whether a file has just these bytes. One piece is in memory at a time."""
+        ...
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or directory, atomically."""
@@ -75,15 +80,17 @@ class OsDisk:
     def names(self, directory: Path) -> list[str]:
         return sorted(path.name for path in directory.iterdir())
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
 
-    def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+    def holds(self, path: Path, pieces: Iterable[bytes]) -> bool:
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)

@@ -5,7 +5,8 @@
 Strategy. The files are messages and position in one: where the last range ends is where to go on (`position`), and
 that wins over ZooKeeper, so nothing depends on when an offset was committed. A file is written under a temporary name,
 synced, renamed, its folder synced, and only then confirmed. A crash at any step leaves either the whole range or
-nothing of it. A range holds whole outermost messages, so the next one begins where fetching can begin.
+nothing of it. A range holds whole outermost messages, so the next one begins where fetching can begin. A batch may be
+one message of a hundred kilobytes that makes half a gigabyte of lines: its file is written piece by piece.
 
 Several members may share the storage: a partition goes from one to another at a rebalance, and the old owner may be a
 zombie that was stopped in the midst of a write and wakes up when the new owner is at work. Therefore temporary files
@@ -26,6 +27,7 @@ Compressed messages, retention and skipped corruption can leave gaps between ran
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -37,11 +39,12 @@ from consumerd.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, PartitionTakenError
 from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.builtin.records import encode_records
+from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.threads import in_thread
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from consumerd.handlers.api import HandlerContext
     from consumerd.handlers.messages import Batch
@@ -51,11 +54,17 @@ log = structlog.get_logger(__name__)
 
 _WRITER = ".writer-"
 _FENCED = ".fenced-"
+#: Lines, and their bytes, that are written at once.
+_LINES, _BYTES = 10_000, 1 << 20
 _RANGE = re.compile(r"([0-9]{20})-([0-9]{20})\.ndjson")
 
 
 class RangeOverlapError(HandlerFailedError):
     """A batch begins before the end of what the files hold already."""
+
+
+class _InterruptedError(Exception):
+    """The handler was cancelled while its thread wrote. Nobody sees it."""
 
 
 @dataclass(slots=True)
@@ -109,10 +118,14 @@ class FilesHandler(Handler):
         return (await self._taken(partition)).end
 
     async def handle(self, batch: Batch) -> None:
-        """Store the batch; when it returns, the file survives a loss of power."""
+        """Store the batch; when it returns, the file survives a loss of power.
+
+        A cancellation leaves the whole range or, where that would take long, nothing of it.
+        """
         folder = self._folders.get(batch.partition) or await self._taken(batch.partition)
         if batch.next_offset > batch.start_offset:
-            await in_thread(lambda: self._store(folder, batch))
+            cancelled = threading.Event()
+            await in_thread(lambda: self._store(folder, batch, cancelled), interrupt=cancelled.set)
 
     async def _taken(self, partition: TopicPartition) -> _Folder:
         self._folders.pop(partition, None)
@@ -155,12 +168,12 @@ class FilesHandler(Handler):
             return  # somebody else was faster
         self._disk.remove_directory(fenced)
 
-    def _store(self, folder: _Folder, batch: Batch) -> None:
+    def _store(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
         name = f"{batch.start_offset:020}-{batch.next_offset:020}.ndjson"
-        data = b"".join(encode_records(batch))
+        pieces = _lines(batch, cancelled)
         target = folder.path / name
         if folder.end is not None and batch.start_offset < folder.end:
-            if name != folder.last or self._disk.read(target) != data:
+            if name != folder.last or not self._disk.holds(target, pieces):
                 raise RangeOverlapError(
                     f"offset {batch.start_offset} of {batch.partition} lies before {folder.end}, where the files in "
                     f"{folder.path} end: the topic was made anew or its log was cut back; move the folder away to "
@@ -168,16 +181,27 @@ class FilesHandler(Handler):
                 )
         else:
             try:
-                self._disk.write(folder.writer / name, data)
+                self._disk.write(folder.writer / name, pieces)
                 self._disk.rename(folder.writer / name, target)
             except FileNotFoundError as error:
                 raise PartitionTakenError(
                     f"another member took {batch.partition} over while this one wrote {name} to {folder.path} "
                     "(or that folder was removed); nothing was stored."
                 ) from error
+            except _InterruptedError:
+                self._disk.remove(folder.writer / name)
+                raise
             self._disk.sync_directory(folder.path)
             folder.end, folder.last = batch.next_offset, name
         batch.mark(len(batch))  # also seen by whoever cancelled us meanwhile
+
+
+def _lines(batch: Batch, cancelled: threading.Event) -> Iterator[bytes]:
+    """The batch's file, in pieces. Raises _InterruptedError before one that nobody waits for any more."""
+    for count, piece in enumerate(in_pieces(encode_records(batch), _LINES, _BYTES, len)):
+        if count and cancelled.is_set():
+            raise _InterruptedError
+        yield b"".join(piece)
 
 
 def _end_of_ranges(path: Path, names: Iterable[str]) -> int | None:

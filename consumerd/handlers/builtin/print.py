@@ -13,12 +13,13 @@ import select
 import stat
 import threading
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
+from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.1
 #: POSIX: a pipe that polls as writable takes this much without blocking (PIPE_BUF).
 CHUNK = select.PIPE_BUF
-#: Lines that are made at once: a batch may have millions of messages.
-LINES = 10_000
+#: Lines, and their bytes, that are made at once: a batch may have millions of messages.
+LINES, BYTES = 10_000, 1 << 20
 
 
 class OutputClosedError(HandlerFailedError):
@@ -69,11 +70,12 @@ class PrintHandler(Handler):
 
     def _write(self, batch: Batch, stop: threading.Event) -> None:
         """Write until all is out or `stop` is set; marks the messages whose lines are out as a whole."""
-        lines = iter(self.lines(batch.rest(batch.handled)))
-        while (piece := list(islice(lines, LINES))) or self._unfinished:
+        for piece in in_pieces(self.lines(batch.rest(batch.handled)), LINES, BYTES, len):
             self._write_lines(batch, piece, stop)
             if stop.is_set():
                 return
+        if self._unfinished:
+            self._write_lines(batch, [], stop)
 
     def _write_lines(self, batch: Batch, lines: list[bytes], stop: threading.Event) -> None:
         data = memoryview(self._unfinished + b"".join(lines))

@@ -77,15 +77,18 @@ class MessageBatch(DecodedBatch[bytes, Run]):
         return self.messages_as(_message)
 
     def _pieces(
-        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]], first: int
     ) -> Iterator[Iterator[_Made]]:
         """`messages_as`, in pieces whose identities are made without a line of Python for each."""
         payloads = self.payloads
         last = Run(len(payloads), self.next_offset, 0)
         for run, following in pairwise((*self._runs, last)):
-            start = run.offset
-            for first in range(run.first, following.first, PIECE):
-                inside = payloads[first : min(first + PIECE, following.first)]
+            if following.first <= first:
+                continue
+            begin = max(first, run.first)
+            start = self._after(run, begin) if run.overhead and begin > run.first else run.offset
+            for at in range(begin, following.first, PIECE):
+                inside = payloads[at : min(at + PIECE, following.first)]
                 if run.overhead:
                     sizes = map(run.overhead.__add__, map(len, inside))
                     bounds = list(accumulate(sizes, initial=start))
@@ -94,9 +97,9 @@ class MessageBatch(DecodedBatch[bytes, Run]):
                 else:
                     # Of a wrapper's leaves only the last moves the position.
                     after = [start] * len(inside)
-                    if first + len(inside) == following.first:
+                    if at + len(inside) == following.first:
                         after[-1] = following.offset
-                    fields = zip(*before, repeat(start), count(first - run.first), after, inside, strict=False)
+                    fields = zip(*before, repeat(start), count(at - run.first), after, inside, strict=False)
                 yield map(make, fields)
 
     def _inside(self, count: int) -> int:

@@ -10,12 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from tests.support.simulator.world import World
+    from collections.abc import Callable
+
+
+class Surroundings(Protocol):
+    """Time, and somebody to tell what happened: `tests.support.simulator.world.World`, for one."""
+
+    def after(self, delay: float, callback: Callable[..., None], *arguments: object) -> None:
+        """Call `delay` seconds from now."""
+
+    def note(self, who: str, what: object) -> None:
+        """Remember a happening."""
 
 
 class GroupState(Enum):
@@ -67,7 +77,7 @@ class Coordinator:
     later.
     """
 
-    def __init__(self, world: World, rules: Rules) -> None:
+    def __init__(self, world: Surroundings, rules: Rules) -> None:
         self._world = world
         self.rules = rules
         self.state = GroupState.EMPTY
@@ -160,8 +170,11 @@ class Coordinator:
             reply(ErrorCode.UNKNOWN_MEMBER_ID, {})
 
     def commit(self, member_id: str, generation: int, offsets: dict[Any, int], reply: Any) -> None:
-        """OffsetCommit."""
-        if error := self._stranger(member_id, generation):
+        """OffsetCommit; of no generation (-1) by whoever is no member, while the group has none."""
+        if generation < 0 and not member_id and self.state is GroupState.EMPTY:
+            self.offsets.update(offsets)
+            reply(0, {})
+        elif error := self._stranger(member_id, generation):
             reply(error, {})
         elif self.state is GroupState.COMPLETING:
             reply(ErrorCode.REBALANCE_IN_PROGRESS, {})

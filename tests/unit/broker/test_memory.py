@@ -1,14 +1,14 @@
 """What requests may hold together."""
 
-from consumerd.broker.memory import FREE, RequestMemory
+from consumerd.broker.memory import UNCHARGED_BYTES, RequestMemory
 
 
 def test_one_alone_may_always_have_what_it_needs() -> None:
     memory = RequestMemory(100_000)
     assert memory.charge(0, 1_000_000) == 1_000_000
     assert memory.charge(1_000_000, 2_000_000) == 2_000_000
-    assert memory.charge(0, FREE + 1) is None
-    assert memory.charge(0, FREE) == 0  # small buffers are not counted
+    assert memory.charge(0, UNCHARGED_BYTES + 1) is None
+    assert memory.charge(0, UNCHARGED_BYTES) == 0  # small buffers are not counted
     assert memory.used == 2_000_000
 
 
@@ -39,3 +39,14 @@ def test_who_is_done_waiting_is_forgotten() -> None:
     memory.forget(wake)
     memory.forget(wake)
     assert not memory.wanted
+
+
+def test_a_refused_charge_changes_nothing() -> None:
+    memory = RequestMemory(100_000)
+    assert memory.charge(0, 60_000) == 60_000
+    assert memory.charge(0, 30_000) == 30_000
+    assert memory.charge(30_000, 50_000) is None
+    assert memory.used == 90_000
+    assert memory.charge(60_000, 10) == 0  # a small buffer is left
+    assert memory.charge(30_000, 50_000) == 50_000
+    assert memory.used == 50_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -15,7 +16,7 @@ from consumerd.handlers import Batch
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.crc import crc32
-from consumerd.wire.v07 import decode_batch, encode_message_set
+from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 pytestmark = pytest.mark.asyncio
 OLD, NEW = TopicPartition("t", 0, 1), TopicPartition.numbered("t", 1)
@@ -58,3 +59,17 @@ async def test_what_the_target_has_is_left_out() -> None:
     one.known = SourceIdentity(OLD, last.offset, 0, crc32(b"else"))
     with pytest.raises(OtherLogError, match=f"offset {last.offset} of t/0-1 is not the one"):
         await one.forward(batch(OLD, 700))
+
+
+async def test_others_have_their_turns_while_a_large_batch_is_compared() -> None:
+    count = 45_000
+    whole = Batch(OLD, decode_batch(encode_message_set([b""] * count, codec=Codec.GZIP), 700))
+    one, turns = feed(OLD), 0
+    one.known = SourceIdentity(OLD, 700, count - 1, crc32(b""))
+    forwarding = asyncio.create_task(one.forward(whole))
+    while not forwarding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await forwarding
+    assert whole.handled == count
+    assert turns >= 4

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,3 +139,35 @@ async def test_the_optional_methods_have_defaults(make_batch: MakeBatch, clock: 
     await mine.start(HandlerContext("g", "g_1", clock))
     assert await mine.position(TopicPartition("t", 0, 0)) is None
     await mine.stop()
+
+
+def test_the_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
+    plain = [b"%d" % number for number in range(1500)]  # more than are made at once
+    batch = make_batch(*plain, [], [b"x"] * 1100, b"last", [b"a", b"b"], [], start=70)
+    messages, payloads = list(batch.messages()), list(batch)
+    for done in (*range(len(batch) + 1), 1, 1499):  # also backwards
+        rest = batch.rest(done)
+        assert next(rest.messages(), None) == (messages[done] if done < len(messages) else None)
+        if done % 97 == 0 or done > len(batch) - 5:
+            assert list(rest.messages()) == messages[done:]
+            assert list(rest) == payloads[done:]
+
+
+@pytest.mark.asyncio
+async def test_others_have_their_turns_while_a_message_handler_waits_for_nothing(make_batch: MakeBatch) -> None:
+    turns = handled = 0
+
+    @message_handler
+    async def handler(message: Message) -> None:
+        nonlocal handled
+        time.sleep(0.001)
+        handled += 1
+
+    async def count() -> None:
+        nonlocal turns
+        while handled < 100:
+            await asyncio.sleep(0)
+            turns += 0 < handled < 100
+
+    await asyncio.gather(count(), handler.handle(make_batch(*[b"x"] * 100)))
+    assert turns

@@ -28,6 +28,6 @@ def test_a_file_that_was_written_is_synced_with_all_that_is_in_it(
     path = tmp_path / "state"
     for data in (b"x" * 3_000_000, b"short"):
         synced.clear()
-        OsDisk().write(path, data)
+        OsDisk().write(path, [data[:1000], data[1000:]])
         assert path.read_bytes() == data
         assert synced == [(path.stat().st_ino, len(data))]

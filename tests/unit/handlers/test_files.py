@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from consumerd.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     MakeBatch = Callable[..., Batch]
@@ -144,12 +145,13 @@ class FullDisk(OsDisk):
     def __init__(self, failures: int) -> None:
         self.failures = failures
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         if self.failures:
             self.failures -= 1
-            super().write(path, data[: len(data) // 2])
+            data = b"".join(pieces)
+            super().write(path, [data[: len(data) // 2]])
             raise OSError(28, "No space left on device")
-        super().write(path, data)
+        super().write(path, pieces)
 
 
 @pytest.mark.asyncio
@@ -171,12 +173,12 @@ async def test_a_cancelled_write_ends_before_the_handler_does(tmp_path: Path, ma
     loop, writing = asyncio.get_running_loop(), asyncio.Event()
 
     class Telling(OsDisk):
-        def write(self, path: Path, data: bytes) -> None:
+        def write(self, path: Path, pieces: Iterable[bytes]) -> None:
             loop.call_soon_threadsafe(writing.set)
-            super().write(path, data)
+            super().write(path, pieces)
 
     handler = FilesHandler.on(Telling(), tmp_path)
-    batch = make_batch(*[b"x" * 100_000] * 20)
+    batch = make_batch(*[b"x" * 10_000] * 20)  # one piece
     task = asyncio.create_task(handler.handle(batch))
     await writing.wait()
     task.cancel()
@@ -201,3 +203,62 @@ async def test_the_former_owner_cannot_write_any_more(tmp_path: Path, make_batch
     assert await old.position(HERE) == second.next_offset  # it may get the partition back
     await old.handle(make_batch(b"three", start=26))
     assert len(files(tmp_path)) == 3
+
+
+class Slices(OsDisk):
+    """Notes how large the pieces are, and lets somebody wait for the second one."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.second = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        super().write(path, map(self.noted, pieces))
+
+    def noted(self, piece: bytes) -> bytes:
+        self.sizes.append(len(piece))
+        if len(self.sizes) == 2:
+            self.second.set()
+            assert self.go_on.wait(30)
+        return piece
+
+
+@pytest.mark.asyncio
+async def test_a_large_batch_is_one_file_written_in_pieces(tmp_path: Path, make_batch: MakeBatch) -> None:
+    disk = Slices()
+    handler = FilesHandler.on(disk, tmp_path)
+    batch = make_batch([b""] * 45_000)
+    await handler.handle(batch)
+    assert len(disk.sizes) >= 5
+    assert max(disk.sizes) <= 1 << 20
+    (name,) = files(tmp_path)
+    assert name == f"t/0-0/{0:020}-{batch.next_offset:020}.ndjson"
+    assert [json.loads(line)["index"] for line in (tmp_path / name).read_bytes().splitlines()] == list(range(45_000))
+    # Handed over again after its confirmation was lost: it is there. Another one of the same range is not.
+    await handler.handle(batch.rest(0))
+    other = make_batch([b""] * 44_999 + [b""])
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    with pytest.raises(RangeOverlapError):
+        await handler.handle(other)
+
+
+@pytest.mark.asyncio
+async def test_a_large_batch_that_is_cancelled_half_way_leaves_nothing(tmp_path: Path, make_batch: MakeBatch) -> None:
+    disk = Slices()
+    disk.go_on.clear()
+    handler = FilesHandler.on(disk, tmp_path)
+    batch = make_batch([b""] * 45_000)
+    task = asyncio.create_task(handler.handle(batch))
+    assert await asyncio.to_thread(disk.second.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    disk.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(disk.sizes) == 2
+    assert files(tmp_path) == []
+    assert not batch.counted
+    await handler.handle(batch)
+    assert await FilesHandler(tmp_path).position(HERE) == batch.next_offset

@@ -77,3 +77,16 @@ async def test_a_dead_letter_keeps_them(batch: Batch, tmp_path: Path) -> None:
     first, second, _ = (json.loads(line) for line in (tmp_path / "dead").read_text().splitlines())
     assert (first["key_base64"], first["headers"][0], first["broker"]) == ("aw==", ["h", "dg=="], None)
     assert second["payload_base64"] is None
+
+
+def test_the_rest_is_the_same_wherever_it_begins() -> None:
+    count = 1500  # more than are made at once
+    first = encode_record_batch(
+        [b"%d" % number for number in range(count)], timestamps=list(range(count)), headers={1200: (("h", b"v"),)}
+    )
+    second = encode_record_batch([b"a", b"b"], keys=[b"k", None], timestamps=[5, 6], base_offset=count)
+    batch = Batch(PLACE, decode_records(first + second, 0))
+    messages = list(batch.messages())
+    for done in range(0, count + 3, 7):
+        assert list(batch.rest(done).messages()) == messages[done:]
+        assert list(batch.rest(done)) == [message.payload for message in messages[done:]]

@@ -389,3 +389,20 @@ def test_dead_letters_and_the_policy_go_together(clock: Any) -> None:
     for arguments in ({"on_failure": "dead_letter"}, {"dead_letters": Memory()}):
         with pytest.raises(ValueError, match="go together"):
             wrapped(Scripted(), clock, **arguments)
+
+
+@pytest.mark.asyncio
+async def test_many_dead_letters_are_written_in_pieces(make_batch: MakeBatch, clock: Any) -> None:
+    sizes: list[int] = []
+
+    class Writes(Memory):
+        async def write(self, letters: Sequence[Letter]) -> None:
+            sizes.append(len(letters))
+            await super().write(letters)
+
+    kept = Writes()
+    batch = make_batch([b""] * 25_000, b"x" * (3 << 19), b"y" * (3 << 19))
+    handler = wrapped(Scripted(OSError()), clock, dead_letters=kept, max_attempts=1, on_failure="dead_letter")
+    await handler.handle(batch)
+    assert sizes == [10_000, 10_000, 5_000, 1, 1]
+    assert [letter.message for letter in kept.letters] == list(batch.messages())

@@ -132,3 +132,29 @@ async def test_what_does_not_arrive_is_not_sent_for_ever(target: Any) -> None:
     with pytest.raises(NotArrivedError):
         await handler.handle(batch(b"b", partition=TopicPartition("t", 1, 0)))
     await handler.stop()
+
+
+async def test_a_large_batch_goes_in_pieces_and_a_retry_sends_what_is_left(target: Any) -> None:
+    sizes: list[int] = []
+
+    class Refusing(Producer):
+        async def send(self, topic: str, payloads: Any, **options: Any) -> None:
+            sizes.append(len(payloads))
+            if len(sizes) == 2:
+                raise UncertainError("the connection ended")
+            await super().send(topic, payloads, **options)
+
+    one, rng = batch(*[b"%d" % number for number in range(45_000)], codec=Codec.GZIP), random.Random(1)
+    zk, source = target.sessions
+    router = ZooKeeperRouter(zk, rng=rng, partitioner=KeepingPartitioner())
+    producer = Refusing(router, connect=target.connect, clock=target.clock, rng=rng)
+    handler = MirrorHandler(producer, SourceCounts(source))
+    with pytest.raises(UncertainError):
+        await handler.handle(one)
+    assert one.handled == handler.sent == 20_000
+    assert one.prefix(one.handled) == one.start_offset  # only the last leaf moves the position
+    await handler.handle(one)
+    await handler.stop()
+    assert sizes == [20_000, 20_000, 20_000, 5_000]
+    assert handler.sent == 45_000
+    assert [*target.stored(0), *target.stored(1)] == list(one)

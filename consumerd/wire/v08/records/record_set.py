@@ -135,20 +135,21 @@ class RecordSet(DecodedBatch["bytes | None", Run]):
         return self.messages_as(_record)
 
     def _pieces(
-        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]]
+        self, make: Callable[[tuple[Any, ...]], _Made], before: Sequence[Iterator[object]], first: int
     ) -> Iterator[Iterator[_Made]]:
         """`messages_as`, in pieces that are made without a line of Python for each record."""
         last = len(self.payloads) - 1
         for run in self._runs:
-            timestamps = iter(run.timestamps)
-            for start in range(0, len(run.offsets), PIECE):
+            begin = max(first - run.first, 0)
+            timestamps = islice(run.timestamps, begin, None)
+            for start in range(begin, len(run.offsets), PIECE):
                 offsets = run.offsets[start : start + PIECE]
-                first = run.first + start
-                stop = first + len(offsets)
+                at = run.first + start
+                stop = at + len(offsets)
                 after: Iterable[int] = map(_SUCCESSOR, offsets)
                 if stop > last:
                     after = chain(islice(after, len(offsets) - 1), (self.next_offset,))
-                headers = map(self.headers.get, range(first, stop), repeat(())) if self.headers else repeat(())
+                headers = map(self.headers.get, range(at, stop), repeat(())) if self.headers else repeat(())
                 yield map(
                     make,
                     zip(
@@ -156,8 +157,8 @@ class RecordSet(DecodedBatch["bytes | None", Run]):
                         offsets,
                         repeat(0),
                         after,
-                        self.payloads[first:stop],
-                        self.keys[first:stop],
+                        self.payloads[at:stop],
+                        self.keys[at:stop],
                         islice(timestamps, len(offsets)),
                         repeat(run.timestamp_type),
                         headers,

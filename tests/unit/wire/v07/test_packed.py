@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -200,3 +200,16 @@ def test_six_hundred_bytes_are_refused_after_few_steps() -> None:
         for number, _ in enumerate(steps):
             assert number < 100
     assert number < 100
+
+
+def test_messages_before_the_first_one_asked_for_are_not_made() -> None:
+    batch = decode_batch(wrapper(many(430_000)), 100)
+    made: list[int] = []
+
+    def make(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+        made.append(fields[1])
+        return fields
+
+    last = len(batch) - 1
+    assert list(batch.messages_as(make, first=last)) == [(100, last, batch.next_offset, b"")]
+    assert made == [last]

@@ -1,0 +1,579 @@
+"""Brokers of 0.9 and later at the level of their wire protocol: a cluster in memory, and its group coordinator.
+
+Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the group
+(`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is an
+address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. What it does
+not lead or coordinate it refuses, and metadata tell of changes a little late, as brokers' do. Fetches wait for data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from consumerd.partition import TopicPartition
+from consumerd.wire.errors import WireError
+from consumerd.wire.v08 import apis
+from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.headers import ResponseHeader, read_api
+from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
+from tests.simulation.serving import ServedConnection
+from tests.support.simulator.coordinator import Coordinator, GroupState, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from random import Random
+
+    from consumerd.wire.v08.schema import Api
+    from tests.simulation.kernel import Kernel
+    from tests.simulation.network import Line, Link, Network
+
+#: What a request costs, in seconds.
+REQUEST_TIME = 0.0001
+_EARLIEST = -2
+_NO_OFFSET = -1
+#: Error codes of fetches with the epoch of another leader.
+_FENCED_EPOCH, _UNKNOWN_EPOCH = 74, 75
+#: First versions in which an answer or request looks otherwise.
+_BATCHES_SINCE = 4
+_NAMED_IN_FIELDS = 9
+_EACH_LEAVES_SINCE = 3
+_PLAIN_NUMBERS_SINCE = 2
+
+
+class Era(NamedTuple):
+    """What brokers of one time serve, and how their coordinator goes about it."""
+
+    name: str
+    versions: Mapping[Api, tuple[int, int]]
+    rules: Rules
+
+
+def _served(*last: int, first_fetch: int) -> dict[Api, tuple[int, int]]:
+    served = (
+        apis.FETCH, apis.OFFSETS, apis.METADATA, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.GROUP_COORDINATOR,
+        apis.JOIN_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP, apis.SYNC_GROUP, apis.API_VERSIONS,
+    )  # fmt: skip
+    ranges = {api: (0, version) for api, version in zip(served, last, strict=True)}
+    return ranges | {apis.FETCH: (first_fetch, last[0]), apis.OFFSETS: (min(1, last[1]), last[1])}
+
+
+ERAS = (
+    Era(
+        "0.10",
+        _served(2, 1, 1, 2, 1, 0, 0, 0, 0, 0, 0, first_fetch=0),
+        Rules(one_timeout=True, id_first=False, quiet_completing=False),
+    ),
+    Era(
+        "1.0",
+        _served(6, 2, 5, 3, 3, 1, 2, 1, 1, 1, 1, first_fetch=4),
+        Rules(id_first=False, quiet_completing=False),
+    ),
+    Era("3.0", _served(12, 7, 9, 8, 7, 3, 7, 4, 4, 5, 3, first_fetch=4), Rules()),
+)
+
+
+class PartitionLog:
+    """The messages of one partition, and who leads it."""
+
+    def __init__(self, leader: int) -> None:
+        self.leader: int | None = leader
+        self.epoch = 0
+        #: What metadata say: (leader, epoch).
+        self.told: tuple[int | None, int] = (leader, 0)
+        self.payloads: list[bytes] = []
+        #: Fetches that wait for what comes.
+        self.waiting: dict[_Fetch, None] = {}
+        self._encoded: dict[tuple[int, bool], bytes] = {}
+
+    def read(self, offset: int, limit: int, *, batches: bool) -> bytes:
+        """What there is from `offset` on, of `limit` bytes about; one message at least, if there is one."""
+        parts: list[bytes] = []
+        size = 0
+        while offset < len(self.payloads) and (size < limit or not parts):
+            part = self._encoded.get((offset, batches))
+            if part is None:
+                payload = [self.payloads[offset]]
+                if batches:
+                    part = encode_record_batch(payload, base_offset=offset, timestamps=1000)
+                else:
+                    part = encode_message_set(payload, base_offset=offset, timestamps=1000)
+                self._encoded[offset, batches] = part
+            parts.append(part)
+            size += len(part)
+            offset += 1
+        return b"".join(parts)
+
+    def wake(self) -> None:
+        """Let fetches that wait look again."""
+        for fetch in list(self.waiting):
+            fetch.look()
+
+
+class SimulatedKafka:
+    """A cluster with one group. `metadata_lag`: seconds until metadata tell who leads."""
+
+    def __init__(self, kernel: Kernel, network: Network, era: Era, *, metadata_lag: float = 0.05) -> None:
+        self.kernel = kernel
+        self.network = network
+        self.era = era
+        self.metadata_lag = metadata_lag
+        self.brokers: dict[int, KafkaBroker] = {}
+        self.topics: dict[str, list[PartitionLog]] = {}
+        self.coordinator = Coordinator(self, era.rules)
+        #: Which broker coordinates; None while none does.
+        self.coordinated_by: int | None = 0
+        self.requests: Counter[str] = Counter()
+        #: The process of each member id.
+        self.processes: dict[str, str] = {}
+        #: Called with the process, the member id and the offsets of each commit that is accepted.
+        self.commits: list[Callable[[str, str, dict[TopicPartition, int]], None]] = []
+
+    # -- what the coordinator asks of its surroundings
+
+    def after(self, delay: float, callback: Callable[..., None], *arguments: object) -> None:
+        """Call later."""
+        self.kernel.after(delay, lambda: callback(*arguments))
+
+    def note(self, who: str, what: object) -> None:
+        """Write to the timeline."""
+        self.kernel.note(who, str(what))
+
+    # -- the cluster
+
+    def add_broker(self, broker: int, line: Line) -> KafkaBroker:
+        """Start one."""
+        made = self.brokers[broker] = KafkaBroker(self, broker, f"kafka{broker}", 9092, line)
+        return made
+
+    def up(self) -> list[int]:
+        """The brokers that run."""
+        return [number for number, broker in self.brokers.items() if broker.up]
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        """That of a partition."""
+        return self.topics[partition.topic][partition.partition]
+
+    def add_partitions(self, topic: str, count: int, rng: Random) -> list[TopicPartition]:
+        """Make partitions of a topic up to `count`; those that are new."""
+        logs = self.topics.setdefault(topic, [])
+        new = range(len(logs), count)
+        logs += [PartitionLog(rng.choice(self.up())) for _ in new]
+        return [TopicPartition.numbered(topic, number) for number in new]
+
+    def append(self, partition: TopicPartition, payload: bytes) -> int:
+        """Write a message; its offset."""
+        log = self.log(partition)
+        log.payloads.append(payload)
+        log.wake()
+        return len(log.payloads) - 1
+
+    def lead(self, partition: TopicPartition, leader: int | None) -> None:
+        """Somebody else leads a partition from now on, or nobody."""
+        log = self.log(partition)
+        if log.leader == leader:
+            return
+        log.leader, log.epoch = leader, log.epoch + 1
+        told = leader, log.epoch
+
+        def tell() -> None:
+            if log.told[1] < told[1]:
+                log.told = told
+
+        self.kernel.after(self.metadata_lag, tell)
+        log.wake()
+
+    def stop_broker(self, number: int) -> None:
+        """It ends; what it led and coordinated nobody does."""
+        self.brokers[number].stop()
+        for topic, logs in self.topics.items():
+            for at, log in enumerate(logs):
+                if log.leader == number:
+                    self.lead(TopicPartition.numbered(topic, at), None)
+        if self.coordinated_by == number:
+            self.leave_group_alone()
+
+    def take_over(self, rng: Random) -> None:
+        """Brokers that run take over what nobody leads or coordinates."""
+        for topic, logs in self.topics.items():
+            for at, log in enumerate(logs):
+                if log.leader is None:
+                    self.lead(TopicPartition.numbered(topic, at), rng.choice(self.up()))
+        if self.coordinated_by is None:
+            self.coordinate(rng.choice(self.up()))
+
+    def leave_group_alone(self) -> None:
+        """Nobody coordinates. Who waits there is told so."""
+        before, self.coordinated_by = self.coordinated_by, None
+        if before is None:
+            return
+        self.coordinator.go_down()
+        for connection in list(self.brokers[before].connections):
+            connection.refuse_waiting(ErrorCode.NOT_COORDINATOR_FOR_GROUP)
+
+    def coordinate(self, broker: int) -> None:
+        """`broker` coordinates from now on, with what the log says."""
+        self.leave_group_alone()
+        self.coordinated_by = broker
+        self.coordinator.come_up()
+
+    # -- the group as its coordinator sees it
+
+    def owners(self) -> dict[TopicPartition, str]:
+        """The process that each partition was dealt to, and who still counts as a member with it."""
+        owners = {}
+        for member_id, member in self.coordinator.members.items():
+            if member.assignment:
+                for topic, numbers in decode_assignment(member.assignment).partitions:
+                    for number in numbers:
+                        owners[TopicPartition.numbered(topic, number)] = self.processes[member_id]
+        return owners
+
+    def members(self) -> list[str]:
+        """The process of each member; of one that waits for its first answer only its id."""
+        return [self.processes.get(member_id, member_id) for member_id in self.coordinator.members]
+
+    @property
+    def stable(self) -> bool:
+        """Whether all members have their shares."""
+        return self.coordinated_by is not None and self.coordinator.state is GroupState.STABLE
+
+
+class KafkaBroker:
+    """One broker of the cluster."""
+
+    def __init__(self, kafka: SimulatedKafka, number: int, host: str, port: int, line: Line) -> None:
+        self.kafka = kafka
+        self.number = number
+        self.host, self.port = host, port
+        self.up = False
+        self.connections: dict[_Connection, None] = {}
+        self._line = line
+        self.start()
+
+    def start(self) -> None:
+        """Take connections."""
+        self.up = True
+        self.kafka.network.listen(self.host, self.port, self._accept, self._line)
+
+    def stop(self) -> None:
+        """Refuse connections and end those that are there."""
+        self.up = False
+        self.kafka.network.unlisten(self.host, self.port)
+        for connection in list(self.connections):
+            connection.link.cut()
+
+    def _accept(self, link: Link) -> _Connection:
+        connection = _Connection(self, link)
+        self.connections[connection] = None
+        return connection
+
+
+class _Fetch:
+    """A fetch that may wait for messages."""
+
+    def __init__(self, connection: _Connection, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        self._connection = connection
+        self._version = version
+        self._body = body
+        self._reply = reply
+        self._done = False
+        logs = connection.kafka.topics
+        self._logs = [
+            logs[topic["topic"]][part["partition"]]
+            for topic in body["topics"]
+            for part in topic["partitions"]
+            if part["partition"] < len(logs.get(topic["topic"], ()))
+        ]
+        self.look()
+        if not self._done:
+            for log in self._logs:
+                log.waiting[self] = None
+            connection.kafka.kernel.after(body["max_wait_time"] / 1000, lambda: self.look(late=True))
+
+    def look(self, *, late: bool = False) -> None:
+        """Answer if there is enough, or something to refuse, or if it is `late`."""
+        if self._done:
+            return
+        answer = _for_each(self._body["topics"], self._read)
+        parts = [part for topic in answer["responses"] for part in topic["partition_responses"]]
+        size = sum(len(part["record_set"]) for part in parts)
+        if late or size >= self._body["min_bytes"] or any(part["error_code"] for part in parts):
+            self._done = True
+            for log in self._logs:
+                log.waiting.pop(self, None)
+            self._reply(answer)
+
+    def _read(self, topic: str, part: dict[str, Any]) -> dict[str, Any]:
+        code, log = self._connection.led(topic, part["partition"], part.get("current_leader_epoch", -1))
+        if log is None:
+            return {"error_code": code, "high_watermark": -1, "record_set": b""}
+        end, offset = len(log.payloads), part["fetch_offset"]
+        if not 0 <= offset <= end:
+            return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "high_watermark": -1, "record_set": b""}
+        data = log.read(offset, part["max_bytes"], batches=self._version >= _BATCHES_SINCE)
+        return {"error_code": 0, "high_watermark": end, "last_stable_offset": end, "record_set": data}
+
+
+def _for_each(topics: list[dict[str, Any]], make: Callable[[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    """An answer by topic and partition."""
+
+    def number(part: Any) -> int:
+        return part if isinstance(part, int) else int(part["partition"])
+
+    return {
+        "responses": [
+            {
+                "topic": topic["topic"],
+                "partition_responses": [
+                    {"partition": number(part), **make(topic["topic"], part)} for part in topic["partitions"]
+                ],
+            }
+            for topic in topics
+        ]
+    }
+
+
+class _Connection(ServedConnection):
+    def __init__(self, broker: KafkaBroker, link: Link) -> None:
+        super().__init__(link)
+        self._broker = broker
+        self.kafka = broker.kafka
+        #: Refuses the JoinGroup or SyncGroup that waits here.
+        self._waiting: Callable[[int, dict[str, Any]], None] | None = None
+
+    def lost(self) -> None:
+        super().lost()
+        self._broker.connections.pop(self, None)
+
+    def serve(self, body: bytes) -> None:
+        kafka = self.kafka
+        key, version = read_api(body)
+        api = apis.APIS[key]
+        first, last = kafka.era.versions.get(api, (0, -1))
+        if api is not apis.API_VERSIONS and not first <= version <= last:
+            self.hang_up()
+            return
+        try:
+            header, fields = decode_request(api, body)
+        except WireError:
+            self.hang_up()
+            return
+        kafka.requests[api.name] += 1
+        answered: list[bool] = []
+
+        def reply(answer: dict[str, Any]) -> None:
+            if not answered:  # whoever was refused when the coordinator moved is answered no more
+                answered.append(True)
+                served = 0 if api is apis.API_VERSIONS and version > last else version
+                message = ResponseMessage(ResponseHeader(header.correlation_id), answer)
+                self.answer(encode_response(api, served, message))
+
+        def work() -> None:
+            if self.open:
+                self._handlers[key](self, version, fields, reply)
+
+        kafka.kernel.after(REQUEST_TIME, work)
+
+    # -- the cluster
+
+    def _api_versions(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        served = self.kafka.era.versions
+        code = 0 if version <= served[apis.API_VERSIONS][1] else ErrorCode.UNSUPPORTED_VERSION
+        ranges = [{"api_key": api.key, "min_version": low, "max_version": high} for api, (low, high) in served.items()]
+        reply({"error_code": code, "api_versions": ranges})
+
+    def _metadata(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        kafka, asked = self.kafka, body["topics"]
+        if asked is None or (version == 0 and not asked):
+            names = list(kafka.topics)
+        else:
+            names = [each["topic"] for each in asked] if version >= _NAMED_IN_FIELDS else asked
+        up = kafka.up()
+        topics = []
+        for name in names:
+            partitions = []
+            for number, log in enumerate(kafka.topics.get(name, ())):
+                leader, epoch = log.told
+                gone = leader is None or leader not in up
+                partitions.append(
+                    {
+                        "partition_error_code": ErrorCode.LEADER_NOT_AVAILABLE if gone else 0,
+                        "partition_id": number,
+                        "leader": -1 if gone else leader,
+                        "leader_epoch": epoch,
+                        "replicas": list(kafka.brokers),
+                        "isr": up,
+                    }
+                )
+            code = 0 if name in kafka.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append({"topic_error_code": code, "topic": name, "partition_metadata": partitions})
+        brokers = [
+            {"node_id": number, "host": kafka.brokers[number].host, "port": kafka.brokers[number].port} for number in up
+        ]
+        reply({"brokers": brokers, "controller_id": up[0], "topic_metadata": topics})
+
+    def _find(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        number = self.kafka.coordinated_by
+        if number is None:
+            nobody = {"node_id": -1, "host": "", "port": -1}
+            reply({"error_code": ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE, "coordinator": nobody})
+        else:
+            broker = self.kafka.brokers[number]
+            reply({"error_code": 0, "coordinator": {"node_id": number, "host": broker.host, "port": broker.port}})
+
+    # -- logs
+
+    def led(self, topic: str, number: int, epoch: int = -1) -> tuple[int, PartitionLog | None]:
+        """The log of a partition if this broker leads it in that epoch; the error if not."""
+        logs = self.kafka.topics.get(topic, [])
+        if number >= len(logs):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        log = logs[number]
+        if log.leader != self._broker.number:
+            return ErrorCode.NOT_LEADER_FOR_PARTITION, None
+        if epoch not in (-1, log.epoch):
+            return _FENCED_EPOCH if epoch < log.epoch else _UNKNOWN_EPOCH, None
+        return 0, log
+
+    def _fetch(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        _Fetch(self, version, body, reply)
+
+    def _offsets(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        def at(topic: str, part: dict[str, Any]) -> dict[str, Any]:
+            code, log = self.led(topic, part["partition"], part.get("current_leader_epoch", -1))
+            if log is None:
+                return {"error_code": code, "offset": -1}
+            return {"error_code": 0, "offset": 0 if part["timestamp"] == _EARLIEST else len(log.payloads)}
+
+        reply(_for_each(body["topics"], at))
+
+    # -- the group
+
+    @property
+    def _coordinates(self) -> bool:
+        return self.kafka.coordinated_by == self._broker.number
+
+    def refuse_waiting(self, code: int) -> None:
+        """The group is coordinated elsewhere."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting(code, {})
+
+    def _until_answered(self, answer: Callable[[int, dict[str, Any]], None]) -> Callable[[int, dict[str, Any]], None]:
+        def once(code: int, fields: dict[str, Any]) -> None:
+            if self._waiting is once:
+                self._waiting = None
+            answer(code, fields)
+
+        self._waiting = once
+        return once
+
+    def _join(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        kafka = self.kafka
+        coordinator = kafka.coordinator
+
+        def answer(code: int, fields: dict[str, Any]) -> None:
+            member_id = fields.get("member_id", body["member_id"])
+            if not code or code == ErrorCode.MEMBER_ID_REQUIRED:
+                kafka.processes[member_id] = self.link.client
+            reply(
+                {
+                    "error_code": code,
+                    "generation_id": fields.get("generation", -1),
+                    "protocol_type": PROTOCOL_TYPE,
+                    "group_protocol": fields.get("protocol", ""),
+                    "leader_id": "" if code else coordinator.leader,
+                    "member_id": member_id,
+                    "members": [
+                        {"member_id": name, "member_metadata": metadata} for name, metadata in fields.get("members", ())
+                    ],
+                }
+            )
+
+        if not self._coordinates:
+            answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
+            return
+        protocols = tuple((each["protocol_name"], each["protocol_metadata"]) for each in body["group_protocols"])
+        session, rebalance = body["session_timeout"] / 1000, body.get("rebalance_timeout", -1) / 1000
+        coordinator.join(body["member_id"], session, rebalance, protocols, self._until_answered(answer))
+
+    def _sync(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        def answer(code: int, fields: dict[str, Any]) -> None:
+            reply({"error_code": code, "member_assignment": fields.get("assignment", b"")})
+
+        if not self._coordinates:
+            answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
+            return
+        dealt = tuple((each["member_id"], bytes(each["member_assignment"])) for each in body["group_assignment"])
+        self.kafka.coordinator.sync(body["member_id"], body["generation_id"], dealt, self._until_answered(answer))
+
+    def _heartbeat(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        def answer(code: int, fields: dict[str, Any]) -> None:
+            reply({"error_code": code})
+
+        if not self._coordinates:
+            answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
+        else:
+            self.kafka.coordinator.heartbeat(body["member_id"], body["group_generation_id"], answer)
+
+    def _leave(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        member_id = body["member_id"] if version < _EACH_LEAVES_SINCE else body["members"][0]["member_id"]
+
+        def answer(code: int, fields: dict[str, Any]) -> None:
+            if version < _EACH_LEAVES_SINCE:
+                reply({"error_code": code})
+            else:
+                reply({"error_code": 0, "members": [{"member_id": member_id, "error_code": code}]})
+
+        if not self._coordinates:
+            reply({"error_code": ErrorCode.NOT_COORDINATOR_FOR_GROUP})
+        else:
+            self.kafka.coordinator.leave(member_id, answer)
+
+    def _offset_commit(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        kafka = self.kafka
+        offsets = {
+            TopicPartition.numbered(topic["topic"], part["partition"]): part["offset"]
+            for topic in body["topics"]
+            for part in topic["partitions"]
+        }
+
+        def answer(code: int, fields: dict[str, Any]) -> None:
+            if not code:
+                for observe in kafka.commits:
+                    observe(self.link.client, body["member_id"], offsets)
+            reply(_for_each(body["topics"], lambda topic, part: {"error_code": code}))
+
+        if not self._coordinates:
+            answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
+        else:
+            kafka.coordinator.commit(body["member_id"], body["group_generation_id"], offsets, answer)
+
+    def _offset_fetch(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        offsets = self.kafka.coordinator.offsets
+        code = 0 if self._coordinates else ErrorCode.NOT_COORDINATOR_FOR_GROUP
+
+        def at(topic: str, part: Any) -> dict[str, Any]:
+            number = part if version >= _PLAIN_NUMBERS_SINCE else part["partition"]
+            offset = offsets.get(TopicPartition.numbered(topic, number), _NO_OFFSET)
+            return {"offset": _NO_OFFSET if code else offset, "metadata": "", "error_code": code}
+
+        answer = _for_each(body["topics"], at)
+        reply(answer if version < _PLAIN_NUMBERS_SINCE else answer | {"error_code": code})
+
+    _handlers: ClassVar[dict[int, Callable[[_Connection, int, dict[str, Any], Callable[..., None]], None]]] = {
+        apis.API_VERSIONS.key: _api_versions,
+        apis.METADATA.key: _metadata,
+        apis.GROUP_COORDINATOR.key: _find,
+        apis.FETCH.key: _fetch,
+        apis.OFFSETS.key: _offsets,
+        apis.JOIN_GROUP.key: _join,
+        apis.SYNC_GROUP.key: _sync,
+        apis.HEARTBEAT.key: _heartbeat,
+        apis.LEAVE_GROUP.key: _leave,
+        apis.OFFSET_COMMIT.key: _offset_commit,
+        apis.OFFSET_FETCH.key: _offset_fetch,
+    }

@@ -1,0 +1,44 @@
+"""Many schedules one after the other, in tests. `CONSUMERD_SEED=<seed>` plays that one alone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from tests.simulation.base_schedule import BaseSchedule, ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Outcome = TypeVar("_Outcome")
+
+#: Of this many failing seeds the timeline is shown.
+SHOWN = 2
+#: Schedules with `-m long`, on top.
+LONG_SEEDS = int(os.environ.get("CONSUMERD_LONG_SEEDS", "20000"))
+_SEED = os.environ.get("CONSUMERD_SEED")
+#: The one seed that was asked for, if so.
+ONE = None if _SEED is None else range(int(_SEED), int(_SEED) + 1)
+
+one_alone = pytest.mark.skipif(ONE is not None, reason="one schedule alone was asked for")
+
+
+def blocks(first: int, end: int, size: int) -> list[range]:
+    """The seeds from `first` to `end`, so many to a test."""
+    return [range(start, min(start + size, end)) for start in range(first, end, size)]
+
+
+def play_all(make: Callable[[int], BaseSchedule[Any, _Outcome]], seeds: range) -> list[_Outcome]:
+    """The schedules of `seeds`. Raises what failed, some of it whole."""
+    outcomes, failures = [], []
+    for seed in seeds:
+        try:
+            outcomes.append(make(seed).run())
+        except ScheduleError as error:
+            failures.append(str(error))
+    count = f"{len(failures)} of {len(seeds)} schedules failed"
+    headlines = [failure.splitlines()[0] for failure in failures[SHOWN:]]
+    assert not failures, "\n\n".join([count, *failures[:SHOWN], *headlines])
+    return outcomes

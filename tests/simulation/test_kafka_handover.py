@@ -1,0 +1,75 @@
+"""Members of groups that a broker coordinates, and of fixed partitions, that come and go: the thin whole slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.simulation.kafka_broker import ERAS, Era
+from tests.simulation.kafka_world import KafkaWorld
+
+if TYPE_CHECKING:
+    from tests.simulation.base_world import BaseWorld
+    from tests.simulation.daemon import Daemon
+
+#: Real seconds; virtual ones are what counts here.
+pytestmark = pytest.mark.timeout(300)
+
+
+def all_is_well(world: BaseWorld) -> None:
+    """Everything was handed over once and committed; the whole account is shown where not."""
+    account = world.account
+    summary = account.summary()
+    wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
+    assert summary == {**summary, "lost": 0, "repeated": 0, "uncommitted": 0, "violations": 0}, wrong
+    assert summary["messages"] > 0
+
+
+def leave(world: BaseWorld, daemon: Daemon) -> float:
+    """SIGTERM; how long the process took to end."""
+    daemon.terminate()
+    took = world.until_ended(daemon)
+    assert daemon.failure is None
+    return took
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("initial", ["earliest", "latest"])
+def test_a_second_member_joins_and_leaves(era: Era, initial: str) -> None:
+    settings: dict[str, Any] = {"fetch": {"initial": initial}}
+    with KafkaWorld(1, brokers=2, era=era) as world:
+        world.topic("events", 6)
+        first = world.daemon("a", settings)
+        world.settle()
+        world.produce_steadily(40)
+        world.run(1.0)
+        second = world.daemon("b", settings)
+        world.run(1.0)
+        world.until_shared(20.0)
+        world.run(3.0)
+        assert leave(world, second) < 5.0
+        world.until_shared(20.0)
+        world.run(3.0)
+        world.finish()
+        assert leave(world, first) < 5.0
+        assert not world.kafka.coordinator.members
+    all_is_well(world)
+
+
+def test_fixed_partitions_are_handed_over_and_committed_over_a_restart() -> None:
+    settings: dict[str, Any] = {"group": {"partitions": {"events": [0, 1]}}}
+    with KafkaWorld(1, brokers=2, fixed=True) as world:
+        world.topic("events", 2)
+        world.account.count_all()
+        first = world.daemon("a", settings)
+        world.produce_steadily(40)
+        world.run(3.0)
+        leave(world, first)
+        world.run(1.0)
+        second = world.daemon("b", settings)
+        world.run(3.0)
+        world.finish()
+        leave(world, second)
+        assert not world.kafka.coordinator.members
+    all_is_well(world)

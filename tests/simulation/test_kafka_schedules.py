@@ -1,0 +1,121 @@
+"""Random schedules of groups that a broker coordinates, and of fixed partitions: what no seed may break.
+
+`CONSUMERD_SEED=<seed>` plays that one of both alone; `CONSUMERD_LONG_SEEDS` is how many `make test-long` adds.
+
+What was put back by hand, and the coordinated seeds that found it (the first two are tests here):
+
+    hand over and hold on without a lease           4, 7, 22, 55 of the first 60
+    a drain that commits nothing                    0 as calm (others too, not counted to the end)
+    join again before the drain is over             several of the first 40 (not counted to the end)
+    commit without the look at the session          none of 60: `consumer.commits` looks, too (tests/unit/offsets)
+    a late Synced taken                             none of 40: its request is cancelled first (tests/unit/group)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.consumer.coordinated import CoordinatedConsumer
+from consumerd.consumer.fence import Fence
+from consumerd.group.coordinated import CoordinatedMember
+from tests.simulation.base_schedule import ScheduleError
+from tests.simulation.kafka_broker import ERAS
+from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
+from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(900)
+
+#: Schedules in every test run, and in one test of them.
+COORDINATED, FIXED, BLOCK = 100, 40, 20
+LONG_BLOCK = 200
+
+
+@pytest.mark.parametrize("seeds", blocks(0, COORDINATED, BLOCK) if ONE is None else [ONE], ids=str)
+def test_no_seeds_break_a_coordinated_group(seeds: range) -> None:
+    play_all(CoordinatedSchedule, seeds)
+
+
+@pytest.mark.parametrize("seeds", blocks(0, FIXED, BLOCK) if ONE is None else [ONE], ids=str)
+def test_no_seeds_break_fixed_partitions(seeds: range) -> None:
+    play_all(FixedSchedule, seeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(COORDINATED, COORDINATED + LONG_SEEDS, LONG_BLOCK), ids=str)
+def test_no_more_seeds_break_a_coordinated_group(seeds: range) -> None:
+    play_all(CoordinatedSchedule, seeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(FIXED, FIXED + LONG_SEEDS // 4, LONG_BLOCK), ids=str)
+def test_no_more_seeds_break_fixed_partitions(seeds: range) -> None:
+    play_all(FixedSchedule, seeds)
+
+
+@one_alone
+def test_the_schedules_are_not_empty() -> None:
+    outcomes = play_all(CoordinatedSchedule, range(30))
+    assert {outcome.kind for outcome in outcomes} == {"calm", "faulty"}
+    assert {outcome.era for outcome in outcomes} == {era.name for era in ERAS}
+    assert sum(outcome.members > 2 and outcome.partitions > 2 for outcome in outcomes) > len(outcomes) / 3
+    assert sum(outcome.generations > 3 for outcome in outcomes) > len(outcomes) / 3
+    assert any(outcome.repeated for outcome in outcomes)  # faults do show
+    assert all(outcome.messages for outcome in outcomes)
+
+
+@one_alone
+def test_a_hand_over_without_the_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen member goes on with what was dealt to another meanwhile."""
+
+    async def never(self: Fence, expired: Callable[[], None]) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Fence, "allows", lambda self, session_id: self.session_id == session_id)
+    monkeypatch.setattr(Fence, "watch", never)
+    monkeypatch.setattr(CoordinatedMember, "lease_until", property(lambda self: float("inf")))
+    with pytest.raises(ScheduleError, match=r"is handed .* which was dealt to"):
+        CoordinatedSchedule(4).run()
+
+
+@one_alone
+def test_a_drain_that_commits_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is killed, and yet somebody handles again what was handled."""
+
+    def abandon(self: CoordinatedConsumer, partitions: Any, deadline: float, whole: Any = None) -> None:
+        self._abandon(partitions, whole=whole)
+
+    monkeypatch.setattr(CoordinatedConsumer, "_drain", abandon)
+    with pytest.raises(ScheduleError, match=r"nothing explains that|not committed in the end"):
+        CoordinatedSchedule(0, kind="calm").run()
+
+
+@one_alone
+@pytest.mark.parametrize("schedule", ["CoordinatedSchedule", "FixedSchedule"])
+def test_a_seed_gives_the_same_schedule_in_every_process(schedule: str) -> None:
+    """Whatever the hashes of strings are there."""
+    script = (
+        f"from tests.simulation.kafka_schedule import {schedule}\nfor seed in range(4): print({schedule}(seed).run())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert len(runs[0].splitlines()) == 4

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.handlers.pieces import in_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pieces(items: list[bytes], count: int, size: int) -> list[list[bytes]]:
+    return list(in_pieces(items, count, size, len))
+
+
+def test_a_piece_ends_with_its_count_or_before_its_size_is_exceeded() -> None:
+    assert pieces([b"a", b"b", b"c"], 2, 100) == [[b"a", b"b"], [b"c"]]
+    assert pieces([b"aa", b"bb", b"c"], 100, 4) == [[b"aa", b"bb"], [b"c"]]
+    assert pieces([b"aa", b"bb", b"c"], 100, 5) == [[b"aa", b"bb", b"c"]]
+
+
+def test_an_item_larger_than_a_piece_is_a_piece_of_its_own() -> None:
+    assert pieces([b"a", b"x" * 9, b"b"], 100, 4) == [[b"a"], [b"x" * 9], [b"b"]]
+
+
+def test_empty_items_are_counted_and_no_items_make_no_piece() -> None:
+    assert pieces([b""] * 5, 2, 1) == [[b"", b""], [b"", b""], [b""]]
+    assert pieces([], 2, 1) == []
+
+
+def test_no_more_items_are_taken_than_the_next_piece_needs() -> None:
+    taken = []
+
+    def items() -> Iterator[bytes]:
+        for number in range(100):
+            taken.append(number)
+            yield b"x"
+
+    next(in_pieces(items(), 10, 100, len))
+    assert len(taken) == 11  # the one that did not fit
