@@ -352,6 +352,8 @@ class Schedule(BaseSchedule[World, Outcome]):
         places = [place for place in self._topics if place not in self._hidden]
         if self.faulty or len({topic for topic, _ in places}) < 2 or len(self._living) >= self._most_members:
             return
+        if self._living_jvm:  # they share nothing while there is a topic that they cannot read
+            return
         topic, broker = self.rng.choice(places)
         self._note(f"unreadable {topic} at {broker}")
         path = topic_broker_path(topic, broker)

@@ -1,4 +1,4 @@
-"""Each defect of `tests.simulation.planted`, put back, is found: by schedules that are known to find it.
+"""Each defect of `tests.simulation.planted`, put back, is found: by schedules that are known to find it, or by a test.
 
 What another order of random choices makes of a seed is another schedule. When these find nothing any more, say
 `python -m tests.simulation.planted <name> --kind <kind>`, and write down what it tells.
@@ -6,10 +6,16 @@ What another order of random choices makes of a seed is another schedule. When t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from tests.simulation import test_handover as handover
 from tests.simulation.planted import MUTATIONS, finding
 from tests.simulation.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,6 +36,26 @@ KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "moved_broker_kept": ("calm", (2, 10)),
 }
 
+#: Of each defect that needs one moment, which random times do not hit, the test that does, and what it says.
+DIRECTED: dict[str, tuple[Callable[[], None], str]] = {
+    "no_fence": (
+        handover.test_a_process_that_was_stopped_hands_over_nothing_once_its_lease_has_ended,
+        r"a is handed events/0-0 at .*, which it does not own since .* \(timed out\)",
+    ),
+    "clock_stands_still": (
+        handover.test_a_machine_that_slept_hands_over_nothing_once_the_lease_has_ended,
+        r"a is handed events/0-0 at .*, which it does not own since .* \(timed out\)",
+    ),
+    "lease_told_once": (
+        handover.test_each_end_of_a_lease_takes_what_handlers_have_in_hand,
+        r"a has events/0-0 in hand still, without a session",
+    ),
+    "retries_forget_watches": (
+        handover.test_a_member_that_waits_for_one_partition_hears_that_another_is_taken,
+        r"a is handed events/0-0 at .*, which it does not own since .* \(taken\)",
+    ),
+}
+
 
 @pytest.mark.parametrize("mutation", KNOWN)
 def test_a_defect_that_is_put_back_is_found(mutation: str) -> None:
@@ -39,11 +65,18 @@ def test_a_defect_that_is_put_back_is_found(mutation: str) -> None:
     Schedule(found[0][0], kind).run()  # without the defect nothing is wrong
 
 
-def test_what_is_known_is_planted() -> None:
-    assert KNOWN.keys() <= MUTATIONS.keys()
+@pytest.mark.parametrize("mutation", DIRECTED)
+def test_a_defect_that_is_put_back_fails_a_test_of_its_own(mutation: str) -> None:
+    run, message = DIRECTED[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
+        run()
+
+
+def test_each_defect_is_found_in_one_way_or_the_other() -> None:
+    assert {*KNOWN, *DIRECTED} == MUTATIONS.keys()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", KNOWN)
 def test_random_schedules_find_each_defect(mutation: str) -> None:
     assert list(finding(mutation, range(2000), at_least=1))
