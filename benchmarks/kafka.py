@@ -30,7 +30,7 @@ from benchmarks.kafka_clients import CLIENTS, OURS, OURS_MESSAGES, Job, Result, 
 from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError, find_java
 from consumerd.errors import BrokerError
-from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
 from consumerd.wire.v08.records import Codec, encode_record_batch
@@ -91,7 +91,7 @@ class Bench:
     async def warm_up(self) -> None:
         """The first producer id of a broker's life takes it a while: nobody's round is to pay for that."""
         topic = await self.new_topic()
-        async with LogicalProducer(self._client, clock=SystemClock(), rng=random.Random()) as producer:
+        async with V08Producer(self._client, clock=SystemClock(), rng=random.Random()) as producer:
             await (await producer.send(topic, b""))
         await self.drop(topic)
 

@@ -32,8 +32,8 @@ from consumerd.fetch import FetchSettings
 from consumerd.net import connect
 from consumerd.offsets.choice import OffsetSettings
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.registry import StaticSubscription
 from consumerd.wire.v08.records import Codec
 
@@ -182,7 +182,7 @@ async def consume_ours(job: Job, meter: Meter) -> None:
 
 async def produce_ours(job: Job, meter: Meter) -> None:
     """By `send`, awaited for room alone."""
-    settings = LogicalProducerSettings(
+    settings = V08ProducerSettings(
         acks=job.acks,  # type: ignore[arg-type]  # one of them
         codec=Codec[job.codec.upper()],
         batch_bytes=job.batch_bytes,
@@ -190,7 +190,7 @@ async def produce_ours(job: Job, meter: Meter) -> None:
     )
     async with (
         cluster(job) as client,
-        LogicalProducer(client, settings, clock=SystemClock(), rng=random.Random()) as producer,
+        V08Producer(client, settings, clock=SystemClock(), rng=random.Random()) as producer,
     ):
         await (await producer.send(job.topic, b""))
         meter.take(1, 0)

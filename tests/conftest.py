@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
 from consumerd.embedded.zookeeper_launch import zookeeper_jars
+from tests.support import maven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -51,6 +53,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED_FIXTURES:
                 item.add_marker(_MARKED_FIXTURES[fixture])
+
+
+#: Where tests may ask for `javac` or for jars of Maven: what `.ci/run` runs once more on a machine without either.
+_ASKS_FOR_A_JDK = Path(__file__).resolve().parents[1] / ".ci" / "asks-for-a-jdk"
+_compiler: Callable[[JavaRuntime], Path | None] = vars(JavaRuntime)["compiler"].fget
+
+
+class JdkGuard:
+    """Fails a test that asks for a compiler or for jars of Maven where `.ci/run` does not expect it."""
+
+    def __init__(self, root: Path, places: list[str]) -> None:
+        self._places = [root / place for place in places]
+        self._running: Path | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._running = item.path
+        try:
+            return (yield)
+        finally:
+            self._running = None
+
+    def watch(self, asking: Callable[..., Any]) -> Callable[..., Any]:
+        """`asking`, but for tests that stand elsewhere."""
+
+        @functools.wraps(asking)
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if self._running is not None and not any(map(self._running.is_relative_to, self._places)):
+                pytest.fail(f"{self._running.name} asks for a JDK or for Maven: add it to .ci/asks-for-a-jdk")
+            return asking(*arguments, **options)
+
+        return watched
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
+        guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())
+        config.pluginmanager.register(guard, "jdk-guard")
+        # Whoever wants jars looks into the cache first.
+        maven.cache_directory = guard.watch(maven.cache_directory)
+        JavaRuntime.compiler = property(guard.watch(_compiler))  # type: ignore[assignment,method-assign]
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,5 @@
 """Looking at other people's groups and mending them: surveys, findings, changed offsets. Nobody here is a member."""
 
-from consumerd.admin.broker_groups import (
-    BrokerGroups,
-)
 from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
 from consumerd.admin.diagnosis import diagnose, diagnose_look, diagnose_looks, lasting
 from consumerd.admin.diagnosis_offsets import Look
@@ -16,30 +13,33 @@ from consumerd.admin.errors import (
     RefusedError,
 )
 from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
-from consumerd.admin.group_source import (
-    GroupSource,
-    ZooKeeperGroups,
-)
 from consumerd.admin.lag import PartitionLag, lag_of, total_lag
-from consumerd.admin.logical_changes import (
-    LogicalChangePlanner,
-)
-from consumerd.admin.logical_logs import (
-    LogicalLogs,
-    Moment,
-)
-from consumerd.admin.logical_look import look_at_group
-from consumerd.admin.logical_survey import (
-    Coordinator,
-    LogicalSurvey,
-    survey_zookeeper_group,
-)
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.admin.survey import GroupSurvey, Survey, Topics, survey_group
-from consumerd.admin.topic_nodes import (
+from consumerd.admin.v08.broker_groups import (
+    BrokerGroups,
+)
+from consumerd.admin.v08.changes import (
+    V08ChangePlanner,
+)
+from consumerd.admin.v08.examination import look_at_group
+from consumerd.admin.v08.group_source import (
+    GroupSource,
+    ZooKeeperGroups,
+)
+from consumerd.admin.v08.logs import (
+    Moment,
+    V08BrokerLogs,
+)
+from consumerd.admin.v08.survey import (
+    Coordinator,
+    V08Survey,
+    survey_zookeeper_group,
+)
+from consumerd.admin.v08.topic_nodes import (
     create_topic_nodes,
     delete_topic_node,
     plan_assignment,
@@ -47,11 +47,11 @@ from consumerd.admin.topic_nodes import (
     wait_for_leaders,
     wait_until_gone,
 )
-from consumerd.admin.topic_plan import (
+from consumerd.admin.v08.topic_plan import (
     TopicPlan,
     deal_replicas,
 )
-from consumerd.admin.topic_requests import (
+from consumerd.admin.v08.topic_requests import (
     create_topic,
     delete_topic,
 )
@@ -74,9 +74,6 @@ __all__ = [
     "GroupSurvey",
     "Kind",
     "LogRange",
-    "LogicalChangePlanner",
-    "LogicalLogs",
-    "LogicalSurvey",
     "Look",
     "Moment",
     "NoAnswer",
@@ -91,6 +88,9 @@ __all__ = [
     "TargetKind",
     "TopicPlan",
     "Topics",
+    "V08BrokerLogs",
+    "V08ChangePlanner",
+    "V08Survey",
     "ZooKeeperGroups",
     "as_backup",
     "backup_of",

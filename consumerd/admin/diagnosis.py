@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.diagnosis_logical import diagnose_logical, store_findings
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.admin.diagnosis_offsets import offset_findings, silent_brokers
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.findings import PASSING
-from consumerd.admin.logical_survey import LogicalSurvey
 from consumerd.admin.survey import Survey
+from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings
+from consumerd.admin.v08.survey import V08Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,8 +44,8 @@ def diagnose(survey: Survey, ranges: Mapping[TopicPartition, LogRange | NoAnswer
 def diagnose_look(look: Look) -> list[Finding]:
     """All findings of one look at a group of whatever kind."""
     survey = look.survey
-    if isinstance(survey, LogicalSurvey):
-        return diagnose_logical(survey, look)
+    if isinstance(survey, V08Survey):
+        return diagnose_v08(survey, look)
     assert isinstance(survey, Survey)
     return diagnose(survey, look.ranges)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from consumerd.admin.survey import GroupSurvey
-    from consumerd.cluster import LogicalTopics
+    from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
 
 _KEEP_07 = "Keep it if the broker comes back; otherwise it does no harm, and goes with `consumerd group delete`."
@@ -33,7 +33,7 @@ class Look:
     ranges: Mapping[TopicPartition, LogRange | NoAnswer]
     at: float
     #: Since 0.8: what is known of the partitions of the survey's topics.
-    topics: LogicalTopics = field(default_factory=dict)
+    topics: V08Topics = field(default_factory=dict)
     #: Of a group in ZooKeeper: what brokers keep for partitions that have an offset in ZooKeeper, too.
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: What could not be looked at: sentences.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.admin.findings import Finding, Kind, process_of
-from consumerd.admin.logical_survey import Coordinator, LogicalSurvey
 from consumerd.admin.logs import LogRange
+from consumerd.admin.v08.survey import Coordinator, V08Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,13 +72,13 @@ def _furthest(look: Look, partition: TopicPartition) -> int | None:
 
 
 def _process(survey: GroupSurvey, name: str) -> str:
-    if isinstance(survey, LogicalSurvey) and name in survey.clients:
+    if isinstance(survey, V08Survey) and name in survey.clients:
         return f"the client {survey.clients[name]}"
     return process_of(survey.group, name)
 
 
 def _at_broker(survey: GroupSurvey) -> bool:
-    return isinstance(survey, LogicalSurvey) and survey.coordinator is Coordinator.BROKER
+    return isinstance(survey, V08Survey) and survey.coordinator is Coordinator.BROKER
 
 
 def _why(survey: GroupSurvey) -> str:

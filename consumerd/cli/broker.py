@@ -20,8 +20,8 @@ import structlog
 
 from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
 from consumerd.clock import SystemClock
+from consumerd.config.properties import read_properties
 from consumerd.daemon.logs import configure_logs
-from consumerd.daemon.properties import read_properties
 from consumerd.errors import ConfigError, ExitCode
 from consumerd.zk import Session
 

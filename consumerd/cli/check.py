@@ -25,7 +25,7 @@ def command(path: Path) -> None:
     A file for dead letters has to be writable for the user who checks. Pipelines of [spark] are checked too; a file may
     have nothing else. Nothing is connected, joined or made.
     """
-    from consumerd.daemon.config import read_document  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.config.model import read_document  # noqa: PLC0415 - heavy imports only for the command that runs
 
     document = read_document(path)
     valid = []
@@ -39,14 +39,14 @@ def command(path: Path) -> None:
 
 def _check_daemon(path: Path) -> str:
     from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.daemon.build import (  # noqa: PLC0415
+    from consumerd.config.build import (  # noqa: PLC0415
         build_handler,
         build_offset_settings,
         build_session,
         build_settings,
     )
-    from consumerd.daemon.build_kafka import build_client, build_coordination, fixed_partitions  # noqa: PLC0415
-    from consumerd.daemon.config import load  # noqa: PLC0415
+    from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions  # noqa: PLC0415
+    from consumerd.config.model import load  # noqa: PLC0415
 
     config = load(path)
     clock, rng = SystemClock(), SystemRandom()

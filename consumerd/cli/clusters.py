@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from consumerd.admin import GroupSource, ZooKeeperGroups
     from consumerd.cli.session import Place
     from consumerd.client import ClusterClient
-    from consumerd.daemon.config import Config
+    from consumerd.config.model import Config
     from consumerd.ports import ZooKeeper
     from consumerd.registry import Dialect
     from consumerd.zk import Session
@@ -36,19 +36,19 @@ _SILENCE = 0.5
 def run_by_kind(
     place: Place,
     v07: Callable[[Session], Awaitable[_T]],
-    logical: Callable[[GroupSource], Awaitable[_T]],
+    v08: Callable[[GroupSource], Awaitable[_T]],
     *,
     groups: Sequence[str] = (),
     hint: Dialect | None = None,
     broker_timeout: float = BROKER_TIMEOUT,
 ) -> _T:
-    """Run `v07` on a session of ZooKeeper, or `logical` on a cluster of 0.8 or later, and return its result.
+    """Run `v07` on a session of ZooKeeper, or `v08` on a cluster of 0.8 or later, and return its result.
 
     `groups`: what the work is about; `hint`: the dialect where nothing tells it. Raises as `Place.run`, ConfigError,
     BrokerError, and what the work raises.
     """
     if place.bootstrap:
-        return run_on_brokers(place, logical, broker_timeout=broker_timeout)
+        return run_on_brokers(place, v08, broker_timeout=broker_timeout)
 
     async def on_zookeeper(session: Session) -> _T:
         from consumerd.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
@@ -56,7 +56,7 @@ def run_by_kind(
         if (await dialect_at(session, groups) or hint) is not Dialect.V08:
             return await v07(session)
         async with registered_groups(session, place, broker_timeout) as registered:
-            return await logical(registered)
+            return await v08(registered)
 
     return place.run(on_zookeeper)
 
@@ -105,7 +105,7 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
 @asynccontextmanager
 async def registered_groups(session: Session, place: Place, broker_timeout: float) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.admin import LogicalLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
     from consumerd.client import NoBrokerError  # noqa: PLC0415
 
     client, reason = None, ""
@@ -114,15 +114,15 @@ async def registered_groups(session: Session, place: Place, broker_timeout: floa
     except NoBrokerError as error:
         reason = str(error)
     async with client or nullcontext():
-        yield ZooKeeperGroups(session, LogicalLogs(client, reason))
+        yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
 
 
 async def registered_client(session: Session, place: Place, broker_timeout: float = BROKER_TIMEOUT) -> ClusterClient:
     """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
     from consumerd.client import NoBrokerError  # noqa: PLC0415
-    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
 
-    brokers = await LogicalClusterView(session).read_brokers()
+    brokers = await V08ClusterView(session).read_brokers()
     protocol = _protocol(place.config)
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:
@@ -166,6 +166,6 @@ def make_client(
     if config is None:
         opener = ChannelOpener(partial(connect, settings=connection), settings, clock)
         return ClusterClient(list(addresses), opener, settings, clock=clock, rng=rng)
-    from consumerd.daemon.build_kafka import build_client_of  # noqa: PLC0415
+    from consumerd.config.build_v08 import build_client_of  # noqa: PLC0415
 
     return build_client_of(config.kafka, connection, clock=clock, rng=rng, settings=settings, bootstrap=list(addresses))

@@ -62,10 +62,10 @@ def convert(
     our producers and `consumerd broker --config` take these files themselves, and what they would refuse or ignore is
     told.
     """
-    from consumerd.daemon.convert import convert as convert_properties  # noqa: PLC0415
-    from consumerd.daemon.convert import kind_of  # noqa: PLC0415
-    from consumerd.daemon.convert_toml import PLACEHOLDER, to_toml  # noqa: PLC0415
-    from consumerd.daemon.properties import read_properties  # noqa: PLC0415
+    from consumerd.config.convert import convert as convert_properties  # noqa: PLC0415
+    from consumerd.config.convert import kind_of  # noqa: PLC0415
+    from consumerd.config.convert_toml import PLACEHOLDER, to_toml  # noqa: PLC0415
+    from consumerd.config.properties import read_properties  # noqa: PLC0415
 
     given: dict[tuple[str, str], Any] = {}
     if topics:
@@ -110,7 +110,7 @@ def show(path: Path, origin: bool, as_json: bool) -> None:
     Credentials are not shown. In a pipe: table.key, value, and with --origin where it comes from.
     """
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
-    from consumerd.daemon.effective import effective_values  # noqa: PLC0415
+    from consumerd.config.effective import effective_values  # noqa: PLC0415
 
     values = effective_values(path)
     if as_json:

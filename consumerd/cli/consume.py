@@ -10,7 +10,7 @@ from consumerd.cli.session import place_options
 
 if TYPE_CHECKING:
     from consumerd.cli.session import Place
-    from consumerd.daemon.config import Config
+    from consumerd.config.model import Config
 
 EXAMPLES = """\b
 Examples:
@@ -113,7 +113,7 @@ def _check(place: Place, options: dict[str, Any]) -> None:
 
 def _config(place: Place, options: dict[str, Any]) -> Config:
     """The member's configuration. Raises ConfigError."""
-    from consumerd.daemon.config import parse  # noqa: PLC0415
+    from consumerd.config.model import parse  # noqa: PLC0415
 
     group: dict[str, Any] = {"id": options["group"] or "console", "topics": dict.fromkeys(options["topics"], 1)}
     group |= {name: options[name] for name in ("whitelist", "blacklist")}

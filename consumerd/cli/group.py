@@ -88,10 +88,10 @@ def describe(place: Place, group: str | None, as_json: bool) -> None:
     async def v07(session: ZooKeeper) -> None:
         show_report(await survey_group(session, name, brokers=False), as_json=as_json)
 
-    async def logical(source: GroupSource) -> None:
+    async def v08(source: GroupSource) -> None:
         show_report(await source.survey(name), as_json=as_json)
 
-    run_by_kind(place, v07, logical, groups=[name])
+    run_by_kind(place, v07, v08, groups=[name])
 
 
 @command.command("verify", epilog=VERIFY_EXAMPLES)
@@ -123,10 +123,10 @@ def verify(place: Place, group: str | None, wait: float, as_json: bool) -> None:
     async def v07(session: ZooKeeper) -> list[Difference]:
         return await verify_group(partial(survey_group, session, name, brokers=False), wait)
 
-    async def logical(source: GroupSource) -> list[Difference]:
+    async def v08(source: GroupSource) -> list[Difference]:
         return await verify_group(partial(source.survey, name), wait)
 
-    differences = run_by_kind(place, v07, logical, groups=[name])
+    differences = run_by_kind(place, v07, v08, groups=[name])
     show_verification(name, differences, as_json=as_json)
 
 
@@ -148,7 +148,7 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import read_logical_plan, read_plan  # noqa: PLC0415
+    from consumerd.cli.group_report import read_plan, read_v08_plan  # noqa: PLC0415
     from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
     from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
@@ -165,12 +165,12 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
             found = await read_plan(session, name)
             return found, assign(*found)
 
-        async def logical(source: GroupSource) -> tuple[Any, Assignment]:
+        async def v08(source: GroupSource) -> tuple[Any, Assignment]:
             if explain:
                 raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
-            return None, await read_logical_plan(source, name)
+            return None, await read_v08_plan(source, name)
 
-        explained, planned = run_by_kind(place, v07, logical, groups=[name])
+        explained, planned = run_by_kind(place, v07, v08, groups=[name])
     else:
         raise click.UsageError("give either a FILE, or --zookeeper and --group")
     if explain:

@@ -58,12 +58,12 @@ def command(place: Place, group: str | None, execute: bool, backup: Path | None,
         survey = partial(survey_group, session, name, brokers=False)
         return await _delete(session, name, survey, execute=execute, backup=backup)
 
-    async def logical(source: GroupSource) -> Outcome:
+    async def v08(source: GroupSource) -> Outcome:
         if isinstance(source, ZooKeeperGroups):
             return await _delete(source.zk, name, partial(source.survey, name), execute=execute, backup=backup)
         return await _delete_from_brokers(source, name, execute=execute, backup=backup)
 
-    outcome = run_by_kind(place, v07, logical, groups=[name])
+    outcome = run_by_kind(place, v07, v08, groups=[name])
     what = "offset" if place.bootstrap else "node"
     if as_json:
         document = {

@@ -106,14 +106,14 @@ def command(
         patient = Patient(name, partial(_look_at_v07, session, name, connect), session)
         return await _visit(patient, interval, fix=fix, execute=execute, force=force)
 
-    async def logical(source: GroupSource) -> Outcome:
+    async def v08(source: GroupSource) -> Outcome:
         from consumerd.admin import ZooKeeperGroups  # noqa: PLC0415
 
         session = source.zk if isinstance(source, ZooKeeperGroups) else None
-        patient = Patient(name, partial(_look_at_logical, source, name), session)
+        patient = Patient(name, partial(_look_at_v08, source, name), session)
         return await _visit(patient, interval, fix=fix, execute=execute, force=force)
 
-    outcome = run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
+    outcome = run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
     _show(name, outcome, fix=fix, as_json=as_json)
 
 
@@ -156,7 +156,7 @@ async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> Look:
     return Look(survey, ranges, asyncio.get_running_loop().time())
 
 
-async def _look_at_logical(source: GroupSource, group: str) -> Look:
+async def _look_at_v08(source: GroupSource, group: str) -> Look:
     from consumerd.admin import look_at_group  # noqa: PLC0415
 
     return await look_at_group(source, group, asyncio.get_running_loop().time())

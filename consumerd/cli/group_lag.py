@@ -79,10 +79,10 @@ def command(
     async def v07(session: ZooKeeper) -> None:
         await look_on(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
 
-    async def logical(source: GroupSource) -> None:
-        await look_on(lambda: read_logical_lag(source, name, topics), "message")
+    async def v08(source: GroupSource) -> None:
+        await look_on(lambda: read_v08_lag(source, name, topics), "message")
 
-    run_by_kind(place, v07, logical, groups=[name], broker_timeout=broker_timeout)
+    run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
 
 
 class _Sight(NamedTuple):
@@ -102,7 +102,7 @@ async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Co
     return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
 
 
-async def read_logical_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
+async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
     """As `read_lag`, of a group of Kafka 0.8 or later."""
     from consumerd.admin import lag_of  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, LogicalSurvey, Topics, differences, survey_group
+from consumerd.admin import CheckFailedError, Difference, Topics, V08Survey, differences, survey_group
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import NotFoundError
 from consumerd.registry import Dialect, RegistryError, Subscription, format_owner
@@ -33,7 +33,7 @@ async def read_plan(zk: ZooKeeper, group: str) -> tuple[Topics, dict[str, Subscr
     return survey.subscribed, _members(survey)
 
 
-async def read_logical_plan(source: GroupSource, group: str) -> Assignment:
+async def read_v08_plan(source: GroupSource, group: str) -> Assignment:
     """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
     survey = await source.survey(group)
     _members(survey)
@@ -85,7 +85,7 @@ def _rows(survey: GroupSurvey) -> list[_Row]:
     view = survey.view
     plan = survey.plan() if survey.has_rule else {}
     wanted = survey.wanted()
-    at_broker, texts = (survey.at_broker, survey.metadata) if isinstance(survey, LogicalSurvey) else ((), {})
+    at_broker, texts = (survey.at_broker, survey.metadata) if isinstance(survey, V08Survey) else ((), {})
     rows = []
     for partition in survey.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
@@ -116,7 +116,7 @@ def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
     columns = ["member", "subscription", ">partitions"]
     members: list[list[object]] = [[name, member.text, owned[name]] for name, member in view.members.items()]
     title = f"group {view.group}: {counted(len(members), 'member')}"
-    if isinstance(survey, LogicalSurvey):
+    if isinstance(survey, V08Survey):
         columns.append("client")
         for member in members:
             member.append(survey.clients.get(str(member[0])))
@@ -142,7 +142,7 @@ def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
         for name, member in view.members.items()
     }
     document: dict[str, object] = {"group": view.group}
-    if isinstance(survey, LogicalSurvey):
+    if isinstance(survey, V08Survey):
         document["coordinator"] = survey.coordinator.value
         document |= {"state": survey.state or None, "rule": survey.rule or None}
         for name, member in members.items():

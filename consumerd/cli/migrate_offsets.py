@@ -12,7 +12,7 @@ import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_place
-from consumerd.cli.mirror_kafka import renaming
+from consumerd.cli.mirror_v08 import renaming
 from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config:
         raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
     if zookeeper is None and not servers and config is None:
         raise click.UsageError(f"give --{side}-zookeeper, --{side}-bootstrap-server, or --{side}-config")
-    from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
-    from consumerd.daemon.config import load  # noqa: PLC0415
-    from consumerd.daemon.config_servers import KafkaSection  # noqa: PLC0415
+    from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
+    from consumerd.config.model import load  # noqa: PLC0415
+    from consumerd.config.servers import KafkaSection  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415
 
     listed = tuple(address for text in servers for address in text.split(","))

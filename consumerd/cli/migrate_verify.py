@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_kafka import each_server, renaming
+from consumerd.cli.mirror_v08 import each_server, renaming
 from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import ExitCode
@@ -158,10 +158,10 @@ def _report(options: dict[str, Any]) -> Report:
 
 async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
     from consumerd.forward import TargetLog  # noqa: PLC0415
-    from consumerd.migrate import LogicalSource  # noqa: PLC0415
+    from consumerd.migrate import V08ClusterSource  # noqa: PLC0415
 
     async with _client("from", options) as client:
-        return await _compare(LogicalSource(TargetLog(client), options["topics"]), naming, options)
+        return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
 async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
@@ -187,8 +187,8 @@ def _tell(what: str) -> None:
 def _client(side: str, options: dict[str, Any]) -> ClusterClient:
     """Of the cluster on one side, `from` or `to`."""
     from consumerd.cli.clusters import make_client  # noqa: PLC0415
-    from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
-    from consumerd.daemon.config import load  # noqa: PLC0415
+    from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
+    from consumerd.config.model import load  # noqa: PLC0415
     from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])

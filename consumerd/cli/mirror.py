@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_kafka import (
+from consumerd.cli.mirror_v08 import (
     each_server,
     kafka_target_options,
     key_option,
@@ -18,7 +18,7 @@ from consumerd.cli.mirror_kafka import (
 )
 
 if TYPE_CHECKING:
-    from consumerd.daemon.config import Config
+    from consumerd.config.model import Config
     from consumerd.daemon.forward_mirror import KafkaTarget
     from consumerd.daemon.mirroring import Target
 
@@ -140,7 +140,7 @@ def command(**options: Any) -> None:
 
 def _config(options: dict[str, Any]) -> Config:
     """The member's configuration, from a file or the command line. Raises ConfigError, UsageError."""
-    from consumerd.daemon.config import load, parse  # noqa: PLC0415
+    from consumerd.config.model import load, parse  # noqa: PLC0415
 
     if options["path"] is not None:
         for name, option in _SAID_BY_CONFIG.items():

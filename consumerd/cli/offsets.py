@@ -111,11 +111,11 @@ def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tu
     async def v07(session: ZooKeeper) -> list[OffsetRow]:
         return offset_rows(await ClusterView(session).read_group(name), topics, partitions)
 
-    async def logical(source: GroupSource) -> list[OffsetRow]:
+    async def v08(source: GroupSource) -> list[OffsetRow]:
         survey = await source.survey(name)
         return offset_rows(survey.view, topics, partitions, survey.at_broker, survey.metadata)
 
-    show_offsets(name, run_by_kind(place, v07, logical, groups=[name]), as_json=as_json)
+    show_offsets(name, run_by_kind(place, v07, v08, groups=[name]), as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
@@ -145,7 +145,7 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
         cluster = ClusterView(session)
         return await collect_offsets(groups or await cluster.read_groups(), topics, cluster.read_group)
 
-    async def logical(source: GroupSource) -> tuple[GroupOffsets, list[str]]:
+    async def v08(source: GroupSource) -> tuple[GroupOffsets, list[str]]:
         elsewhere = []
 
         async def read(group: str) -> GroupView:
@@ -157,7 +157,7 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
         offsets, problems = await collect_offsets(groups or await source.names(), topics, read)
         return offsets, problems + elsewhere
 
-    offsets, problems = run_by_kind(place, v07, logical, groups=groups)
+    offsets, problems = run_by_kind(place, v07, v08, groups=groups)
     text = format_json(offsets) if form == "json" else format_text(offsets)
     for problem in problems:
         click.echo(f"consumerd: left out: {problem}", err=True)

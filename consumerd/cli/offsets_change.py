@@ -56,7 +56,7 @@ class How:
         self._run(
             place,
             lambda zk: plans.plan_set(zk, wanted, self.force, self.broker_timeout),
-            lambda source: plans.plan_logical_set(source, wanted, self.force),
+            lambda source: plans.plan_v08_set(source, wanted, self.force),
             groups=list(wanted),
             hint=plans.dialect_of(wanted),
         )
@@ -69,7 +69,7 @@ class How:
         self._run(
             place,
             lambda zk: plans.plan_reset(zk, choice, target, self.force, self.broker_timeout),
-            lambda source: plans.plan_logical_reset(source, choice, target, self.force),
+            lambda source: plans.plan_v08_reset(source, choice, target, self.force),
             groups=[group],
         )
 
@@ -77,7 +77,7 @@ class How:
         self,
         place: Place,
         make_plan: Callable[[ZooKeeper], Awaitable[Plan]],
-        make_logical_plan: Callable[[GroupSource], Awaitable[Plan]],
+        make_v08_plan: Callable[[GroupSource], Awaitable[Plan]],
         *,
         groups: Sequence[str],
         hint: Dialect | None = None,
@@ -90,11 +90,11 @@ class How:
             plan = await make_plan(session)
             return plan, await self._do(plan, lambda changes: write_changes(session, changes, force=self.force))
 
-        async def logical(source: GroupSource) -> tuple[Plan, Path | None]:
-            plan = await make_logical_plan(source)
+        async def v08(source: GroupSource) -> tuple[Plan, Path | None]:
+            plan = await make_v08_plan(source)
             return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
 
-        plan, backup = run_by_kind(place, v07, logical, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
+        plan, backup = run_by_kind(place, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:

@@ -12,9 +12,9 @@ from consumerd.admin import (
     BrokerLogs,
     ChangePlanner,
     Coordinator,
-    LogicalChangePlanner,
-    LogicalSurvey,
     Survey,
+    V08ChangePlanner,
+    V08Survey,
     in_the_way,
     survey_group,
 )
@@ -64,8 +64,8 @@ class Plan:
         """Add the changes of one group."""
         self.changes += changes
         moving = [change.partition for change in changes if change.moves]
-        state = survey.state if isinstance(survey, LogicalSurvey) else ""
-        by_broker = isinstance(survey, LogicalSurvey) and survey.coordinator is Coordinator.BROKER
+        state = survey.state if isinstance(survey, V08Survey) else ""
+        by_broker = isinstance(survey, V08Survey) and survey.coordinator is Coordinator.BROKER
         if by_broker or not force:
             alive = in_the_way(survey, moving)
             if by_broker and not alive and state not in _RESTING:
@@ -98,22 +98,22 @@ async def plan_reset(zk: ZooKeeper, choice: Choice, target: Target, force: bool,
     return plan
 
 
-async def plan_logical_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> Plan:
+async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> Plan:
     """As `plan_set`, in a cluster of 0.8 or later. Raises ConfigError for names of 0.7."""
     _require_names(wanted, numbered=True)
     plan = Plan([], [])
     for group, offsets in wanted.items():
-        survey = await _logical_survey(source, group)
-        plan.add(survey, await LogicalChangePlanner(survey, source.logs).set_to(offsets), force=force)
+        survey = await _v08_survey(source, group)
+        plan.add(survey, await V08ChangePlanner(survey, source.logs).set_to(offsets), force=force)
     return plan
 
 
-async def plan_logical_reset(source: GroupSource, choice: Choice, target: Target, force: bool) -> Plan:
+async def plan_v08_reset(source: GroupSource, choice: Choice, target: Target, force: bool) -> Plan:
     """As `plan_reset`, in a cluster of 0.8 or later."""
-    survey = await _logical_survey(source, choice.group, must_exist=not choice.topics)
-    partitions = choice.of(await _logical_partitions(source, survey, choice.topics))
+    survey = await _v08_survey(source, choice.group, must_exist=not choice.topics)
+    partitions = choice.of(await _v08_partitions(source, survey, choice.topics))
     plan = Plan([], [])
-    plan.add(survey, await LogicalChangePlanner(survey, source.logs).reset(partitions, target), force=force)
+    plan.add(survey, await V08ChangePlanner(survey, source.logs).reset(partitions, target), force=force)
     return plan
 
 
@@ -148,19 +148,17 @@ async def _partitions(zk: ZooKeeper, survey: Survey, topics: Sequence[str]) -> l
     return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
-async def _logical_survey(source: GroupSource, group: str, *, must_exist: bool = False) -> LogicalSurvey:
+async def _v08_survey(source: GroupSource, group: str, *, must_exist: bool = False) -> V08Survey:
     """The group; one that never was has nothing in the way."""
     try:
         return await source.survey(group)
     except NotFoundError:
         if must_exist:
             raise
-        return LogicalSurvey(GroupView(group), {}, source.coordinator)
+        return V08Survey(GroupView(group), {}, source.coordinator)
 
 
-async def _logical_partitions(
-    source: GroupSource, survey: LogicalSurvey, topics: Sequence[str]
-) -> list[TopicPartition]:
+async def _v08_partitions(source: GroupSource, survey: V08Survey, topics: Sequence[str]) -> list[TopicPartition]:
     """What a reset is about: all partitions there are, and those committed that are no more."""
     if not topics:
         return survey.partitions()

@@ -164,7 +164,7 @@ def command(place: Place | None, **options: Any) -> None:
         require_v07(given)
         produce_to_brokers(given)
     elif place.bootstrap:
-        from consumerd.cli.produce_kafka import produce_to_cluster  # noqa: PLC0415
+        from consumerd.cli.produce_v08 import produce_to_cluster  # noqa: PLC0415
 
         require_kafka(given)
         produce_to_cluster(place, given)
@@ -178,7 +178,7 @@ async def _by_zookeeper(session: Session, place: Place, options: Options) -> Non
     from consumerd.registry import Dialect  # noqa: PLC0415
 
     if await dialect_at(session) is Dialect.V08:
-        from consumerd.cli.produce_kafka import produce  # noqa: PLC0415
+        from consumerd.cli.produce_v08 import produce  # noqa: PLC0415
 
         require_kafka(options)
         async with await registered_client(session, place) as client:

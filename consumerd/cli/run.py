@@ -25,7 +25,7 @@ def command(path: Path) -> None:
     from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
 
     with process_signals() as signals:  # before all that takes time
-        from consumerd.daemon.config import load  # noqa: PLC0415
+        from consumerd.config.model import load  # noqa: PLC0415
         from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
         from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
         from consumerd.daemon.service import serve  # noqa: PLC0415

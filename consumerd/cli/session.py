@@ -19,8 +19,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from consumerd.daemon.config import Config
-    from consumerd.daemon.config_servers import ZooKeeperSection
+    from consumerd.config.model import Config
+    from consumerd.config.servers import ZooKeeperSection
     from consumerd.net import Connection, Connector
     from consumerd.zk import Session
 
@@ -131,11 +131,11 @@ def _place(
 ) -> Place | None:
     if path is None:
         return Place(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
-    from consumerd.daemon.config import load  # noqa: PLC0415
+    from consumerd.config.model import load  # noqa: PLC0415
 
     config = load(path)
     if zookeeper is None and not bootstrap and config.group.coordination != "zookeeper":
-        from consumerd.daemon.build_kafka import build_bootstrap  # noqa: PLC0415
+        from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
 
         bootstrap = tuple(build_bootstrap(config.kafka))
     connect = "" if bootstrap else zookeeper or config.zookeeper.connect
@@ -234,7 +234,7 @@ async def _started(connect: str, timeout: float, section: ZooKeeperSection | Non
     if section is None:
         session = Session(connect, clock=clock, rng=rng, wait_connected=timeout)
     else:
-        from consumerd.daemon.build import build_session  # noqa: PLC0415
+        from consumerd.config.build import build_session  # noqa: PLC0415
 
         section = section.model_copy(update={"connect": connect})
         session = build_session(section, clock=clock, rng=rng, wait_connected=timeout)

@@ -53,16 +53,16 @@ def list_topics(place: Place, as_json: bool) -> None:
     without a leader.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cli.topics_logical import show_list  # noqa: PLC0415
+    from consumerd.cli.topics_v08 import show_list  # noqa: PLC0415
     from consumerd.cluster import ClusterView  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> None:
         _show_list(await ClusterView(session).read_topics(), as_json=as_json)
 
-    async def logical(source: GroupSource) -> None:
+    async def v08(source: GroupSource) -> None:
         show_list(await source.topics(), as_json=as_json)
 
-    run_by_kind(place, v07, logical)
+    run_by_kind(place, v07, v08)
 
 
 def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
@@ -92,15 +92,15 @@ def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_js
     remark.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.cli.topics_logical import look, show_description  # noqa: PLC0415
+    from consumerd.cli.topics_v08 import look, show_description  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> None:
         _show_description(await _look(session, topics, connector(broker_timeout)), as_json=as_json)
 
-    async def logical(source: GroupSource) -> None:
+    async def v08(source: GroupSource) -> None:
         show_description(await look(source, topics), as_json=as_json)
 
-    run_by_kind(place, v07, logical, broker_timeout=broker_timeout)
+    run_by_kind(place, v07, v08, broker_timeout=broker_timeout)
 
 
 def _show_description(sight: _Sight, *, as_json: bool) -> None:

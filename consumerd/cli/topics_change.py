@@ -116,13 +116,13 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
         wait_for_leaders,
     )
     from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
 
     if await dialect_at(zk) is Dialect.V07:
         raise ConfigError("brokers of Kafka 0.7 make a topic when the first message comes: there is nothing to create")
-    brokers = await LogicalClusterView(zk).read_brokers()
+    brokers = await V08ClusterView(zk).read_brokers()
     require_nodes(brokers)
     assignment = plan_assignment(plan, brokers, random.Random())
     if dry_run:
@@ -149,10 +149,10 @@ def delete(place: Place, topics: tuple[str, ...], execute: bool, as_json: bool) 
     async def v07(_: ZooKeeper) -> None:
         raise ConfigError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories")
 
-    async def logical(source: GroupSource) -> None:
+    async def v08(source: GroupSource) -> None:
         await _delete(source, topics, place.timeout, execute=execute, as_json=as_json)
 
-    run_by_kind(place, v07, logical, broker_timeout=2 * place.timeout)
+    run_by_kind(place, v07, v08, broker_timeout=2 * place.timeout)
     if not execute:
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 
@@ -162,13 +162,13 @@ async def _delete(
 ) -> None:
     from consumerd.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
-    from consumerd.cli.topics_logical import look  # noqa: PLC0415
-    from consumerd.cluster import LogicalClusterView  # noqa: PLC0415
+    from consumerd.cli.topics_v08 import look  # noqa: PLC0415
+    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
     from consumerd.errors import BrokerError  # noqa: PLC0415
 
     sight = await look(source, topics)
     if isinstance(source, ZooKeeperGroups):
-        require_nodes(await LogicalClusterView(source.zk).read_brokers())
+        require_nodes(await V08ClusterView(source.zk).read_brokers())
     marked = []
     for topic in sight.topics if execute else ():
         if isinstance(source, BrokerGroups):

@@ -1,11 +1,11 @@
 """The live view of the cluster: which brokers there are, which topics they have, what groups do with them."""
 
 from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
-from consumerd.cluster.directory import BrokerDirectory, LogicalBrokerDirectory
+from consumerd.cluster.directory import BrokerDirectory, V08BrokerDirectory
 from consumerd.cluster.errors import BrokerNotRegisteredError
 from consumerd.cluster.groups import GroupReader, GroupView, Member
-from consumerd.cluster.logical_view import LogicalClusterView, LogicalTopics, PartitionView
 from consumerd.cluster.view import ClusterView
+from consumerd.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
 
 __all__ = [
     "BrokerDirectory",
@@ -13,11 +13,11 @@ __all__ = [
     "ClusterView",
     "GroupReader",
     "GroupView",
-    "LogicalBrokerDirectory",
-    "LogicalClusterView",
-    "LogicalTopics",
     "Member",
     "PartitionView",
+    "V08BrokerDirectory",
+    "V08ClusterView",
+    "V08Topics",
     "look_for_dialect",
     "read_dialect",
     "wait_for_dialect",

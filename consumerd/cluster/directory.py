@@ -41,7 +41,7 @@ class BrokerDirectory(RegisteredBrokers[Broker]):
         return address
 
 
-class LogicalBrokerDirectory(RegisteredBrokers[BrokerNode]):
+class V08BrokerDirectory(RegisteredBrokers[BrokerNode]):
     """The live brokers of Kafka 0.8 and later. `run` must be running for it to learn anything; times in seconds."""
 
     def __init__(self, zk: ZooKeeper, *, clock: Clock, **times: float) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.cluster import BrokerDirectory, LogicalBrokerDirectory
+from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.consumer.snapshot import V07SnapshotReader, V08SnapshotReader
 from consumerd.fetch import FetchPool
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.group import V07Rules, V08Rules
 from consumerd.offsets import OffsetSettings, make_store
 
@@ -127,11 +127,11 @@ class V08Backend:
         listener: FetchListener,
     ) -> Fetching:
         """From the leaders. The brokers in ZooKeeper are followed in any case: those of 0.7 end the member."""
-        directory = LogicalBrokerDirectory(zk, clock=clock)
+        directory = V08BrokerDirectory(zk, clock=clock)
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        pool = LogicalFetchPool(self._client, settings, clock, rng, listener)
+        pool = V08FetchPool(self._client, settings, clock, rng, listener)
         return Fetching(pool, [directory.run, pool.run])
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:

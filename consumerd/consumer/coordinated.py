@@ -24,7 +24,7 @@ from consumerd.consumer.leases import GroupLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import BrokerError, IdTakenError
 from consumerd.fetch import ByteBudget
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.offsets import OffsetSettings, make_store
@@ -80,7 +80,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         self._coordination = coordination
         self._member = CoordinatedMember(settings.subscription, coordination)
         self._fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
-        self._pool = LogicalFetchPool(client, settings.fetch, clock, rng, self)
+        self._pool = V08FetchPool(client, settings.fetch, clock, rng, self)
         self._requests = GroupRequests(client, settings.group, coordination)
         requests = self._requests
         self._request: dict[type[events.Action], Callable[[Any], Coroutine[None, None, events.Event]]] = {

@@ -19,7 +19,7 @@ from consumerd.consumer.leases import FIXED_SESSION, FixedLease
 from consumerd.consumer.running import RunningMember
 from consumerd.errors import NotFoundError
 from consumerd.fetch import ByteBudget
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.offsets import OffsetSettings, make_store
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         self._assigned = sorted(set(partitions))
         self._client = client
         self._fence = Fence(FixedLease(), clock, settings.lease_margin)
-        self._pool = LogicalFetchPool(client, settings.fetch, clock, rng, self)
+        self._pool = V08FetchPool(client, settings.fetch, clock, rng, self)
         store = make_store(offsets or OffsetSettings(), settings.group, client=client, zk=zk)
         self._partitions = self._make_partitions(self._pool, ByteBudget(settings.budget), store, self._refused)
         self.controls = PartitionControls(self._partitions, self._pool, store)

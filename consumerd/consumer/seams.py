@@ -1,6 +1,6 @@
 """What the flow of partitions needs of the rooms below it, whatever dialect they speak.
 
-The real ones: `consumerd.fetch.FetchPool` and `LogicalFetchPool`; the stores of `consumerd.offsets`, which
+The real ones: `consumerd.fetch.FetchPool` and `V08FetchPool`; the stores of `consumerd.offsets`, which
 `make_store` chooses from; the ZooKeeper session, and the membership of a group that a broker coordinates.
 """
 

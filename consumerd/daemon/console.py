@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from consumerd.client import ClientSettings, UnsupportedApiError, topic_partitions
 from consumerd.clock import SystemClock
+from consumerd.config.build import build_connection_settings, build_session, build_settings, build_subscription
+from consumerd.config.build_v08 import build_client_of
 from consumerd.consumer.group_requests import INTERNAL
-from consumerd.daemon.build import build_connection_settings, build_session, build_settings, build_subscription
-from consumerd.daemon.build_kafka import build_client_of
 from consumerd.daemon.service import run_member, run_on_brokers, start_session
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consumerd.client import ClusterClient
-    from consumerd.daemon.config import Config
+    from consumerd.config.model import Config
     from consumerd.zk import Session
 
 

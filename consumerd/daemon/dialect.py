@@ -18,8 +18,8 @@ from consumerd.errors import ConfigError, ZooKeeperError, reason_of
 from consumerd.registry import Dialect, DialectError
 
 if TYPE_CHECKING:
-    from consumerd.daemon.config import Config
-    from consumerd.daemon.config_group import GroupSection
+    from consumerd.config.group import GroupSection
+    from consumerd.config.model import Config
     from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)

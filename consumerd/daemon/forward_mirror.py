@@ -18,9 +18,9 @@ import structlog
 
 from consumerd import __version__
 from consumerd.clock import SystemClock
-from consumerd.cluster import LogicalClusterView, read_dialect
-from consumerd.daemon.build import build_offset_settings
-from consumerd.daemon.build_kafka import build_bootstrap, build_client
+from consumerd.cluster import V08ClusterView, read_dialect
+from consumerd.config.build import build_offset_settings
+from consumerd.config.build_v08 import build_bootstrap, build_client
 from consumerd.daemon.forwarding import make_forward_handler, target_client
 from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
 from consumerd.daemon.service import run_member, run_on_brokers, start_client
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterMetadata
-    from consumerd.daemon.config import Config
-    from consumerd.daemon.config_servers import KafkaSection
+    from consumerd.config.model import Config
+    from consumerd.config.servers import KafkaSection
     from consumerd.forward import ForwardSettings, Naming, SourcePlaces
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -118,7 +118,7 @@ async def _source(
     """Where the brokers of a source of 0.8 or later are, and what they say, if they are asked."""
     if config.group.coordination == "zookeeper":
         assert session is not None
-        nodes = await LogicalClusterView(session).read_brokers()
+        nodes = await V08ClusterView(session).read_brokers()
         return {(end.host, end.port) for node in nodes.values() for end in node.endpoints}, None
     async with build_client(config, clock=clock, rng=rng) as client:
         await start_client(client, config)

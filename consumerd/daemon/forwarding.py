@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from consumerd.daemon.build_kafka import build_bootstrap, build_client_of
-from consumerd.daemon.build_sasl import build_mechanism
-from consumerd.daemon.config_servers import KafkaSection
+from consumerd.config.build_sasl import build_mechanism
+from consumerd.config.build_v08 import build_bootstrap, build_client_of
+from consumerd.config.servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.forward import (
     BrokerMajor,

@@ -20,8 +20,8 @@ import structlog
 from consumerd import __version__
 from consumerd.clock import SystemClock
 from consumerd.cluster import ClusterView, read_dialect
-from consumerd.daemon.build import build_connection_settings, build_session, build_settings
-from consumerd.daemon.config_servers import ZooKeeperSection
+from consumerd.config.build import build_connection_settings, build_session, build_settings
+from consumerd.config.servers import ZooKeeperSection
 from consumerd.daemon.service import run_member
 from consumerd.errors import ConfigError, NotFoundError, ZooKeeperError
 from consumerd.handlers import RetryPolicy, retrying
@@ -44,8 +44,8 @@ from consumerd.zk import NotConnected, parse_connect_string
 if TYPE_CHECKING:
     from random import Random
 
+    from consumerd.config.model import Config
     from consumerd.consumer import ConsumerSettings
-    from consumerd.daemon.config import Config
     from consumerd.net import Connector
     from consumerd.ports import Clock
     from consumerd.producer import Router

@@ -24,16 +24,16 @@ import structlog
 from consumerd import __version__
 from consumerd.client import NoBrokerError
 from consumerd.clock import SystemClock
-from consumerd.consumer import GroupConsumer, V07Backend
-from consumerd.consumer.fixed import require_partitions
-from consumerd.daemon.build import (
+from consumerd.config.build import (
     build_connection_settings,
     build_handler,
     build_offset_settings,
     build_session,
     build_settings,
 )
-from consumerd.daemon.build_kafka import build_backend, build_client, build_consumer, fixed_partitions
+from consumerd.config.build_v08 import build_backend, build_client, build_consumer, fixed_partitions
+from consumerd.consumer import GroupConsumer, V07Backend
+from consumerd.consumer.fixed import require_partitions
 from consumerd.daemon.dialect import find_dialect
 from consumerd.daemon.notify import READY, STOPPING, notify, status
 from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
+    from consumerd.config.model import Config
+    from consumerd.config.work import DaemonSection
     from consumerd.consumer import ConsumerSettings, GroupBackend
     from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.config import Config
-    from consumerd.daemon.config_work import DaemonSection
     from consumerd.daemon.signals import ProcessSignals
     from consumerd.handlers import Handler
     from consumerd.ports import Clock

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.daemon.toml_text import toml_key, toml_value
+from consumerd.config.toml_text import toml_key, toml_value
 from consumerd.embedded.audit import Awakening
 from consumerd.embedded.children import Child
 from consumerd.embedded.errors import ChildError

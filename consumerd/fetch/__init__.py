@@ -10,10 +10,10 @@ from consumerd.fetch.errors import (
     OffsetRefusedError,
 )
 from consumerd.fetch.lane import Lane
-from consumerd.fetch.link import Directory
 from consumerd.fetch.listener import FetchCounters, FetchListener
-from consumerd.fetch.pool import FetchPool
 from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch.v07.link import Directory
+from consumerd.fetch.v07.pool import FetchPool
 
 __all__ = [
     "BadMessagePolicy",

@@ -1,7 +1,7 @@
 """What fetchers of both dialects have in common: pausing, retreating before trouble, and carrying out remedies.
 
 Strategy: a base class with the state of one partition's fetching; how answers come, and what is in them, is said by the
-subclasses (`fetcher`, `logical_fetcher`).
+subclasses (`v07.fetcher`, `v08.fetcher`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Strategy: `run` owns every task in one TaskGroup; `add`, `remove`, `seek` and the rest are called from other tasks and
 only start or cancel tasks there. Seeking replaces the fetcher by a fresh one: the old task is cancelled and can put
 nothing any more, so no state has to be mended. How a partition is fetched, and from where, is said by the subclasses
-(`pool`, `logical_pool`).
+(`v07.pool`, `v08.pool`).
 """
 
 from __future__ import annotations

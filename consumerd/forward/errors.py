@@ -7,7 +7,7 @@ from typing import Final
 from consumerd.client import AuthenticationError, BrokerRefusedError, RequestTooLargeError, UnsupportedApiError
 from consumerd.errors import HandlerFailedError
 from consumerd.producer import MessageSizeTooLargeError
-from consumerd.producer.logical_delivery import DeliveryError
+from consumerd.producer.v08.delivery import DeliveryError
 from consumerd.wire.v08.error_codes import ErrorCode
 
 

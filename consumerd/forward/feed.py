@@ -19,9 +19,9 @@ from consumerd.forward.errors import OtherLogError, is_too_large
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.settings import Placing
 from consumerd.partition import NO_BROKER
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_batches import message_size
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.batches import message_size
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class Feed:
         #: The position that was answered to who begins the partition: what is handed over does not begin before it.
         self.began: int | None = None
         room = settings.chunk_bytes + settings.max_message_bytes
-        self._producer = LogicalProducer(
+        self._producer = V08Producer(
             client,
-            LogicalProducerSettings(
+            V08ProducerSettings(
                 codec=settings.codec,
                 batch_bytes=2 * room,
                 buffer_bytes=4 * room,

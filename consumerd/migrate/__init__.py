@@ -2,8 +2,8 @@
 
 from consumerd.migrate.archive_source import ArchiveSource
 from consumerd.migrate.cluster_source import ClusterSource
+from consumerd.migrate.cluster_source_v08 import V08ClusterSource
 from consumerd.migrate.findings import Counts, PartitionReport, RangeReport, Report
-from consumerd.migrate.logical_source import LogicalSource
 from consumerd.migrate.sources import Found, Source, Unreadable
 from consumerd.migrate.verify import Comparison
 
@@ -13,10 +13,10 @@ __all__ = [
     "Comparison",
     "Counts",
     "Found",
-    "LogicalSource",
     "PartitionReport",
     "RangeReport",
     "Report",
     "Source",
     "Unreadable",
+    "V08ClusterSource",
 ]

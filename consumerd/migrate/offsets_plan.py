@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin import Change, LogicalChangePlanner, LogicalSurvey, LogRange, in_the_way
+from consumerd.admin import Change, LogRange, V08ChangePlanner, V08Survey, in_the_way
 from consumerd.cluster import GroupView
 from consumerd.errors import NotFoundError
 from consumerd.migrate.offsets_translation import Translator
@@ -158,7 +158,7 @@ class MovePlanner:
         sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
     ) -> MovePlan:
         survey = await self._survey()
-        changes = await LogicalChangePlanner(survey, self._target.logs).set_to(dict(wanted))
+        changes = await V08ChangePlanner(survey, self._target.logs).set_to(dict(wanted))
         ranges = await self._target.logs.ranges(wanted)
         plan = MovePlan()
         plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
@@ -177,11 +177,11 @@ class MovePlanner:
         """What of the old side could not be understood: perhaps an offset."""
         return self._source.view.problems
 
-    async def _survey(self) -> LogicalSurvey:
+    async def _survey(self) -> V08Survey:
         try:
             return await self._target.survey(self._group)
         except NotFoundError:
-            return LogicalSurvey(GroupView(self._group), {}, self._target.coordinator)
+            return V08Survey(GroupView(self._group), {}, self._target.coordinator)
 
 
 def _forwards_only(change: Change) -> Change:

@@ -17,7 +17,7 @@ from consumerd.cluster.reading import data
 from consumerd.errors import BrokerError, ConfigError
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.producer import Partitioner, Route, Router
-from consumerd.producer.verify import count_partitions
+from consumerd.producer.v07.verify import count_partitions
 from consumerd.registry import parse_partition_count, topic_broker_path
 from consumerd.wire.errors import WireError
 

@@ -1,6 +1,6 @@
 """The producer for brokers of 0.8 and later with the methods of `Producer` and `AsyncProducer`.
 
-Strategy: one `LogicalProducer` below, which batches, retries and keeps the order of each partition. In the foreground
+Strategy: one `V08Producer` below, which batches, retries and keeps the order of each partition. In the foreground
 `send` waits until the brokers have confirmed what it was given; in the background it returns when that is buffered, and
 what was given up later is counted here, batch by batch, and told by the next flush.
 """
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from consumerd.errors import reason_of
-from consumerd.producer.data import NOT_A_LIST
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import checked_index
+from consumerd.producer.v07.data import NOT_A_LIST
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Hashable, Sequence
     from types import TracebackType
 
-    from consumerd.producer.data import ProducerData
-    from consumerd.producer.logical import LogicalProducer
-    from consumerd.producer.logical_batches import Batch, Delivery
     from consumerd.producer.partitioners import Partitioner
+    from consumerd.producer.v07.data import ProducerData
+    from consumerd.producer.v08.batches import Batch, Delivery
+    from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class ClusterProducer:
 
     def __init__(
         self,
-        producer: LogicalProducer,
+        producer: V08Producer,
         *,
         background: bool = False,
         encoder: Encoder = DEFAULT_ENCODER,

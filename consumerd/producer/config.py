@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from consumerd.client.making import parse_bootstrap
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectionSettings
-from consumerd.producer.logical_settings import LogicalProducerSettings
-from consumerd.producer.settings import ProducerSettings, QueueSettings, WhenFull
+from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.compression import Codec
-from consumerd.wire.v08.records import Codec as LogicalCodec
+from consumerd.wire.v08.records import Codec as RecordCodec
 
 if TYPE_CHECKING:
     import ssl
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from consumerd.client import Mechanism
     from consumerd.producer.encoders import Encoder
-    from consumerd.producer.events import CallbackHandler, EventHandler
     from consumerd.producer.partitioners import Partitioner
+    from consumerd.producer.v07.events import CallbackHandler, EventHandler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ProducerConfig:
     #: Of the brokers in `zookeeper`; auto: as those that are registered speak, 0.7 where none is.
     dialect: Literal["auto", "0.7", "0.8"] = "auto"
     #: Of a producer for brokers of 0.8 and later. None: what `settings` says of codec and confirmation, else defaults.
-    logical: LogicalProducerSettings | None = None
+    v08: V08ProducerSettings | None = None
     #: Who we are for these: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = "consumerd"
@@ -97,12 +97,12 @@ class ProducerConfig:
             if said:
                 raise ConfigError(f"{name} is for brokers of Kafka 0.7, and these are of 0.8 or later: leave it out.")
 
-    def logical_settings(self) -> LogicalProducerSettings:
+    def v08_settings(self) -> V08ProducerSettings:
         """Of a producer for brokers of 0.8 and later, the default resolved."""
-        if self.logical is not None:
-            return self.logical
-        codec = LogicalCodec[self.settings.codec.name]
-        return LogicalProducerSettings(codec=codec, acks=-1 if self.settings.confirm else 0)
+        if self.v08 is not None:
+            return self.v08
+        codec = RecordCodec[self.settings.codec.name]
+        return V08ProducerSettings(codec=codec, acks=-1 if self.settings.confirm else 0)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ProducerConfig:

@@ -9,7 +9,7 @@ from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.producer.events import Event
+    from consumerd.producer.v07.events import Event
 
 
 class MessageSizeTooLargeError(ConsumerdError):

@@ -15,19 +15,19 @@ import structlog
 
 from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
 from consumerd.clock import SystemClock
-from consumerd.cluster import LogicalClusterView, look_for_dialect
+from consumerd.cluster import V08ClusterView, look_for_dialect
 from consumerd.net import connect as connect_to_broker
-from consumerd.producer.async_producer import AsyncProducer
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import NoBrokerError, PluginError
-from consumerd.producer.events import CallbackHandler, EventHandler
-from consumerd.producer.logical import LogicalProducer
 from consumerd.producer.partitioners import load_partitioner
 from consumerd.producer.plugins import load_instance
-from consumerd.producer.producer import Producer
-from consumerd.producer.routing import StaticRouter
-from consumerd.producer.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v07.async_producer import AsyncProducer
+from consumerd.producer.v07.events import CallbackHandler, EventHandler
+from consumerd.producer.v07.producer import Producer
+from consumerd.producer.v07.routing import StaticRouter
+from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v08.producer import V08Producer
 from consumerd.registry import Dialect
 from consumerd.zk import Session
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.net import Connector
     from consumerd.ports import Clock
     from consumerd.producer.config import ProducerConfig
-    from consumerd.producer.routing import Router
+    from consumerd.producer.v07.routing import Router
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +73,10 @@ async def open_producer(
             await session.start(config.session_wait)
         if config.bootstrap or (session is not None and await _is_v08(session, config)):
             client = await stack.enter_async_context(await _client(session, config, connect, clock, rng))
-            logical = LogicalProducer(client, config.logical_settings(), clock=clock, rng=rng)
+            v08_producer = V08Producer(client, config.v08_settings(), clock=clock, rng=rng)
             chosen = None if config.partitioner is None else partitioner
             yield await stack.enter_async_context(
-                ClusterProducer(logical, background=config.background, encoder=encoder, partitioner=chosen)
+                ClusterProducer(v08_producer, background=config.background, encoder=encoder, partitioner=chosen)
             )
             return
         router: Router
@@ -110,7 +110,7 @@ async def _client(
     addresses = parse_bootstrap(config.bootstrap)
     if session is not None:
         protocol = security_protocol(tls=config.broker_tls is not None, sasl=config.sasl is not None)
-        brokers = await LogicalClusterView(session).read_brokers()
+        brokers = await V08ClusterView(session).read_brokers()
         addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
         if not addresses:
             raise NoBrokerError(f"no broker with a {protocol} listener is registered in ZooKeeper; is one running?")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from consumerd.producer.errors import PartitionerError, PluginError
-from consumerd.producer.keys import key_index
 from consumerd.producer.plugins import load_plugin
+from consumerd.producer.v07.keys import key_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ class Partitioner(Protocol):
 
 
 class HashPartitioner(Partitioner):
-    """The hash of the key modulo `count`, as 0.7.2's DefaultPartitioner; see `consumerd.producer.keys`."""
+    """The hash of the key modulo `count`, as 0.7.2's DefaultPartitioner; see `consumerd.producer.v07.keys`."""
 
     def partition(self, key: Any, count: int, /) -> int:
         """Raises PartitionerError for keys that are neither text nor bytes."""

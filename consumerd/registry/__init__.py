@@ -33,22 +33,22 @@ from consumerd.registry.subscription import (
     parse_subscription,
 )
 from consumerd.registry.topic_filter import MAX_FILTER_LENGTH, Blacklist, FilterKind, TopicFilter, Whitelist
-from consumerd.registry.v08_broker import (
+from consumerd.registry.v08.broker import (
     BrokerNode,
     Endpoint,
     parse_broker_node,
 )
-from consumerd.registry.v08_paths import (
+from consumerd.registry.v08.paths import (
     delete_topic_path,
     partition_state_path,
     partitions_path,
     topic_config_path,
 )
-from consumerd.registry.v08_subscription import (
+from consumerd.registry.v08.subscription import (
     format_subscription_v08,
     parse_subscription_v08,
 )
-from consumerd.registry.v08_topic import (
+from consumerd.registry.v08.topic import (
     INTERNAL_TOPICS,
     NO_LEADER,
     PartitionState,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.registry.dialect import Dialect
 from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.v08_broker import parse_broker_node
-from consumerd.registry.v08_subscription import parse_subscription_v08
+from consumerd.registry.v08.broker import parse_broker_node
+from consumerd.registry.v08.subscription import parse_subscription_v08
 from consumerd.registry.values import parse_broker
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from consumerd.daemon.config import first_problem, read_document, unreadable_variable
+from consumerd.config.model import first_problem, read_document, unreadable_variable
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec_model import (
     AggregateSpec,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from consumerd.daemon.config_base import Section
+from consumerd.config.base import Section
 from consumerd.spark.spec_types import FieldType, parse_type
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.

@@ -16,13 +16,13 @@ from consumerd.clock import SystemClock
 from consumerd.consumer import ConsumerSettings, CoordinatedConsumer
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane, OffsetBeyondError
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
 from consumerd.net import ConnectionSettings, connect
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.registry import StaticSubscription
 from consumerd.wire import WireError
 from consumerd.wire.v08 import apis
@@ -138,7 +138,7 @@ async def test_fetching_loses_nothing_to_answers_that_are_none(seed: int) -> Non
         broker.spoil = sometimes(rng, BROKEN, of=tuple(VERSIONS))
         told = Told()
         settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
-        pool = LogicalFetchPool(client, settings, CLOCK, rng, told)
+        pool = V08FetchPool(client, settings, CLOCK, rng, told)
         running = asyncio.create_task(pool.run())
         await asyncio.sleep(0)
         found: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -164,7 +164,7 @@ async def test_fetching_survives_lies(seed: int) -> None:
         broker.spoil = sometimes(rng, BROKEN + LYING * 3)
         told = Told()
         settings = FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05)
-        pool = LogicalFetchPool(client, settings, CLOCK, rng, told)
+        pool = V08FetchPool(client, settings, CLOCK, rng, told)
         running = asyncio.create_task(pool.run())
         await asyncio.sleep(0)
         lanes = {place: Lane(place, ByteBudget(1 << 20), max_bytes=1 << 20) for place in PLACES}
@@ -215,7 +215,7 @@ async def test_an_offset_that_no_log_has_is_an_error_of_the_broker_by_its_name(l
     rng = random.Random(1)
     async with AtTheEnd(rng) as broker, client_of(broker) as client:
         if listed < 0:
-            pool = LogicalFetchPool(client, FetchSettings(), CLOCK, rng, Told())
+            pool = V08FetchPool(client, FetchSettings(), CLOCK, rng, Told())
             with pytest.raises(WireError, match=f"broker .* answered with offset {listed} of {PLACES[0]}"):
                 await pool.list_offsets(PLACES[0], -1)
             return
@@ -302,9 +302,9 @@ async def test_every_delivery_comes_to_an_end(kinds: tuple[str, ...]) -> None:
     rng = random.Random(5)
     async with HostileKafka(rng) as broker, client_of(broker) as client:
         broker.spoil = sometimes(rng, kinds, of=(apis.PRODUCE, apis.INIT_PRODUCER_ID, apis.METADATA))
-        settings = LogicalProducerSettings(batch_bytes=100, linger=0.01, request_timeout=0.1, delivery_timeout=20)
+        settings = V08ProducerSettings(batch_bytes=100, linger=0.01, request_timeout=0.1, delivery_timeout=20)
         refused: list[ConsumerdError] = []
-        async with asyncio.timeout(60), LogicalProducer(client, settings, clock=CLOCK, rng=rng) as producer:
+        async with asyncio.timeout(60), V08Producer(client, settings, clock=CLOCK, rng=rng) as producer:
             deliveries = []
             for n in range(60):
                 for number in range(PARTITIONS):

@@ -171,7 +171,7 @@ async def test_nearly_from_the_first_moment_a_signal_finds_a_listener(tmp_path: 
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "class First:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'consumerd.daemon.config':\n"
+        "        if name == 'consumerd.config.model':\n"
         "            assert not {'pydantic', 'structlog', 'asyncio'} & set(sys.modules)\n"
         "            os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.meta_path.insert(0, First())\n"

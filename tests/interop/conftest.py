@@ -166,7 +166,7 @@ class ClientFactory(Protocol):
 @pytest.fixture
 def cluster_client() -> ClientFactory:
     def make(*brokers: KafkaBroker) -> ClusterClient:
-        settings = ClientSettings(retry_timeout=20)
+        settings = ClientSettings(retry_timeout=60)
         clock = SystemClock()
         opener = ChannelOpener(functools.partial(connect, settings=settings.connection), settings, clock)
         bootstrap = [("127.0.0.1", broker.port) for broker in brokers]

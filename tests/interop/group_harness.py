@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0
+#: Of members whose leaving is looked at: a slow machine must not end the session first.
+LONG_SESSION = 30.0
+#: Seconds for whatever has to come, on a machine that has other work.
+PATIENCE = 120.0
 _OF_JAVA = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor"}
 
 
@@ -205,10 +209,10 @@ class Group:
         """A member of another project leaves in order."""
         if child.name.startswith("java"):
             child.close_stdin()
-            await child.wait_for_line("DONE".__eq__, 30.0)
-            await child.wait(10.0)
+            await child.wait_for_line("DONE".__eq__, 120.0)
+            await child.wait(60.0)
         else:
-            await child.stop(15.0)
+            await child.stop(60.0)
 
     # -- what happened
 
@@ -222,7 +226,7 @@ class Group:
         told = [event["partitions"] for event in daemon.events() if event["event"] == "rebalanced"]
         return sorted(told[-1]) if told else []
 
-    async def until(self, condition: Callable[[], bool], limit: float = 40.0) -> float:
+    async def until(self, condition: Callable[[], bool], limit: float = PATIENCE) -> float:
         """Processes are watched from outside: their logs and records are polled."""
         start = time.monotonic()
         while not condition():
@@ -246,7 +250,7 @@ class Group:
             found[record.partition.partition].update(offset for offset, _, _ in record.messages)
         return {number: len(offsets) for number, offsets in found.items() if offsets}
 
-    async def account(self, limit: float = 40.0, *, late: bool = False) -> int:
+    async def account(self, limit: float = PATIENCE, *, late: bool = False) -> int:
         """Everything was handed over, in order, by its owners. How many came again.
 
         `late`: a stranger may go on for a while with what somebody else has been given; most have no lease. Of ours,

@@ -72,7 +72,7 @@ class KeyDistributionCentre:
             env={**os.environ, **self.environ},
         )
         self._child.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 try:
                     _, writer = await asyncio.open_connection(LOOPBACK, self.port)

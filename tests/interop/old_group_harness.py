@@ -128,7 +128,7 @@ class OldGroup(ZooKeeperGroup):
 
     async def _led(self, topic: str, number: int) -> None:
         """Return when the partition has a leader; the controller takes its time."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 self.client.stale([topic])
                 try:

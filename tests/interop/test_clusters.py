@@ -20,12 +20,12 @@ from consumerd.clock import SystemClock
 from consumerd.embedded import MissingRuntimeError
 from consumerd.errors import ExitCode
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.logical_pool import LogicalFetchPool
+from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
-from tests.interop.group_harness import GROUP, PARTITIONS, TOPIC, Group
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
+from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
 from tests.support.kafka import RELEASES, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.embedded.processes import DaemonProcess
     from consumerd.java import JavaRuntime
-    from consumerd.producer.logical_batches import Delivered, Delivery
+    from consumerd.producer.v08.batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 
@@ -58,7 +58,7 @@ class Listener:
 class Load:
     """A producer of ours that sends round the partitions; `name` begins all its messages."""
 
-    def __init__(self, name: str, client: ClusterClient, settings: LogicalProducerSettings) -> None:
+    def __init__(self, name: str, client: ClusterClient, settings: V08ProducerSettings) -> None:
         self.name = name
         self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
         self.acked: defaultdict[int, int] = defaultdict(int)
@@ -70,7 +70,7 @@ class Load:
         """Send until it is `enough`; everything that was taken is acknowledged in the end."""
         deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         async with (
-            LogicalProducer(self._client, self._settings, clock=CLOCK, rng=random.Random(1)) as producer,
+            V08Producer(self._client, self._settings, clock=CLOCK, rng=random.Random(1)) as producer,
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._confirm(deliveries))
@@ -122,7 +122,7 @@ class Cluster:
         found = await store.load(PLACES)
         return {place.partition: offset for place, offset in found.items()}
 
-    async def goes_on(self, limit: float = 60.0) -> None:
+    async def goes_on(self, limit: float = PATIENCE) -> None:
         """All partitions take messages again, and the group commits what it handled of each after that."""
         before = [dict(load.acked) for load in self.loads]
         await self.group.until(
@@ -148,7 +148,7 @@ class Cluster:
             return {}
 
     async def ends(self) -> dict[int, int]:
-        pool = LogicalFetchPool(self.client, FetchSettings(), CLOCK, random.Random(1), Listener())
+        pool = V08FetchPool(self.client, FetchSettings(), CLOCK, random.Random(1), Listener())
         return {place.partition: (await pool.list_offsets(place, -1))[0] for place in PLACES}
 
     async def wait_until_replicated(self) -> None:
@@ -160,13 +160,13 @@ class Cluster:
             parts = metadata.topics[TOPIC].partitions.values()
             return len(parts) == PARTITIONS and all(len(part.isr) == 3 for part in parts)
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not await self.client.retrying("replicas", in_sync):
                 await asyncio.sleep(0.2)
 
     async def read_log(self) -> dict[int, list[bytes]]:
         """Every partition's messages; their places are their offsets."""
-        pool = LogicalFetchPool(self.client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Listener())
+        pool = V08FetchPool(self.client, FetchSettings(max_wait=0.1), CLOCK, random.Random(2), Listener())
         ends = await self.client.retrying("ends", self.ends)
         budget = ByteBudget(64 << 20)
 
@@ -184,7 +184,7 @@ class Cluster:
 
         running = asyncio.create_task(pool.run())
         try:
-            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
                 reading = {place.partition: tasks.create_task(read(place)) for place in PLACES}
         finally:
             running.cancel()
@@ -197,7 +197,7 @@ class Cluster:
         for load in self.loads:
             load.assert_is_in(log, once=load.name == "once")
         self.group.sent = defaultdict(list, log)
-        await self.group.account(60.0, late=True)
+        await self.group.account(late=True)
 
 
 @pytest_asyncio.fixture
@@ -229,9 +229,9 @@ async def cluster(
     )
     async with brokers, cluster_client(*brokers.brokers.values()) as client:
         group = Group(brokers.brokers, client, tmp_path, java)
-        loads = [Load("again", client, LogicalProducerSettings(idempotent=False, linger=0.02))]
+        loads = [Load("again", client, V08ProducerSettings(idempotent=False, linger=0.02))]
         if release.number >= (0, 11):
-            loads.append(Load("once", client, LogicalProducerSettings(linger=0.02)))
+            loads.append(Load("once", client, V08ProducerSettings(linger=0.02)))
         made = Cluster(brokers, client, group, loads)
         await group.create()
         await made.wait_until_replicated()
@@ -287,7 +287,7 @@ async def test_leaders_and_the_coordinator_die_under_load(cluster: Cluster, stra
         daemons[0].resume()
         await victim.start()
         await cluster.wait_until_replicated()
-        await daemons[0].wait_for_event("partitions_abandoned", 60.0)  # unfinished and uncommitted
+        await daemons[0].wait_for_event("partitions_abandoned", PATIENCE)  # unfinished and uncommitted
         await group.until(lambda: bool(group.share(daemons[0])) and is_sorted_out(group, daemons))
 
         # ... and one is shut down in order, which hands over what it leads.

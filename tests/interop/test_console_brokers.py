@@ -11,13 +11,13 @@ import pytest
 
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PARTITIONS = 3
 EVERYDAY = ("0.8.2.2", "3.9.1")
 KEYED = [(b"key %d" % (number % 40), b"value %d \xff" % number) for number in range(1000)]

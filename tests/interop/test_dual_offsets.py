@@ -17,8 +17,8 @@ from consumerd.embedded.processes import DaemonProcess
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import kafka_jars
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
     from tests.support.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
 GROUP = "group"
 
@@ -65,8 +65,8 @@ class Scene:
                 await self.client.leader("events", place.partition)
 
         await self.client.retrying("create the topic", led)
-        settings = LogicalProducerSettings()
-        async with LogicalProducer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
+        settings = V08ProducerSettings()
+        async with V08Producer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
             for number in range(self.produced, self.produced + count):
                 for place in PLACES:
                     await producer.send("events", b"%d" % number, partition=place.partition)
@@ -80,7 +80,7 @@ class Scene:
 
     async def _stored(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         await self.client.retrying("find the coordinator", lambda: self.client.coordinator(GROUP))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while (found := await self._load()) is None:
                 await asyncio.sleep(0.1)
         nodes = {place: f"/consumers/{GROUP}/offsets/events/{place.name}" for place in PLACES}
@@ -130,8 +130,8 @@ class Scene:
 
             await self._until_handed(lambda: list(said()), expected)
             child.close_stdin()
-            await child.wait_for_line("DONE".__eq__, 30.0)
-            await child.wait(10.0)
+            await child.wait_for_line("DONE".__eq__, 120.0)
+            await child.wait(60.0)
         finally:
             child.end_now()
         assert await self.stored() == ({expected.stop}, {expected.stop})
@@ -166,7 +166,7 @@ class Scene:
                     assert daemon.running, daemon.child.tail()
                     await asyncio.sleep(0.05)
             daemon.kill()
-            await daemon.wait(10.0)
+            await daemon.wait(60.0)
             enough.set()
             await producing
         self.seen += handed(daemon)

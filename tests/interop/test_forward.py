@@ -15,9 +15,9 @@ from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.forward import TargetLog, read_identity
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Codec as NewCodec
 from consumerd.wire.v08.records import decode_records, encode_record_batch
@@ -276,7 +276,7 @@ async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kaf
     # What retention deletes, it deletes at once, not half a minute after the start: the messages are of 1970.
     broker = await kafka("3.9.1", partitions=2, config=EAGER_RETENTION)
     async with cluster_client(broker) as client:
-        async with LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer:
+        async with V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer:
             for n in range(100):
                 await producer.send("events", b"%d" % n, key=b"k%d" % (n % 7), timestamp=1000 + n, partition=n % 2)
         arguments = ("--from-bootstrap-server", broker.address, "--group", "copy", "--topic", "events", "--exit-at-end")
@@ -303,7 +303,7 @@ async def test_the_mirror_reads_groups_of_0_8_in_zookeeper(kafka: Any, cluster_c
     source, target = await kafka("0.8.2.2", partitions=2), await kafka("3.9.1")
     async with (
         cluster_client(source) as client,
-        LogicalProducer(client, LogicalProducerSettings(codec=NewCodec.SNAPPY), clock=CLOCK, rng=random.Random(1)) as p,
+        V08Producer(client, V08ProducerSettings(codec=NewCodec.SNAPPY), clock=CLOCK, rng=random.Random(1)) as p,
     ):
         for n in range(60):
             await p.send("events", b"%d" % n, key=b"key" if n % 3 else None, partition=n % 2)

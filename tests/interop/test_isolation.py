@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACE = TopicPartition.numbered("events", 0)
 
 
@@ -40,7 +40,12 @@ async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
 
     broker = await kafka("3.9.1", partitions=1)
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": broker.address, "transactional.id": "a-test", "linger.ms": 0}
+        {
+            "bootstrap.servers": broker.address,
+            "transactional.id": "a-test",
+            "transaction.timeout.ms": 600_000,
+            "linger.ms": 0,
+        }
     )
 
     def write(kind: str, numbers: Iterable[int]) -> None:
@@ -50,7 +55,7 @@ async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
         producer.flush()
 
     def transactions() -> None:
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         for first in (0, 10):
             write("committed", range(first, first + 10))
             producer.commit_transaction()
@@ -72,7 +77,7 @@ async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
         )
 
     async def until(wanted: list[str], of: DaemonProcess) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while len(printed(of)) < len(wanted):
                 await asyncio.sleep(0.1)
         assert printed(of) == wanted
@@ -81,7 +86,7 @@ async def test_what_was_aborted_is_never_handed_over_and_positions_move_past_it(
         store = {name: KafkaOffsetStore(client, name) for name in ("all", "committed")}
 
         async def committed(name: str, wanted: int) -> None:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(120):
                 while (await client.retrying("offsets", lambda: store[name].load([PLACE]))).get(PLACE) != wanted:
                     await asyncio.sleep(0.1)
 

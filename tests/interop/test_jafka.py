@@ -52,7 +52,7 @@ async def send(port: int, data: bytes) -> None:
     await writer.wait_closed()
 
 
-async def until(condition: Callable[[], object], timeout: float = 30) -> None:
+async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.02)
@@ -62,7 +62,7 @@ async def test_raw_produce_and_fetch(zk: KazooClient, zk_root: str, jafka_broker
     broker = await jafka_broker(zk_root, broker_id=3, partitions=2)
     await send(broker.port, produce(b"t", 1, b"hello", b"", b"\xff"))
     expected = message(b"hello") + message(b"") + message(b"\xff")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while await fetch(broker.port, b"t", 1, 0) != (0, expected):
             await asyncio.sleep(0.02)
     assert await fetch(broker.port, b"t", 1, len(message(b"hello"))) == (0, message(b"") + message(b"\xff"))

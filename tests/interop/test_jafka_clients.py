@@ -41,7 +41,7 @@ CODECS = (Codec.NONE, Codec.GZIP)
 GZIP = {"compression.codec": 1}
 
 
-async def until(condition: Callable[[], object], timeout: float = 30) -> None:
+async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
     """Polls: what a process wrote to a file or to ZooKeeper cannot be awaited without changing what is tested."""
     async with asyncio.timeout(timeout):
         while not condition():
@@ -115,7 +115,7 @@ class Feed:
             self.ledger.partition(TopicPartition(TOPIC, 0, partition)).send(lines)
             await self._senders[partition](lines)
 
-    async def account(self, records: Path, log_directory: Path, timeout: float = 30) -> AuditResult:
+    async def account(self, records: Path, log_directory: Path, timeout: float = 120.0) -> AuditResult:
         """Wait until our daemon was handed as much as was sent, then compare with what the broker stored."""
         sent = sum(each.sent for each in self.ledger.partitions.values())
         give_up = time.monotonic() + timeout

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "leaving.md"
 TOPICS = "clicks", "orders"
 BROKERS = 2

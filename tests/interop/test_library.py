@@ -27,7 +27,7 @@ from consumerd.errors import BrokerError
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.offsets.kafka_store import CommittedOffset
 from consumerd.producer import NotSentError
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:

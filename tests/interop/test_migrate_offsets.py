@@ -19,15 +19,15 @@ from consumerd.errors import ExitCode
 from consumerd.forward import TargetLog, read_identity
 from consumerd.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
-from consumerd.producer.logical_settings import LogicalProducerSettings
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
 from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
 
 
@@ -56,8 +56,8 @@ async def produce(client: ClusterClient, count: int) -> None:
             await client.leader("events", place.partition)
 
     await client.retrying("create the topic", led)
-    settings = LogicalProducerSettings()
-    async with LogicalProducer(client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
+    settings = V08ProducerSettings()
+    async with V08Producer(client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
         for number in range(count):
             for place in PLACES:
                 await producer.send("events", b"%d" % number, partition=place.partition)

@@ -15,7 +15,7 @@ from consumerd.errors import ExitCode
 from consumerd.forward import SourceMark
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.partition import TopicPartition
-from consumerd.producer.logical import LogicalProducer
+from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
@@ -83,7 +83,7 @@ async def test_one_of_each_kind_of_trouble(kafka: Any, cluster_client: Any, tmp_
     # The same by hand, with trouble.
     async with (
         cluster_client(broker) as client,
-        LogicalProducer(client, clock=CLOCK, rng=random.Random(1)) as producer,
+        V08Producer(client, clock=CLOCK, rng=random.Random(1)) as producer,
     ):
         for source, log in logs.items():
             mark = SourceMark(source)

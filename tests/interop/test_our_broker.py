@@ -46,7 +46,7 @@ async def produce(broker: Broker, partition: int, payloads: list[bytes], codec: 
     writer.close()
 
 
-async def until(condition: Callable[[], object], timeout: float = 40) -> None:
+async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.05)

@@ -41,7 +41,7 @@ async def stored(broker: JafkaBroker, topic: str, partition: int, count: int) ->
     """`count` payloads; Jafka shows only what it has flushed, which it does on a timer."""
     connection = await connect("127.0.0.1", broker.port)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(120):
             while True:
                 body = await connection.request(FetchRequest(topic, partition, 0, 1 << 20).encode())
                 payloads = list(decode_batch(decode_fetch_response(body).data, 0).payloads)
@@ -96,6 +96,6 @@ async def test_a_mirror_finds_its_places(zk_root: str, jafka_broker: JafkaBroker
         broker = await jafka_broker(zk_root)
         placed = PlacedRouter([("127.0.0.1", broker.port)], connect=connect)
         assert [(await placed.route("placed", Source(0, p, 4), None)).partition for p in range(4)] == [0, 1, 0, 1]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await TargetTopics(zk, connect=connect, clock=SystemClock()).ensure("made")
         assert await zk.children("/brokers/topics/made") == [str(broker.broker_id)]

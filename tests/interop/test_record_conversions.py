@@ -251,7 +251,7 @@ async def test_what_compaction_leaves(kafka: Any, cluster_client: Any) -> None:
             await topic.produce(2, codec, keys)
         # The last segment is not compacted; of those before it, the last of each key is left.
         left = [*range(COUNT + 2, 2 * COUNT, 3), *range(2 * COUNT, 3 * COUNT)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while sum(map(len, sets := await topic.whole(4, 3 * COUNT, lambda data: None))) > len(left):
                 await asyncio.sleep(0.2)
         assert sets[-1].next_offset == 3 * COUNT

@@ -31,10 +31,10 @@ from consumerd.embedded.processes import (
 from consumerd.errors import BrokerError, ExitCode
 from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.logical_reading import read_logical_split
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.kafka import RELEASES, kafka_jars
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from consumerd.java import JavaRuntime
     from tests.support.kafka import KafkaRelease
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
 EVERYDAY = "3.9.1"
 OLD, LIBRARY = "events", "library"
 LINES = [b"line %d" % number for number in range(60)]
@@ -370,7 +370,7 @@ def _read_by_spark(site: Site, mechanism: str, **others: str) -> list[bytes]:
     wanted = ReadRequest(("value",), timeout=20)
     splits: list[Any] = plan_batch(read_options(options | others), Pruning())
     assert PASSWORD not in repr(splits)
-    rows = [batch.column(0).to_pylist() for split in splits for batch in read_logical_split(split, wanted)]
+    rows = [batch.column(0).to_pylist() for split in splits for batch in read_v08_split(split, wanted)]
     return [value for part in rows for value in part]
 
 

@@ -15,17 +15,17 @@ from consumerd.client import error_of
 from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
-from consumerd.spark.source import kafka_client
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.logical_commits import LogicalCommitter
-from consumerd.spark.source.logical_reading import read_logical_split
-from consumerd.spark.source.logical_split import LogicalSplit
 from consumerd.spark.source.option_values import BootstrapPlace
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.v08 import client as kafka_client
+from consumerd.spark.source.v08.commits import V08Committer
+from consumerd.spark.source.v08.reading import read_v08_split
+from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION
@@ -84,15 +84,15 @@ async def produce(client: ClusterClient, magic: int, codec: Codec, payloads: lis
     await client.retrying("produce", send)
 
 
-def planned(port: int, **options: Any) -> list[LogicalSplit]:
+def planned(port: int, **options: Any) -> list[V08Split]:
     given = {"bootstrap": f"127.0.0.1:{port}", "assign": '{"events": ["0"]}', "timeoutMs": 20_000, **options}
     found = plan_batch(read_options({name: str(value) for name, value in given.items()}), Pruning())
-    assert all(isinstance(split, LogicalSplit) for split in found)
+    assert all(isinstance(split, V08Split) for split in found)
     return found  # type: ignore[return-value]  # as was asserted
 
 
-def read(splits: list[LogicalSplit], request: ReadRequest = REQUEST) -> list[dict[str, Any]]:
-    return [row for split in splits for batch in read_logical_split(split, request) for row in batch.to_pylist()]
+def read(splits: list[V08Split], request: ReadRequest = REQUEST) -> list[dict[str, Any]]:
+    return [row for split in splits for batch in read_v08_split(split, request) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kaf
     first = next(number for number, (magic, _) in enumerate(formats_of(version)) if magic) * 50 if by_message else 0
     assert [(split.start, split.end) for split in earlier] == [(first, len(expected))]
     if RELEASES[version].number < (0, 9):
-        committer = LogicalCommitter(whole[0].place, "ours", 20)
+        committer = V08Committer(whole[0].place, "ours", 20)
         with pytest.raises(BrokerRefusesError, match=r"\(Kafka 0.8\) does not serve DescribeGroups"):
             await asyncio.to_thread(committer.check)
 
@@ -163,7 +163,7 @@ async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, c
     async with cluster_client(broker) as client:
         await create(client)
         await produce(client, 2, Codec.NONE, [b"a", b"b", b"c"])
-        ours = LogicalCommitter(place, "ours", 20)
+        ours = V08Committer(place, "ours", 20)
         await asyncio.to_thread(ours.check)
         assert await asyncio.to_thread(ours.commit, {"events": {"0": 2, "1": 0}}) == 2
         assert await KafkaOffsetStore(client, "ours").load([partition]) == {partition: 2}
@@ -172,7 +172,7 @@ async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, c
         member.subscribe(["events"])
         try:
             assert await asyncio.to_thread(member.poll, 60) is not None  # it has joined
-            theirs = LogicalCommitter(place, "theirs", 20)
+            theirs = V08Committer(place, "theirs", 20)
             for call in (theirs.check, lambda: theirs.commit_if_possible({"events": {"0": 1}})):
                 with pytest.raises(RefusedError, match="the group theirs is in use"):
                     await asyncio.to_thread(call)
@@ -187,7 +187,7 @@ async def test_a_task_goes_on_when_the_broker_is_back(kafka: Any, cluster_client
         for number in range(4):
             await produce(client, 2, Codec.SNAPPY, [b"%d" % number] * 50)
     (split,) = await asyncio.to_thread(planned, broker.port)
-    reading = read_logical_split(split, ReadRequest(("offset",), fetch_size=100, timeout=60))
+    reading = read_v08_split(split, ReadRequest(("offset",), fetch_size=100, timeout=60))
     found = (await asyncio.to_thread(next, reading)).to_pylist()
     assert 0 < len(found) < 200
     broker.kill()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.java import JavaRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"
 EACH = 10
 

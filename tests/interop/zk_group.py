@@ -154,8 +154,8 @@ class ZooKeeperGroup(ABC):
             return
         child = self.jvms[name]
         child.close_stdin()
-        await child.wait_for_line("DONE".__eq__, 30.0)
-        assert await child.wait(10.0) == 0
+        await child.wait_for_line("DONE".__eq__, 120.0)
+        assert await child.wait(60.0) == 0
 
     async def kill(self, name: str) -> None:
         """SIGKILL of a member that commits what it owns. Returns when its session is over, too."""
@@ -186,7 +186,7 @@ class ZooKeeperGroup(ABC):
     def topics(self) -> set[str]:
         return {place.topic for place in self.sent}
 
-    async def until(self, condition: Callable[[], object], what: str, timeout: float = 40.0) -> float:
+    async def until(self, condition: Callable[[], object], what: str, timeout: float = 120.0) -> float:
         """Seconds until `condition()`. ZooKeeper and files are polled: watching them would change what is tested."""
         start = time.monotonic()
         while not condition():

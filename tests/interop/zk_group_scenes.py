@@ -61,11 +61,11 @@ async def give_up_slowly(
             await group.assigned("a", "j", "z")
             hold.unlink()
         else:
-            await jvm.wait_for_line(lambda line: "can't rebalance after 4 retries" in line, 20)
+            await jvm.wait_for_line(lambda line: "can't rebalance after 4 retries" in line, 120)
             assert moving in group.owned("a")  # its handler has not ended
             assert group.owned("j") == set()
             hold.unlink()
-            await slow.wait_for_event("group_nudged", 10)
+            await slow.wait_for_event("group_nudged", 120)
         await group.settled("a", "j", "z")
         assert moving in group.owned("j")
     await group.account()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kill
 
 SEGMENTS = 24
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def command(source: Path, out: Path, *options: str) -> list[str]:
@@ -80,9 +80,14 @@ def at_work(process: subprocess.Popen[bytes], out: Path, more_than: int) -> None
         time.sleep(0.005)
 
 
+def said(errors: bytes) -> list[bytes]:
+    """The lines of standard error, but for the progress that a slow machine has time to show."""
+    return [line for line in errors.splitlines() if not line.startswith(b"consumerd: exporting: ")]
+
+
 def gone(children: list[psutil.Process]) -> None:
     """Workers do not outlive their parent."""
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=DEADLINE)
     assert not alive
 
 
@@ -136,7 +141,7 @@ def test_ctrl_c_reaches_the_whole_process_group(archive: Path, tmp_path: Path) -
         child.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == ExitCode.INTERRUPTED
-    assert len(errors.splitlines()) == 1
+    assert len(said(errors)) == 1
 
 
 def test_a_killed_worker_is_told_of(archive: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
@@ -149,6 +154,7 @@ def test_a_killed_worker_is_told_of(archive: Path, expected: dict[str, bytes], t
             break
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == ExitCode.FORCED
-    assert errors.startswith(b"consumerd: a worker process died")
+    (sentence,) = said(errors)
+    assert sentence.startswith(b"consumerd: a worker process died")
     subprocess.run(command(archive / "log", out), check=True, capture_output=True, timeout=DEADLINE)
     assert files(out) == expected

@@ -28,10 +28,10 @@ PARTITIONS = 3
 
 
 async def produce(port: int, stop: asyncio.Event) -> int:
-    """Numbered messages in every codec, round the partitions, until `stop` is set; how many."""
+    """Numbered messages in every codec, round the partitions, until `stop` is set, and 1,010 at least; how many."""
     batch = 0
     async with producers(port) as each:
-        while not stop.is_set():
+        while batch <= 100 or not stop.is_set():
             lines = [b"%d-%d " % (batch, number) + b"x" * (number % 90) for number in range(10)]
             await each[batch % 3].send(TOPIC, lines, partition=batch % PARTITIONS)
             batch += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.producer.encoding import HEADER, encode_sets
-from consumerd.producer.keys import java_bytes_hash, java_string_hash, key_index
+from consumerd.producer.v07.encoding import HEADER, encode_sets
+from consumerd.producer.v07.keys import java_bytes_hash, java_string_hash, key_index
 from consumerd.wire.v07 import BatchEnd, Codec, decode_batch, iter_outer
 
 any_text = st.text(st.characters(codec=None, exclude_categories=()))

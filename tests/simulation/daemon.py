@@ -8,9 +8,9 @@ import signal
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from consumerd.config.build import build_session, build_settings
+from consumerd.config.model import Config
 from consumerd.daemon import service
-from consumerd.daemon.build import build_session, build_settings
-from consumerd.daemon.config import Config
 from consumerd.daemon.service import run_member, run_on_brokers, start_session
 from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import RetryPolicy, retrying

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from consumerd.daemon.config_servers import KafkaSection, ZooKeeperSection
-from consumerd.daemon.config_work import DaemonSection
+from consumerd.config.servers import KafkaSection, ZooKeeperSection
+from consumerd.config.work import DaemonSection
 from consumerd.daemon.service import STARTED_AFTER
 from consumerd.errors import ExitCode
 

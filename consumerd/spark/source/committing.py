@@ -41,7 +41,7 @@ def committer_of(options: SourceOptions) -> Committer | None:
 
         return ZooKeeperCommitter(options.place.connect, options.group_id)
     if isinstance(options.place, BootstrapPlace):
-        from consumerd.spark.source.logical_commits import LogicalCommitter  # noqa: PLC0415
+        from consumerd.spark.source.v08.commits import V08Committer  # noqa: PLC0415
 
-        return LogicalCommitter(options.place, options.group_id, options.timeout)
+        return V08Committer(options.place, options.group_id, options.timeout)
     return None

@@ -20,11 +20,11 @@ from consumerd.spark.source.columns import offered, requested, schema_ddl
 from consumerd.spark.source.files_reading import read_files_split
 from consumerd.spark.source.files_split import FilesSplit
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.logical_split import LogicalSplit
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
 from consumerd.spark.source.reading import ReadRequest, read_split
 from consumerd.spark.source.split import Split
+from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -223,8 +223,8 @@ def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.Record
         return read_split(partition, request)
     if isinstance(partition, FilesSplit):
         return read_files_split(partition, request)
-    if isinstance(partition, LogicalSplit):
-        from consumerd.spark.source.logical_reading import read_logical_split  # noqa: PLC0415 - a protocol of its own
+    if isinstance(partition, V08Split):
+        from consumerd.spark.source.v08.reading import read_v08_split  # noqa: PLC0415 - a protocol of its own
 
-        return read_logical_split(partition, request)
+        return read_v08_split(partition, request)
     return iter(())  # Spark makes one partition of no partitions

@@ -25,9 +25,9 @@ def open_origin(options: SourceOptions) -> Origin:
 
         return FilesOrigin(options.place, options)
     if isinstance(options.place, BootstrapPlace):
-        from consumerd.spark.source.logical_origin import LogicalOrigin  # noqa: PLC0415
+        from consumerd.spark.source.v08.origin import V08Origin  # noqa: PLC0415
 
-        return LogicalOrigin(options.place, options)
+        return V08Origin(options.place, options)
     from consumerd.spark.source.broker_origin import BrokerOrigin  # noqa: PLC0415
 
     return BrokerOrigin(options.place, options)

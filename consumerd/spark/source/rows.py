@@ -23,8 +23,8 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.spark.source.logical_split import LogicalSplit
     from consumerd.spark.source.split import Split
+    from consumerd.spark.source.v08.split import V08Split
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
 BATCH_ROWS: Final = 1 << 16
@@ -113,7 +113,7 @@ class BatchBuilder:
 class Repeated:
     """Columns of one value each: what the split says of all its messages, and what holds for all that is plain."""
 
-    def __init__(self, split: Split | LogicalSplit) -> None:
+    def __init__(self, split: Split | V08Split) -> None:
         self._values = {
             "topic": split.topic,
             "partition": split.partition,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.cli.main import run
-from consumerd.daemon.config import load
-from consumerd.daemon.convert import _CONSUMER
+from consumerd.config.convert import _CONSUMER
+from consumerd.config.model import load
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:

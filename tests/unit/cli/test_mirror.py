@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from consumerd.cli.main import run
-from consumerd.cli.mirror_kafka import partitions_option, target_section
+from consumerd.cli.mirror_v08 import partitions_option, target_section
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError, LogicalBrokerDirectory
+from consumerd.cluster import BrokerDirectory, BrokerNotRegisteredError, V08BrokerDirectory
 from consumerd.errors import ExitCode
 from consumerd.registry import Broker, DialectError
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -173,7 +173,7 @@ async def test_brokers_of_a_later_kafka_are_refused_at_the_first_look() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (LogicalBrokerDirectory, b"host-1:host:9092")]
+    ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (V08BrokerDirectory, b"host-1:host:9092")]
 )
 async def test_a_first_broker_of_the_other_kind_is_refused_however_late_it_comes(directory: Any, broker: bytes) -> None:
     """A member that knew its dialect by its configuration, or by other members, stands where all peers trip over it."""
@@ -215,7 +215,7 @@ async def test_brokers_of_later_kafka_are_found_by_what_they_speak() -> None:
         b'"listener_security_protocol_map":{"INSIDE":"SSL","OUT":"SASL_SSL"}}',
     )
     async with zookeeper.session() as zk:
-        directory = LogicalBrokerDirectory(zk, clock=SystemClock(), settle=0.001)
+        directory = V08BrokerDirectory(zk, clock=SystemClock(), settle=0.001)
         news = asyncio.Event()
         directory.subscribe(lambda _: news.set())
         task = asyncio.create_task(directory.run())
@@ -234,4 +234,4 @@ async def test_brokers_of_later_kafka_are_found_by_what_they_speak() -> None:
             await task
         zookeeper.remove("/brokers/ids/1")
         with pytest.raises(DialectError, match=r"as Kafka 0\.7 does it"):
-            await LogicalBrokerDirectory(zk, clock=SystemClock()).run()
+            await V08BrokerDirectory(zk, clock=SystemClock()).run()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
+from consumerd.config.model import Config, parse
 from consumerd.consumer import GroupRefusedError
-from consumerd.daemon.config import Config, parse
 from consumerd.daemon.dialect import find_dialect
 from consumerd.registry import Dialect
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper

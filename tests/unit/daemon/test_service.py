@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.daemon.config import parse
-from consumerd.daemon.config_work import DaemonSection
+from consumerd.config.model import parse
+from consumerd.config.work import DaemonSection
 from consumerd.daemon.service import _Service, serve
 from consumerd.daemon.signals import StopForcedError
 from consumerd.errors import ConsumerdError, HandlerFailedError, ZooKeeperError

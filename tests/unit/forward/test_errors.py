@@ -5,7 +5,7 @@ import pytest
 from consumerd.client import AuthenticationError, NoBrokerError, error_of
 from consumerd.forward.errors import is_hopeless, is_too_large
 from consumerd.producer import MessageSizeTooLargeError
-from consumerd.producer.logical_delivery import DeliveryError
+from consumerd.producer.v08.delivery import DeliveryError
 
 
 @pytest.mark.parametrize("code", [10, 17, 18, 21, 29, 31, 32, 37, 38, 42, 43, 44, 58, 76, 87])

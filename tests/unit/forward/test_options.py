@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.daemon.config import parse
+from consumerd.config.model import parse
 from consumerd.errors import HandlerLoadError
 from consumerd.forward import ForwardHandler
 from consumerd.handlers import load_handler, plain_handler

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import Coordinator, LogicalSurvey, LogRange, NoAnswer, Survey
+from consumerd.admin import Coordinator, LogRange, NoAnswer, Survey, V08Survey
 from consumerd.cli.main import run
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import ExitCode, NotFoundError
@@ -33,10 +33,10 @@ class Target:
         self._view = view
         self.logs = self
 
-    async def survey(self, group: str) -> LogicalSurvey:
+    async def survey(self, group: str) -> V08Survey:
         if self._view is None:
             raise NotFoundError(group)
-        return LogicalSurvey(self._view, {"new": (0,)}, self.coordinator)
+        return V08Survey(self._view, {"new": (0,)}, self.coordinator)
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         return {"new": {0: PartitionView((1,), 1, (1,))}}

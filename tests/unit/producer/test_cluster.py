@@ -14,28 +14,28 @@ from consumerd.producer import (
     CallbackHandler,
     ClusterProducer,
     EncodingError,
-    LogicalProducer,
-    LogicalProducerSettings,
     NotSentError,
     PartitionerError,
     ProducerConfig,
     ProducerData,
     ProducerSettings,
+    V08Producer,
+    V08ProducerSettings,
     load_partitioner,
     open_producer,
 )
-from consumerd.producer.murmur2 import key_partition
+from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.wire.v07 import Codec
-from consumerd.wire.v08.records import Codec as LogicalCodec
-from tests.unit.producer.test_logical_producer import PARTITIONS, MemoryCluster
+from consumerd.wire.v08.records import Codec as RecordCodec
+from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster
 
 AT: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 
 
 def producer(cluster: Any, *, partitioner: Any = None, background: bool = False, **settings: Any) -> ClusterProducer:
-    logical = LogicalProducer(cluster, LogicalProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
+    v08 = V08Producer(cluster, V08ProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
     chosen = None if partitioner is None else load_partitioner(partitioner)
-    return ClusterProducer(logical, partitioner=chosen, background=background)
+    return ClusterProducer(v08, partitioner=chosen, background=background)
 
 
 @pytest.mark.asyncio
@@ -106,9 +106,9 @@ def test_what_does_not_go_together_is_one_sentence(given: dict[str, Any], words:
 
 def test_codec_and_confirmation_are_those_of_the_common_settings_unless_there_are_others() -> None:
     config = ProducerConfig(**AT, settings=ProducerSettings(codec=Codec.GZIP, confirm=False))
-    assert config.logical_settings() == LogicalProducerSettings(codec=LogicalCodec.GZIP, acks=0)
-    own = LogicalProducerSettings(codec=LogicalCodec.ZSTD, keyless="round_robin")
-    assert ProducerConfig(**AT, logical=own).logical_settings() is own
+    assert config.v08_settings() == V08ProducerSettings(codec=RecordCodec.GZIP, acks=0)
+    own = V08ProducerSettings(codec=RecordCodec.ZSTD, keyless="round_robin")
+    assert ProducerConfig(**AT, v08=own).v08_settings() is own
 
 
 @pytest.mark.asyncio

@@ -38,7 +38,7 @@ def test_executors_load_wire_and_storage_alone() -> None:
 
 
 def test_those_that_read_later_dialects_load_the_client_and_no_package_for_it() -> None:
-    more = "import consumerd.spark.source.logical_reading\nprint("
+    more = "import consumerd.spark.source.v08.reading\nprint("
     assert "consumerd.client.cluster" in loaded(EXECUTORS.replace("print(", more), HEAVY, ROOMS | CLIENT_ROOMS)
 
 
@@ -50,7 +50,7 @@ def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     assert tops & heavy - {name.partition(".")[0] for name in sparks} == set()
     rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
     assert rooms <= allowed, sorted(rooms - allowed)
-    origins = {"archive_origin", "broker_origin", "files_origin", "logical_origin"}
+    origins = {"archive_origin", "broker_origin", "files_origin", "origin"}
     in_driver = {"planning", "discovery", "following", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
     return ours

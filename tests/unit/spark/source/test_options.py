@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.logical_origin import with_password
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
 from consumerd.spark.source.option_values import Login, Tls
 from consumerd.spark.source.options import (
@@ -26,6 +25,7 @@ from consumerd.spark.source.options import (
     read_options,
     refuse_options,
 )
+from consumerd.spark.source.v08.origin import with_password
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST
 
 HERE = {"path": "/logs", "subscribe": "t"}

@@ -1,0 +1,248 @@
+"""Groups that a broker coordinates (0.9 and later), and offsets that it keeps (0.8.2 and later), seen from outside.
+
+Strategy: each group is asked of its coordinator, the list of groups of every broker. A group that lives takes
+commits of its members alone, and that is the fence: nothing but the coordinator has to make sure that nobody is run
+over, and no force gets around it. Brokers before 0.10.2 do not list what a group committed; they are asked for every
+partition.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.admin.errors import RefusedError
+from consumerd.admin.v08.consumer_groups import add_members, has_patterns
+from consumerd.admin.v08.logs import V08BrokerLogs
+from consumerd.admin.v08.survey import Coordinator, V08Survey, texts_of
+from consumerd.client import UnsupportedApiError, error_of
+from consumerd.cluster import GroupView, Member, PartitionView
+from consumerd.errors import NotFoundError
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.registry import RegistryError, StaticSubscription
+from consumerd.wire.errors import WireError
+from consumerd.wire.v08.apis import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    OFFSET_FETCH,
+)
+from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, decode_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from consumerd.admin.changes import Change
+    from consumerd.client import ClusterClient
+    from consumerd.cluster import V08Topics
+    from consumerd.offsets.kafka_store import CommittedOffset
+
+#: OFFSET_FETCH of everything that a group committed.
+_ALL_OFFSETS: Final = 2
+_GROUP_ID_NOT_FOUND: Final = 69
+_UNSUPPORTED_VERSION: Final = 35
+_NON_EMPTY_GROUP: Final = 68
+_DEAD: Final = "Dead"
+
+
+class BrokerGroups:
+    """The groups of the cluster of `client`."""
+
+    coordinator = Coordinator.BROKER
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self.logs = V08BrokerLogs(client)
+
+    async def names(self) -> list[str]:
+        """The groups that some broker coordinates or keeps offsets of. Raises BrokerError."""
+        metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+        found = set()
+        for node_id in metadata.nodes:
+
+            async def ask(node_id: int = node_id) -> list[dict[str, Any]]:
+                answer = await self.client.call_node(node_id, LIST_GROUPS, {})
+                if error := error_of(answer["error_code"], f"broker {node_id} lists no groups"):
+                    raise error
+                groups: list[dict[str, Any]] = answer["groups"]
+                return groups
+
+            try:
+                found |= {each["group_id"] for each in await self.client.retrying("list groups", ask)}
+            except UnsupportedApiError as error:
+                raise _no_groups(error) from error
+        return sorted(found)
+
+    async def survey(self, group: str) -> V08Survey:
+        """One look at a group. Raises NotFoundError, BrokerError."""
+        told = await self._describe(group)
+        view = GroupView(group)
+        clients = {}
+        for each in told.get("members", ()):
+            name = each["member_id"]
+            clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
+            if "protocol_type" in told:
+                _add_member(view, name, told["protocol_type"], each)
+        moving = None
+        if "group_epoch" in told:
+            moving = add_members(view, told, await self.topics() if has_patterns(told) else ())
+        if "type" in told:
+            view.problems.append(f"the group is of type {told['type']!r}, whose members brokers do not tell us")
+        committed = await self._committed(group)
+        view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
+        state = told.get("state") or told.get("group_state", "")
+        if not view.members and not view.offsets and state in ("", _DEAD):
+            raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+        wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
+        for member in view.members.values():
+            if isinstance(member.subscription, StaticSubscription):
+                wanted |= member.subscription.streams.keys()
+        topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
+        rule = told.get("protocol") or told.get("assignor_name", "")
+        metadata = texts_of(committed)
+        return V08Survey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
+
+    async def delete(self, group: str) -> None:
+        """Delete a group without members, and all that it committed (1.1 and later).
+
+        Raises NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
+        """
+
+        async def attempt() -> None:
+            answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
+            code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
+            if code == _GROUP_ID_NOT_FOUND:
+                raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+            if code == _NON_EMPTY_GROUP:
+                raise RefusedError(f"group {group!r} has members; stop them first")
+            if error := error_of(code, f"group {group!r} was not deleted"):
+                self.client.forget_coordinator(group)
+                raise error
+
+        try:
+            await self.client.retrying(f"delete group {group}", attempt)
+        except UnsupportedApiError as error:
+            raise UnsupportedApiError(
+                f"{error}: those before 1.1 forget a group's offsets by themselves, offsets.retention.minutes after "
+                "its last commit"
+            ) from error
+
+    async def _describe(self, group: str) -> Mapping[str, Any]:
+        """What the coordinator tells of the group; empty where it coordinates none (0.8) or does not know it."""
+
+        async def ask() -> Mapping[str, Any]:
+            answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, {"group_ids": [group]})
+            found: Mapping[str, Any] = next(iter(answer["groups"]), {"error_code": _GROUP_ID_NOT_FOUND})
+            dead = not found["error_code"] and found["state"] == _DEAD  # so brokers before 4.0 tell of other types
+            if dead or found["error_code"] == _GROUP_ID_NOT_FOUND:
+                return await self._of_consumers(group) or (found if dead else await self._listed(group))
+            what = f"group {group!r} cannot be described"
+            if error := error_of(found["error_code"], what, found.get("error_message")):
+                self.client.forget_coordinator(group)
+                raise error
+            return found
+
+        try:
+            return await self.client.retrying(f"group {group}", ask)
+        except UnsupportedApiError:
+            return {}
+
+    async def _of_consumers(self, group: str) -> Mapping[str, Any]:
+        """What is told of a group of the consumer protocol; empty if it is none, or brokers do not know of such."""
+        try:
+            answer = await self.client.call_coordinator(group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
+        except UnsupportedApiError:
+            return {}
+        for found in answer["groups"]:
+            told: Mapping[str, Any] = found
+            if told["error_code"] in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
+                continue
+            if error := error_of(told["error_code"], f"group {group!r} cannot be described", told["error_message"]):
+                self.client.forget_coordinator(group)
+                raise error
+            return told
+        return {}
+
+    async def _listed(self, group: str) -> Mapping[str, Any]:
+        """What the list of groups tells of one that cannot be described; empty where it is not there."""
+        answer = await self.client.call_coordinator(group, LIST_GROUPS, {})
+        for each in answer["groups"]:
+            if each["group_id"] == group and each.get("group_type"):
+                return {"state": each.get("group_state", ""), "type": each["group_type"]}
+        return {}
+
+    async def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        async def ask() -> Mapping[TopicPartition, CommittedOffset]:
+            channel = await self.client.node_channel(await self.client.coordinator(group))
+            store = KafkaOffsetStore(self.client, group)
+            wanted: list[TopicPartition] | None = None
+            if not channel.versions.has(OFFSET_FETCH, _ALL_OFFSETS):
+                topics = await self.topics()
+                wanted = [TopicPartition.numbered(topic, number) for topic in topics for number in topics[topic]]
+            return await store.read(wanted)
+
+        return await self.client.retrying(f"offsets of group {group}", ask)
+
+    async def addresses(self) -> dict[int, str]:
+        """The live brokers, where they want to be reached. Raises BrokerError."""
+        metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+        return {node.id: f"{node.host}:{node.port}" for node in metadata.nodes.values()}
+
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
+        """As metadata tell them. Raises BrokerError."""
+        metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+        wanted = None if names is None else set(names)
+        return {
+            topic: {
+                number: PartitionView(part.replicas, part.leader, part.isr)
+                for number, part in sorted(found.partitions.items())
+            }
+            for topic, found in sorted(metadata.topics.items())
+            if wanted is None or topic in wanted
+        }
+
+    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+        """Commit the changes that move anything, as nobody's member; force changes nothing here.
+
+        Raises RefusedError where the group lives, BrokerError.
+        """
+        del force
+        moving = [change for change in changes if change.moves]
+        for group in dict.fromkeys(change.group for change in moving):
+            wanted = {change.partition: change.after for change in moving if change.group == group}
+            positions = {partition: after for partition, after in wanted.items() if after is not None}
+            attempt = partial(KafkaOffsetStore(self.client, group).commit, positions, session_id=0)
+            result = await self.client.retrying(f"offsets of group {group}", attempt)
+            if result.lost:
+                raise RefusedError(
+                    f"the coordinator of group {group!r} takes offsets from its members only, while there are any "
+                    f"({len(result.lost)} of {len(positions)} were refused): stop them first"
+                )
+        return len(moving)
+
+
+def _add_member(view: GroupView, name: str, protocol_type: str, told: Mapping[str, Any]) -> None:
+    if protocol_type != PROTOCOL_TYPE:
+        view.members[name] = Member(protocol_type, None)
+        view.problems.append(f"member {name} is of protocol type {protocol_type!r}: what it works on is not known here")
+        return
+    metadata, assignment = told["member_metadata"], told["member_assignment"]
+    try:
+        # While the group rebalances, a broker says neither what its members want nor what they have.
+        topics = decode_metadata(metadata).topics if metadata else ()
+        given = decode_assignment(assignment).partitions
+        subscription = StaticSubscription(dict.fromkeys(topics, 1))
+    except (WireError, RegistryError) as error:
+        view.members[name] = Member("", None)
+        view.problems.append(f"member {name}: {error}")
+        return
+    view.members[name] = Member(",".join(sorted(topics)), subscription if metadata else None)
+    for topic, numbers in given:
+        for number in numbers:
+            view.owners[TopicPartition.numbered(topic, number)] = name, 0
+
+
+def _no_groups(error: UnsupportedApiError) -> UnsupportedApiError:
+    return UnsupportedApiError(f"{error}; consumers of Kafka 0.8 have their groups in ZooKeeper: give --zookeeper")

@@ -1,0 +1,100 @@
+"""Which offsets of a group of Kafka 0.8 or later would change to what, and what speaks against it.
+
+Strategy: that of `changes`, whose verdicts and values these are. Offsets number messages here, so each within the log
+is a place to start at, and nothing has to be looked into.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from consumerd.admin.changes import Change, Target, TargetKind
+from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.v08.survey import Coordinator
+from consumerd.registry import offset_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from consumerd.admin.v08.logs import Moment, V08BrokerLogs
+    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.partition import TopicPartition
+
+
+#: Members that commit to brokers do not look at what is in ZooKeeper.
+KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
+
+
+class V08ChangePlanner:
+    """Plans changes of one group's offsets; `logs` asks the brokers."""
+
+    def __init__(self, survey: V08Survey, logs: V08BrokerLogs) -> None:
+        self._survey = survey
+        self._logs = logs
+
+    async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[Change]:
+        """Change each partition to the offset that is named; None deletes it (in ZooKeeper)."""
+        ranges = await self._logs.ranges(partition for partition, offset in wanted.items() if offset is not None)
+        changes = []
+        for partition, after in wanted.items():
+            change = self._change(partition, after)
+            if partition in self._survey.at_broker:
+                change = self._unknown(partition, KEPT_BY_BROKER)
+            elif after is None and change.before is not None and self._survey.coordinator is Coordinator.BROKER:
+                problem = "a broker keeps what was committed: it can be changed, and goes with the whole group"
+                change = change._replace(problem=problem, unknown=True)
+            elif after is not None and change.moves:
+                known = ranges[partition]
+                if isinstance(known, NoAnswer):
+                    change = change._replace(note=f"not checked: {known.reason}")
+                elif not known.earliest <= after <= known.end:
+                    change = change._replace(problem=f"the broker has {known.earliest} to {known.end}")
+            changes.append(change)
+        return changes
+
+    async def reset(self, partitions: Iterable[TopicPartition], target: Target) -> list[Change]:
+        """Change each partition to `target`."""
+        wanted = list(dict.fromkeys(partitions))
+        if target.kind is TargetKind.OFFSET:
+            return await self.set_to(dict.fromkeys(wanted, target.value))
+        ranges = await self._logs.ranges(wanted)
+        moments: Mapping[TopicPartition, Moment | NoAnswer] = {}
+        if target.kind is TargetKind.TIME:
+            moments = await self._logs.at_time(wanted, target.value)
+        return [self._reset(partition, target, ranges[partition], moments.get(partition)) for partition in wanted]
+
+    def _reset(
+        self, partition: TopicPartition, target: Target, known: LogRange | NoAnswer, moment: Moment | NoAnswer | None
+    ) -> Change:
+        if partition in self._survey.at_broker:
+            return self._unknown(partition, KEPT_BY_BROKER)
+        if isinstance(known, NoAnswer):
+            return self._unknown(partition, known.reason)
+        if target.kind is TargetKind.EARLIEST:
+            return self._change(partition, known.earliest)
+        if target.kind is TargetKind.LATEST:
+            return self._change(partition, known.end)
+        if target.kind is TargetKind.SHIFT:
+            before = self._survey.view.offsets.get(partition)
+            if before is None:
+                return self._unknown(partition, "nothing is committed that could be shifted")
+            after = min(max(before + target.value, known.earliest), known.end)
+            note = None if after == before + target.value else "stopped at the end of what the broker has"
+            return self._change(partition, after)._replace(note=note)
+        if moment is None or isinstance(moment, NoAnswer):
+            return self._unknown(partition, "the broker told nothing" if moment is None else moment.reason)
+        note = None
+        if moment.by_segment:
+            note = "the broker knows times of whole segments only: older messages come too"
+        elif moment.offset == known.end:
+            note = "everything that is kept is older"
+        return self._change(partition, moment.offset)._replace(note=note)
+
+    def _change(self, partition: TopicPartition, after: int | None) -> Change:
+        view = self._survey.view
+        by_broker = self._survey.coordinator is Coordinator.BROKER
+        stat = None if by_broker else view.stats.get(offset_path(view.group, partition))
+        return Change(view.group, partition, view.offsets.get(partition), after, None if stat is None else stat.version)
+
+    def _unknown(self, partition: TopicPartition, reason: str) -> Change:
+        return self._change(partition, None)._replace(problem=reason, unknown=True)

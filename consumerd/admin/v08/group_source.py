@@ -1,0 +1,135 @@
+"""Where the groups of a cluster of Kafka 0.8 or later are: what the tools ask, whoever coordinates them.
+
+Strategy: one protocol, `GroupSource`, and two who keep it: `ZooKeeperGroups` here and `BrokerGroups`. Both ask brokers
+what they hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from consumerd.admin.editing import write_changes
+from consumerd.admin.v08.survey import Coordinator, numbers_of, survey_zookeeper_group, texts_of
+from consumerd.cluster import V08ClusterView
+from consumerd.cluster.reading import children
+from consumerd.errors import BrokerError
+from consumerd.offsets import KafkaOffsetStore
+from consumerd.partition import TopicPartition
+from consumerd.registry import owners_root
+from consumerd.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from consumerd.admin.changes import Change
+    from consumerd.admin.v08.logs import V08BrokerLogs
+    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.cluster import V08Topics
+    from consumerd.offsets.kafka_store import CommittedOffset
+    from consumerd.ports import ZooKeeper
+
+
+#: Where brokers keep what groups commit to them.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+class GroupSource(Protocol):
+    """A cluster, and the groups that are coordinated in one place."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who coordinates these groups."""
+        ...
+
+    @property
+    def logs(self) -> V08BrokerLogs:
+        """Asks the brokers what they hold."""
+        ...
+
+    async def names(self) -> list[str]:
+        """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
+        ...
+
+    async def survey(self, group: str) -> V08Survey:
+        """One look at a group. Raises NotFoundError for one that never was."""
+        ...
+
+    async def addresses(self) -> dict[int, str]:
+        """`host:port` of the live brokers, by id."""
+        ...
+
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
+        """All topics, or those of `names` that exist."""
+        ...
+
+    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+        """Write the changes that move anything; returns how many. Raises ChangedMeanwhileError, RefusedError."""
+        ...
+
+
+class ZooKeeperGroups:
+    """Groups that old consumers (0.8 to 1.1) coordinate among themselves in ZooKeeper."""
+
+    coordinator = Coordinator.ZOOKEEPER
+
+    def __init__(self, zk: ZooKeeper, logs: V08BrokerLogs) -> None:
+        self.zk = zk
+        self.logs = logs
+        self._view = V08ClusterView(zk)
+
+    async def names(self) -> list[str]:
+        """The names of all groups that ever were."""
+        return await self._view.read_groups()
+
+    async def survey(self, group: str) -> V08Survey:
+        """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError.
+
+        Where offsets are missing, brokers are asked whether they keep them; where those do not answer, that is a
+        problem of the view.
+        """
+        survey = await survey_zookeeper_group(self.zk, group)
+        if self.logs.client is not None and await self._view.read_assignments([OFFSETS_TOPIC]):
+            once_owned = await children(self.zk, owners_root(group))
+            survey.topics |= numbers_of(await self._view.read_assignments({*survey.topics, *once_owned}))
+            every = {TopicPartition.numbered(topic, n) for topic, numbers in survey.topics.items() for n in numbers}
+            missing = every - survey.view.offsets.keys()
+            try:
+                kept = await self._read_kept_by_brokers(group, missing)
+                survey.at_broker = {partition: each.offset for partition, each in kept.items()}
+                survey.metadata = texts_of(kept)
+            except (BrokerError, WireError) as error:
+                survey.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
+        return survey
+
+    async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a group of old consumers committed to a broker; `partitions` have to exist.
+
+        Empty where there is no broker to ask. Raises BrokerError, WireError, ZooKeeperError.
+        """
+        kept = await self._read_kept_by_brokers(group, partitions)
+        return {partition: each.offset for partition, each in kept.items()}
+
+    async def _read_kept_by_brokers(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        client, wanted = self.logs.client, sorted(partitions)
+        # Without the topic no broker keeps any, and asking for a coordinator would make it.
+        if client is None or not wanted or not await self._view.read_assignments([OFFSETS_TOPIC]):
+            return {}
+        return await KafkaOffsetStore(client, group).read(wanted)
+
+    async def addresses(self) -> dict[int, str]:
+        """The brokers that are registered, at their first listener."""
+        brokers = await self._view.read_brokers()
+        return {
+            number: f"{node.endpoints[0].host}:{node.endpoints[0].port}" if node.endpoints else ""
+            for number, node in brokers.items()
+        }
+
+    async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
+        """As the brokers' controller registered them."""
+        return await self._view.read_topics(names)
+
+    async def write(self, changes: Sequence[Change], *, force: bool) -> int:
+        """As `write_changes`: fenced by owner nodes and versions, unless forced."""
+        return await write_changes(self.zk, changes, force=force)

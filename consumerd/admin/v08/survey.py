@@ -1,0 +1,201 @@
+"""One look at a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
+
+Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
+says by which rule the members deal (`partition.assignment.strategy` of old consumers), so the rule is inferred: the one
+that explains most of the owners, "range" where there are none. Where a broker coordinates, a member deals as it likes,
+and there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from consumerd.admin.survey import GroupSurvey, foreign_children, named_topics
+from consumerd.cluster import V08ClusterView
+from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.partition import TopicPartition
+from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from consumerd.cluster import GroupView
+    from consumerd.group import Assignment
+    from consumerd.offsets.kafka_store import CommittedOffset
+    from consumerd.ports import NodeStat, ZooKeeper
+    from consumerd.registry import Subscription
+
+#: Topic -> numbers of its partitions.
+Numbers = dict[str, tuple[int, ...]]
+
+#: The rules of old consumers, as the setting names them; 1.0 and 1.1 sort for "roundrobin" in another order.
+RULES: Mapping[str, Callable[..., Assignment]] = {
+    "range": range_owners,
+    "roundrobin": roundrobin_owners,
+    "roundrobin of 1.0": partial(roundrobin_owners, spelling=Spelling.DASH),
+}
+
+
+class _Wanted(NamedTuple):
+    """What a member wants, as members of 0.8 and later understand it."""
+
+    subscription: Subscription
+
+    def streams_for(self, topic: str) -> int:
+        """How many streams of the member take part in `topic`."""
+        if isinstance(self.subscription, FilterSubscription) and topic in INTERNAL_TOPICS:
+            return 0  # `exclude.internal.topics`, the default of old consumers
+        return self.subscription.streams_for(topic)
+
+
+def texts_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, str]:
+    """The texts that were committed with offsets, where there is one."""
+    return {partition: each.metadata for partition, each in committed.items() if each.metadata}
+
+
+class Coordinator(Enum):
+    """Who says which member owns what."""
+
+    ZOOKEEPER = "zookeeper"
+    BROKER = "broker"
+
+
+@dataclass(slots=True)
+class V08Survey(GroupSurvey):
+    """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
+
+    dialect: ClassVar[Dialect] = Dialect.V08
+    view: GroupView
+    topics: Numbers
+    coordinator: Coordinator = Coordinator.ZOOKEEPER
+    #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader deals.
+    state: str = ""
+    assignor: str = ""
+    #: Where the coordinator deals by itself (the consumer protocol of 4.x): members that are yet to move to what it
+    #: dealt. None where a member deals.
+    moving: list[str] | None = None
+    #: What a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
+    at_broker: dict[TopicPartition, int] = field(default_factory=dict)
+    #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
+    metadata: dict[TopicPartition, str] = field(default_factory=dict)
+    #: Consumer id -> who and where the member is, where a broker tells it.
+    clients: dict[str, str] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+
+    @property
+    def subscribed(self) -> Numbers:
+        """The topics that at least one member wants; old consumers leave internal ones out of their filters."""
+        wanted = self._wanted().values()
+        return {
+            topic: numbers
+            for topic, numbers in self.topics.items()
+            if any(member.streams_for(topic) for member in wanted)
+        }
+
+    def plans(self) -> dict[str, Assignment]:
+        """Who should own what, by each rule that the members may follow."""
+        topics, members = self.subscribed, self._wanted()
+        return {name: rule(topics, members) for name, rule in RULES.items()}
+
+    def _wanted(self) -> dict[str, _Wanted]:
+        """What each member wants that can be understood."""
+        members = self.view.members.items()
+        return {name: _Wanted(each.subscription) for name, each in members if each.subscription is not None}
+
+    def _agreeing(self) -> list[str]:
+        """The rules by which the owners are what they are."""
+        return [name for name, plan in self.plans().items() if plan == self.view.owners]
+
+    @property
+    def rule(self) -> str:
+        """By which rules the owners may have been dealt, "" for none; where a broker coordinates, its leader's."""
+        if self.coordinator is Coordinator.BROKER:
+            return self.assignor
+        return " or ".join(self._agreeing()) if self.view.owners else ""
+
+    def plan(self) -> Assignment:
+        """Who should own what, by the rule that is nearest to the owners; where a broker coordinates, who owns what."""
+        if self.coordinator is Coordinator.BROKER:
+            return dict(self.view.owners)
+        return self.plans()[self._nearest()]
+
+    def _nearest(self) -> str:
+        """The rule that explains most of the owners, the usual one where several do."""
+        plans, owners = self.plans(), self.view.owners
+        return max(plans, key=lambda name: sum(owners.get(one) == owner for one, owner in plans[name].items()))
+
+    @property
+    def has_rule(self) -> bool:
+        """False where a broker coordinates: the group's leader deals as it likes."""
+        return self.coordinator is not Coordinator.BROKER
+
+    @property
+    def rule_words(self) -> str:
+        """The rule behind `plan`, in a sentence."""
+        return f"the rule ({self._nearest()})"
+
+    @property
+    def rule_doubt(self) -> str:
+        """Members need not follow one rule."""
+        return "; or the members differ in partition.assignment.strategy, or in their release where it is roundrobin"
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has the partition."""
+        numbers, number = self.topics.get(partition.topic, ()), partition.partition
+        # Without gaps, as brokers number them, it stands at its own place.
+        return (number < len(numbers) and numbers[number] == number) or number in numbers
+
+    def absence(self, partition: TopicPartition) -> str:
+        """Why a partition does not exist: the end of a sentence."""
+        numbers = self.topics.get(partition.topic)
+        return "the cluster has no such topic" if numbers is None else f"the topic has only {len(numbers)} partitions"
+
+    def wanted(self) -> set[TopicPartition]:
+        """All partitions of subscribed topics."""
+        return {TopicPartition.numbered(topic, each) for topic, numbers in self.subscribed.items() for each in numbers}
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
+        return sorted({*self.view.owners, *self.view.offsets, *self.at_broker, *self.wanted()})
+
+    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
+        """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
+        if self.coordinator is Coordinator.BROKER:  # whose groups may have names that no node can have
+            return None
+        return GroupSurvey.owner_stat(self, partition)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """The offset that the group committed, wherever that is kept."""
+        return self.view.offsets.get(partition, self.at_broker.get(partition))
+
+    def committed_offsets(self) -> dict[TopicPartition, int]:
+        """Everything that the group committed, wherever that is kept."""
+        return self.at_broker | self.view.offsets
+
+    def owner_name(self, partition: TopicPartition) -> str | None:
+        """The owner, with its stream where members have several."""
+        owner = self.view.owners.get(partition)
+        if owner is not None and self.coordinator is Coordinator.BROKER:
+            return owner[0]
+        return GroupSurvey.owner_name(self, partition)
+
+
+def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:
+    """The numbers of partitions of topics whose assignments were read."""
+    return {topic: tuple(sorted(partitions)) for topic, partitions in assignments.items()}
+
+
+async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> V08Survey:
+    """Look at a group in ZooKeeper. Raises NotFoundError for one that never was, DialectError for brokers of 0.7."""
+    cluster = V08ClusterView(zk)
+    view = await cluster.read_group(group)
+    view.offsets = dict(sorted(view.offsets.items()))
+    named, every = named_topics(view)
+    found = await cluster.read_assignments(None if every else sorted(named))
+    survey = V08Survey(view, numbers_of(found), foreign=await foreign_children(zk, group))
+    wanted = survey.subscribed.keys() | named
+    survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
+    return survey

@@ -1,0 +1,121 @@
+"""Topics created and deleted by nodes in ZooKeeper, as kafka-topics of 0.8 to 0.10 does; the controller watches them.
+
+Strategy: settings and assignment come to be in one transaction, so there is no half of a topic. Then the controller is
+awaited, which sees what was written and elects leaders, or deletes; until it has done so the caller may look and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from consumerd.admin.errors import RefusedError
+from consumerd.admin.v08.topic_plan import TopicPlan, check_topic_name, deal_replicas, require_alive
+from consumerd.cluster import V08ClusterView
+from consumerd.errors import ConfigError, NotFoundError
+from consumerd.ports import Create, SetData
+from consumerd.registry import (
+    delete_topic_path,
+    format_topic_assignment,
+    format_topic_config,
+    topic_config_path,
+    topic_path,
+)
+from consumerd.zk.errors import MultiFailed, NodeExists
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from consumerd.admin.v08.topic_plan import Assignment
+    from consumerd.ports import Operation, ZooKeeper
+    from consumerd.registry import BrokerNode
+
+#: Version of the broker node from which on every broker takes requests for it (0.10.2).
+_REQUESTS_SINCE: Final = 4
+_LOOK_AGAIN: Final = 0.2
+
+
+def require_nodes(brokers: dict[int, BrokerNode]) -> None:
+    """Raise NotFoundError without brokers, ConfigError for those that are to be asked instead."""
+    if not brokers:
+        raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
+    newest = max(brokers.values(), key=lambda broker: broker.version)
+    if newest.version >= _REQUESTS_SINCE:
+        raise ConfigError(
+            f"broker {newest.id} is of Kafka 0.10.2 or later, which creates and deletes topics on request: "
+            "give --bootstrap-server instead of --zookeeper"
+        )
+
+
+def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random) -> Assignment:
+    """Which brokers are to hold what. Raises ConfigError."""
+    if plan.assignment is not None:
+        require_alive(plan.assignment, brokers.keys())
+        return dict(plan.assignment)
+    if plan.partitions is None or plan.replication is None:
+        raise ConfigError("a topic created through ZooKeeper needs --partitions and --replication-factor")
+    return deal_replicas(list(brokers), plan.partitions, plan.replication, rng)
+
+
+async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignment) -> None:
+    """Write the topic. Raises RefusedError for one that exists or is about to be deleted, ZooKeeperError."""
+    name = plan.name
+    if await zk.exists(delete_topic_path(name)) is not None:
+        raise RefusedError(f"the topic {name!r} is marked to be deleted: wait until the brokers have done so")
+    config = format_topic_config(plan.config).encode()
+    config_path, path = topic_config_path(name), topic_path(name)
+    for parent in (config_path, path):
+        await zk.ensure(parent.rpartition("/")[0])
+    left_over = await zk.exists(config_path)
+    settings: Operation = Create(config_path, config) if left_over is None else SetData(config_path, config)
+    try:
+        await zk.multi([Create(path, format_topic_assignment(assignment).encode()), settings])
+    except MultiFailed as failure:
+        if isinstance(failure.cause, NodeExists):
+            raise RefusedError(f"there is a topic {name!r} already") from failure
+        raise
+
+
+async def delete_topic_node(zk: ZooKeeper, topic: str) -> bool:
+    """Ask the controller to delete the topic; False where that was asked already. Raises NotFoundError."""
+    if await zk.exists(topic_path(check_topic_name(topic))) is None:
+        raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`")
+    path = delete_topic_path(topic)
+    await zk.ensure(path.rpartition("/")[0])
+    try:
+        await zk.create(path, b"")
+    except NodeExists:
+        return False
+    return True
+
+
+async def wait_for_leaders(zk: ZooKeeper, topic: str, timeout: float) -> list[int]:
+    """The partitions that have no leader yet after `timeout` seconds; none as soon as all have."""
+    view = V08ClusterView(zk)
+
+    async def look() -> list[int]:
+        found = await view.read_topics([topic])
+        return [number for number, state in found.get(topic, {}).items() if state.leader is None]
+
+    return await _settled(look, timeout)
+
+
+async def wait_until_gone(zk: ZooKeeper, topic: str, timeout: float) -> bool:
+    """Whether the topic was deleted within `timeout` seconds."""
+
+    async def look() -> list[int]:
+        return [0] if await zk.exists(topic_path(topic)) is not None else []
+
+    return not await _settled(look, timeout)
+
+
+async def _settled(look: Callable[[], Awaitable[list[int]]], timeout: float) -> list[int]:
+    """What `look` finds once that is nothing, or when the time is up."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        left = await look()
+        if not left or loop.time() >= deadline:
+            return left
+        await asyncio.sleep(_LOOK_AGAIN)

@@ -1,0 +1,128 @@
+"""Topics created and deleted by requests (0.10.1 and later), which the controller carries out.
+
+Strategy: one attempt each. Only an answer that says that another broker is the controller is tried again; after a
+connection that broke nobody knows what became of the topic, and the next look tells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.admin.v08.topic_plan import require_alive
+from consumerd.client import BrokerRefusedError, UnsupportedApiError, error_of
+from consumerd.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.admin.v08.topic_plan import TopicPlan
+    from consumerd.client import Channel, ClusterClient
+    from consumerd.wire.v08.schema import Api
+
+#: From this version of CREATE_TOPICS on -1 stands for the brokers' defaults.
+_DEFAULTS_SINCE: Final = 4
+#: From this version of CREATE_TOPICS on a topic can be checked without being created.
+_VALIDATE_SINCE: Final = 1
+_BY_NAME_OR_ID: Final = 6
+_NOT_CONTROLLER: Final = 41
+_REQUEST_TIMED_OUT: Final = 7
+#: How often the controller may turn out to be another one.
+_ATTEMPTS: Final = 3
+
+
+async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> None:
+    """Create a topic; returns when the controller has done so. `check_only`: only ask whether it could (0.10.2).
+
+    Raises BrokerRefusedError, UnsupportedApiError for brokers before 0.10.1, BrokerError, ConfigError.
+    """
+
+    async def attempt(channel: Channel) -> None:
+        version = channel.versions.pick(CREATE_TOPICS, at_least=_VALIDATE_SINCE if check_only else 0)
+        body: dict[str, Any] = {"create_topic_requests": [_topic(plan, version)], "timeout": int(timeout * 1000)}
+        if version >= _VALIDATE_SINCE:
+            body["validate_only"] = check_only
+        answer = await channel.call(CREATE_TOPICS, body, version=version, timeout=2 * timeout)
+        _judge(answer, f"the topic {plan.name!r} was not created", timeout)
+
+    if plan.assignment is not None:
+        require_alive(plan.assignment, (await client.retrying("metadata", client.refresh)).nodes)
+    await _at_controller(client, CREATE_TOPICS, attempt)
+
+
+async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> None:
+    """Delete a topic; returns when the controller has done so.
+
+    Raises NotFoundError, BrokerRefusedError, UnsupportedApiError for brokers before 0.10.1, BrokerError.
+    """
+
+    async def attempt(channel: Channel) -> None:
+        version = channel.versions.pick(DELETE_TOPICS)
+        names: list[Any] = [topic] if version < _BY_NAME_OR_ID else [{"topic": topic}]
+        body = {"topics": names, "timeout": int(timeout * 1000)}
+        answer = await channel.call(DELETE_TOPICS, body, version=version, timeout=2 * timeout)
+        _judge(answer, f"the topic {topic!r} was not deleted", timeout)
+
+    try:
+        await _at_controller(client, DELETE_TOPICS, attempt)
+    except BrokerRefusedError as error:
+        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`") from error
+        raise
+
+
+async def _at_controller(client: ClusterClient, api: Api, attempt: Callable[[Channel], Awaitable[None]]) -> None:
+    left = _ATTEMPTS
+    while True:
+        left -= 1
+        metadata = await client.retrying("metadata", client.refresh)
+        node_id = metadata.controller
+        channel = await (client.any_channel() if node_id is None else client.node_channel(node_id))
+        try:
+            await attempt(channel)
+            return
+        except UnsupportedApiError as error:
+            if channel.versions.has(api):
+                raise
+            raise UnsupportedApiError(
+                f"broker {channel.address} (Kafka {channel.versions.generation.value}) creates and deletes no topics "
+                "on request, which began with 0.10.1: give --zookeeper instead of --bootstrap-server"
+            ) from error
+        except BrokerRefusedError as error:
+            if error.code != _NOT_CONTROLLER or not left:
+                raise
+
+
+def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
+    partitions, replication = plan.partitions, plan.replication
+    if plan.assignment is not None:
+        partitions = replication = -1
+    elif version < _DEFAULTS_SINCE and (partitions is None or replication is None):
+        raise ConfigError(
+            "brokers before 2.4 have no defaults for topics that are created on request: "
+            "give --partitions and --replication-factor"
+        )
+    return {
+        "topic": plan.name,
+        "num_partitions": -1 if partitions is None else partitions,
+        "replication_factor": -1 if replication is None else replication,
+        "replica_assignment": [
+            {"partition_id": number, "replicas": list(replicas)} for number, replicas in (plan.assignment or {}).items()
+        ],
+        "configs": [{"config_key": key, "config_value": value} for key, value in plan.config.items()],
+    }
+
+
+def _judge(answer: dict[str, Any], what: str, timeout: float) -> None:
+    told = answer["topic_error_codes"]
+    if len(told) != 1:
+        raise BrokerError(f"{what}: the broker answered for {len(told)} topics where one was asked for")
+    code, said = told[0]["error_code"], told[0].get("error_message")
+    if code == _REQUEST_TIMED_OUT:
+        said = (
+            f"the controller was not done with it within {timeout:g} s, and may go on; `consumerd topics describe` "
+            "tells (brokers delete no topics unless delete.topic.enable is true, the default since 1.0)"
+        )
+    if error := error_of(code, what, said):
+        raise error

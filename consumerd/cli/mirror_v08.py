@@ -1,0 +1,128 @@
+"""The options of `consumerd mirror` for targets of 0.8 and later, and what they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from consumerd.config.servers import KafkaSection
+
+_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
+#: Start and end of a column.
+_BOUNDS = 2
+
+_OPTIONS = (
+    click.option(
+        "--to-bootstrap-server",
+        "to_servers",
+        multiple=True,
+        metavar="HOST:PORT,...",
+        help="Or brokers of 0.8 or later, which tell of the others; may be given several times.",
+    ),
+    click.option(
+        "--to-config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A daemon's configuration whose [kafka] says how to reach these: TLS, SASL, client_id.",
+    ),
+    click.option(
+        "--rename",
+        "renames",
+        multiple=True,
+        metavar="OLD=NEW",
+        help="What a topic is called there; may be given several times. All others keep their names.",
+    ),
+    click.option(
+        "--partitions",
+        multiple=True,
+        metavar="N|TOPIC=N",
+        help="Create topics that are missing there, with so many partitions: all alike, or, given several times, each "
+        "by its name there.",
+    ),
+    click.option(
+        "--replication-factor",
+        type=click.IntRange(1, 32767),
+        help="Replicas of created topics.  [default: as the brokers have it, often 1]",
+    ),
+    click.option(
+        "--key",
+        metavar="KIND:VALUE",
+        help="Take keys out of payloads, and place messages by them: json:user.id, regex:id=(\\w+), column:0-8.",
+    ),
+    click.option(
+        "--round-robin",
+        is_flag=True,
+        help="Let messages without a key go to one partition after the other: spreads best, and loses the order.",
+    ),
+    click.option(
+        "--no-headers", is_flag=True, help="Leave out the headers with the old identity: targets before 0.11."
+    ),
+    click.option(
+        "--resume",
+        type=click.Choice(["committed", "target"]),
+        help="Go on after what was committed, or after what the target has.  [default: committed]",
+    ),
+)
+
+
+def kafka_target_options(function: _Decorated) -> _Decorated:
+    """All of them, as parameters of their names."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def renaming(pair: str) -> tuple[str, str]:
+    """`OLD=NEW`, split at the last sign: only old names may have one. Raises UsageError."""
+    old, sign, new = pair.rpartition("=")
+    if not (old and sign and new):
+        raise click.UsageError(f"--rename {pair!r} is not of the form OLD=NEW.")
+    return old, new
+
+
+def partitions_option(texts: Sequence[str]) -> int | dict[str, int] | None:
+    """`N` once, or `TOPIC=N` for each topic. Raises UsageError."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        topic, sign, number = text.rpartition("=")
+        if not (number.isascii() and number.isdigit() and int(number)) or (sign and not topic):
+            raise click.UsageError(f"--partitions {text!r} is neither a number nor of the form TOPIC=N.")
+        if topic in counts or (counts and not (topic and all(counts))):
+            raise click.UsageError("give --partitions once, as a number for all topics, or once for each as TOPIC=N.")
+        counts[topic] = int(number)
+    return counts.get("") or counts or None
+
+
+def key_option(text: str | None) -> dict[str, Any] | None:
+    """`KIND:VALUE` as the handler's option. Raises UsageError."""
+    if text is None:
+        return None
+    kind, colon, value = text.partition(":")
+    if not (colon and value and kind in ("json", "regex", "column")):
+        raise click.UsageError(f"--key {text!r} is none of json:PATH, regex:PATTERN and column:START-END.")
+    if kind != "column":
+        return {kind: value}
+    bounds = value.split("-")
+    if len(bounds) != _BOUNDS or not all(bound.isascii() and bound.isdigit() for bound in bounds):
+        raise click.UsageError(f"--key {text!r}: a column is START-END, in bytes from 0, without the one at its end.")
+    return {"column": [int(bound) for bound in bounds]}
+
+
+def each_server(servers: Sequence[str]) -> list[str]:
+    """`HOST:PORT,...`, given once or several times, one by one."""
+    return [server.strip() for text in servers for server in text.split(",")]
+
+
+def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
+    """The [kafka] table of the target: that of the configuration, at these servers. Raises ConfigError."""
+    from consumerd.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
+
+    if config is None:
+        return kafka_section(each_server(servers))
+    return load(config).kafka.model_copy(update={"bootstrap": tuple(each_server(servers))})

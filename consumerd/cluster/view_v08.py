@@ -1,0 +1,97 @@
+"""What brokers of 0.8 and later registered in ZooKeeper right now, and what old consumers keep there.
+
+Strategy: as `ClusterView`: one look at a time, list and read all children, leave out what vanished or what no peer
+writes. Groups are read by the same code; nodes in the dialect of 0.7 raise DialectError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.cluster.groups import GroupReader
+from consumerd.cluster.reading import children, data, read_all
+from consumerd.errors import reason_of
+from consumerd.partition import TopicPartition
+from consumerd.registry import (
+    NO_LEADER,
+    BrokerNode,
+    RegistryError,
+    parse_broker_node,
+    parse_partition_state,
+    parse_subscription_v08,
+    parse_topic_assignment,
+    partition_state_path,
+    topic_path,
+    topics_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from consumerd.registry import Subscription
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionView(NamedTuple):
+    """A partition: the broker ids of its replicas, who leads it (None: nobody just now), and which are in sync."""
+
+    replicas: tuple[int, ...]
+    leader: int | None
+    isr: tuple[int, ...]
+
+
+#: Topic -> partition number -> what is known of it.
+V08Topics = dict[str, dict[int, PartitionView]]
+
+
+class V08ClusterView(GroupReader[BrokerNode]):
+    """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
+
+    kafka = "0.8 or later"
+
+    def _subscription(self, text: bytes) -> Subscription:
+        return parse_subscription_v08(text)
+
+    def _partition(self, topic: str, name: str) -> TopicPartition:
+        return TopicPartition.parse_numbered(topic, name)
+
+    def _broker(self, broker: int, text: bytes) -> BrokerNode:
+        return parse_broker_node(broker, text)
+
+    async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
+        """Topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""
+        wanted = await children(self._zk, topics_path()) if names is None else list(dict.fromkeys(names))
+        texts = await read_all(wanted, lambda topic: data(self._zk, topic_path(topic)))
+        topics = {}
+        for topic, text in texts.items():
+            if text is not None:
+                try:
+                    topics[topic] = parse_topic_assignment(text)
+                except RegistryError as error:
+                    log.warning("topic_unreadable", topic=topic, reason=reason_of(error))
+                    topics[topic] = {}
+        return topics
+
+    async def read_topics(self, names: Iterable[str] | None = None) -> V08Topics:
+        """All topics, or those of `names` that exist, with the state of their partitions.
+
+        A topic whose node cannot be read has no partitions; a partition whose controller did not tell has no leader.
+        """
+        assignments = await self.read_assignments(names)
+        pairs = [(topic, number) for topic, partitions in assignments.items() for number in partitions]
+        texts = await read_all(pairs, lambda pair: data(self._zk, partition_state_path(*pair)))
+        topics: V08Topics = {topic: {} for topic in assignments}
+        for (topic, number), text in texts.items():
+            found = PartitionView(assignments[topic][number], None, ())
+            try:
+                if text is not None:
+                    state = parse_partition_state(text)
+                    leader = None if state.leader == NO_LEADER else state.leader
+                    found = found._replace(leader=leader, isr=state.isr)
+            except RegistryError as error:
+                log.warning("partition_state_unreadable", topic=topic, partition=number, reason=reason_of(error))
+            topics[topic][number] = found
+        return topics

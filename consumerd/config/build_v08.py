@@ -1,0 +1,136 @@
+"""From the configuration to the parts that talk to brokers of 0.8 and later: client, membership, consumer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, SaslAuthenticator
+from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
+from consumerd.config.build_sasl import build_mechanism
+from consumerd.consumer import CoordinatedConsumer, FixedConsumer, V08Backend
+from consumerd.errors import ConfigError
+from consumerd.group import Spelling, V08Rules
+from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.net import connect
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+    from consumerd.config.group import GroupSection
+    from consumerd.config.model import Config
+    from consumerd.config.servers import KafkaSection
+    from consumerd.consumer import ConsumerSettings
+    from consumerd.handlers import Handler
+    from consumerd.net import ConnectionSettings
+    from consumerd.ports import Clock, ZooKeeper
+
+
+def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
+    """The addresses to begin with. Raises ConfigError."""
+    addresses = []
+    for address in section.bootstrap:
+        host, colon, port = address.strip().rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise ConfigError(f"kafka.bootstrap: {address!r} is not of the form host:port.")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return addresses
+
+
+def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
+    """A client that connects when it is asked something. Raises ConfigError."""
+    client = build_client_of(config.kafka, build_connection_settings(config), clock=clock, rng=rng)
+    if not names_brokers(config):
+        client.begin_with([])
+    return client
+
+
+def names_brokers(config: Config) -> bool:
+    """Whether `kafka.bootstrap` says where to begin; where it does not, ZooKeeper does."""
+    return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.model_fields_set
+
+
+def build_backend(config: Config, client: ClusterClient) -> V08Backend:
+    """What a member of a group in ZooKeeper needs of Kafka 0.8 and later."""
+    kafka, group = config.kafka, config.group
+    protocol = "PLAINTEXT" if kafka.tls is None else "SSL"
+    if kafka.sasl is not None:
+        protocol = "SASL_PLAINTEXT" if kafka.tls is None else "SASL_SSL"
+    spelling = Spelling.BRACKETS if group.roundrobin_as == "0.8" else Spelling.DASH
+    return V08Backend(
+        client,
+        V08Rules(group.assignor, spelling),
+        protocol=None if names_brokers(config) else protocol,
+        offsets=build_offset_settings(config),
+    )
+
+
+def build_client_of(
+    section: KafkaSection,
+    connection: ConnectionSettings,
+    *,
+    clock: Clock,
+    rng: Random,
+    settings: ClientSettings | None = None,
+    bootstrap: Sequence[tuple[str, int]] | None = None,
+) -> ClusterClient:
+    """The same for the cluster of any such section, at other addresses if they are given. Raises ConfigError."""
+    settings = replace(settings or ClientSettings(), client_id=section.client_id, connection=connection)
+    tls = None if section.tls is None else build_tls(section.tls, "kafka.tls")
+    authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
+    opener = ChannelOpener(partial(connect, settings=connection, ssl=tls), settings, clock, authenticate=authenticate)
+    addresses = build_bootstrap(section) if bootstrap is None else bootstrap
+    return ClusterClient(addresses, opener, settings, clock=clock, rng=rng)
+
+
+def build_coordination(config: Config) -> CoordinationSettings:
+    """How the membership works where a broker coordinates it. Raises ConfigError."""
+    group, rebalance = config.group, config.rebalance
+    try:
+        return CoordinationSettings(
+            session_timeout=group.session_timeout,
+            heartbeat_interval=group.heartbeat_interval,
+            rebalance_timeout=group.rebalance_timeout,
+            drain_timeout=rebalance.drain_timeout,
+            look_interval=rebalance.reconcile_interval,
+            retry_interval=rebalance.retry_interval,
+            assignors=all_assignors(group.assignor),
+            instance_id=group.instance_id,
+        )
+    except ValueError as error:
+        raise ConfigError(f"group: {error}.") from error
+
+
+def fixed_partitions(section: GroupSection) -> list[TopicPartition]:
+    """Those that the configuration names, sorted."""
+    return sorted(
+        TopicPartition.numbered(topic, number)
+        for topic, numbers in section.partitions.items()
+        for number in set(numbers)
+    )
+
+
+def build_consumer(
+    config: Config,
+    settings: ConsumerSettings,
+    handler: Handler,
+    client: ClusterClient,
+    *,
+    clock: Clock,
+    rng: Random,
+    zk: ZooKeeper | None = None,
+) -> CoordinatedConsumer | FixedConsumer:
+    """The member that `group.coordination` asks for, where that is not ZooKeeper; `zk` where offsets are kept there."""
+    offsets = build_offset_settings(config)
+    if config.group.coordination == "fixed":
+        partitions = fixed_partitions(config.group)
+        return FixedConsumer(
+            settings, partitions, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
+        )
+    coordination = build_coordination(config)
+    return CoordinatedConsumer(
+        settings, coordination, client=client, handler=handler, clock=clock, rng=rng, offsets=offsets, zk=zk
+    )

@@ -1,0 +1,76 @@
+"""What a configuration comes to, and where each value comes from: the file, the environment, or a default.
+
+What is secret is told by its type: `SecretStr` in the model, `Secret` in the signature of the handler. The tables of
+other rooms are not typed here; of them, and of any other text, the passwords that can be told are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, SecretStr
+
+from consumerd.config.model import Config, load
+from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_PREFIX, _DELIMITER = "CONSUMERD_", "__"
+#: Tables that this model does not type, and that may hold credentials.
+_UNTYPED = {("spark", "config")}
+
+
+class Effective(NamedTuple):
+    """One key with its value, as JSON would have it."""
+
+    table: str
+    key: str
+    value: Any
+    origin: str
+
+
+def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> list[Effective]:
+    """All keys of the configuration at `path`, in the order of the model. Raises ConfigError."""
+    config = load(path)
+    document = tomllib.loads(path.read_text("utf-8"))
+    names = {name.upper() for name in (os.environ if environ is None else environ)}
+    values = []
+    for table in Config.model_fields:
+        section = getattr(config, table)
+        whole = f"{_PREFIX}{table}".upper() in names
+        plain = section.model_dump(mode="json")
+        for key, value in plain.items():
+            named = f"{_PREFIX}{table}{_DELIMITER}{key}".upper()
+            if whole or named in names or any(name.startswith(f"{named}{_DELIMITER}") for name in names):
+                origin = "environment"
+            elif key in document.get(table, {}):
+                origin = "file"
+            else:
+                origin = "default"
+            values.append(Effective(table, key, _shown(config, table, key, value), origin))
+    return values
+
+
+def _shown(config: Config, table: str, key: str, value: Any) -> Any:
+    if not value:
+        return value
+    if (table, key) in _UNTYPED:
+        return HIDDEN
+    if (table, key) == ("handler", "options"):
+        return shown_options(config.handler.name, value)
+    return without_passwords(_without_secrets(getattr(getattr(config, table), key), value))
+
+
+def _without_secrets(typed: Any, plain: Any) -> Any:
+    """`plain`, which is `typed` as JSON would have it, with HIDDEN for all that is of a secret type."""
+    if isinstance(typed, SecretStr):
+        return HIDDEN
+    if isinstance(typed, BaseModel):
+        return {name: _without_secrets(getattr(typed, name, None), inner) for name, inner in plain.items()}
+    if isinstance(typed, tuple | list) and any(isinstance(inner, SecretStr) for inner in typed):
+        return HIDDEN
+    return plain

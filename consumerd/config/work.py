@@ -1,0 +1,137 @@
+"""The tables that say how messages come in, what is done with them, and how the process behaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from consumerd.config.base import Bytes, Seconds, Section, WireBytes
+from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
+
+
+class FetchSection(Section):
+    """How messages come in."""
+
+    size: WireBytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
+    max_size: WireBytes = Field(
+        64 << 20,
+        description=(
+            "Bytes up to which a fetch grows for a message that is larger than `size`, and a compressed one (up to 64 "
+            "MiB in any case) when it is opened."
+        ),
+    )
+    idle_backoff: Seconds = Field(
+        1.0, description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds."
+    )
+    max_wait: float = Field(
+        0.5,
+        ge=SHORTEST_WAIT,
+        le=LONGEST_WAIT,
+        description=(
+            "On brokers since 0.8: seconds for which a broker holds an answer back while partitions that are read to "
+            "their ends have less than `min_bytes` of new messages (fetch.max.wait.ms)."
+        ),
+    )
+    min_bytes: WireBytes = Field(
+        1,
+        description=(
+            "On brokers since 0.8: bytes of new messages that end this wait (fetch.min.bytes); at most `size`. More "
+            "means fewer and larger answers, and messages that come up to `max_wait` later."
+        ),
+    )
+    budget: Bytes = Field(128 << 20, description="Bytes of messages held in memory at most, all partitions together.")
+    partition_budget: Bytes = Field(16 << 20, description="Bytes of messages held in memory at most for one partition.")
+    initial: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where a partition without a committed offset starts (autooffset.reset)."
+    )
+    out_of_range: Literal["earliest", "latest", "fail"] = Field(
+        "earliest", description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail."
+    )
+    isolation: Literal["read_uncommitted", "read_committed"] = Field(
+        "read_uncommitted",
+        description=(
+            "On brokers since 0.11: hand over all messages, or only those of transactions that were committed, and "
+            "wait for those that are open (isolation.level)."
+        ),
+    )
+    corrupt: Literal["fail", "skip", "park"] = Field(
+        "fail",
+        description="A message that is corrupt: fail (stop the daemon), skip it, or park (leave) its partition.",
+    )
+    oversize: Literal["fail", "skip", "park"] = Field(
+        "fail", description="A message that is larger than `max_size`: fail, skip it, or park its partition."
+    )
+    socket_timeout: Seconds = Field(30.0, description="Seconds to wait for an answer of a broker (socket.timeout.ms).")
+    connect_timeout: Seconds = Field(5.0, description="Seconds to wait for a connection to a broker.")
+
+    @model_validator(mode="after")
+    def _one_fetch_can_bring_enough(self) -> FetchSection:
+        most = min(self.size, FetchSettings().max_answer_bytes)
+        if self.min_bytes > most:
+            raise ValueError(f"min_bytes must be at most {most}, which one fetch can bring, and is {self.min_bytes}")
+        return self
+
+
+class HandlerSection(Section):
+    """What is done with the messages."""
+
+    name: str = Field(
+        "print",
+        description="Entry point in the group consumerd.handlers, or `module:attribute`.",
+        examples=["files"],
+    )
+    options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
+    max_attempts: int = Field(5, ge=1, description="How often a batch is tried in all.")
+    initial_backoff: Seconds = Field(0.1, description="Seconds before the second attempt; doubled each time, jittered.")
+    max_backoff: Seconds = Field(30.0, description="Longest pause between attempts, in seconds.")
+    on_failure: Literal["stop", "skip", "dead_letter"] = Field(
+        "stop", description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter."
+    )
+    dead_letter: Path | None = Field(
+        None,
+        description="File (NDJSON) for messages that failed; confirmed on disk before the offset is committed.",
+        examples=["/var/lib/consumerd/dead-letters.ndjson"],
+    )
+    dead_letter_max_size: Bytes = Field(
+        1 << 30,
+        description=(
+            "Bytes up to which the dead_letter file grows; then the daemon stops. It may be moved away at any time."
+        ),
+    )
+    timeout: Seconds | None = Field(
+        None, description="Seconds after which one attempt is cancelled and counts as failed.", examples=[60.0]
+    )
+
+    @model_validator(mode="after")
+    def _dead_letter_has_a_place(self) -> HandlerSection:
+        if (self.on_failure == "dead_letter") != (self.dead_letter is not None):
+            raise ValueError('on_failure = "dead_letter" and a dead_letter file go together')
+        return self
+
+
+class DaemonSection(Section):
+    """The process."""
+
+    stop_timeout: Seconds = Field(
+        20.0, description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit."
+    )
+    stall_warning: Seconds = Field(
+        2.0,
+        description=(
+            "Seconds for which a handler may hold the event loop before the log says so, with the stack that holds it."
+        ),
+    )
+    loop: Literal["auto", "uvloop", "asyncio"] = Field(
+        "auto", description="Event loop; auto takes uvloop if installed."
+    )
+
+
+class LogSection(Section):
+    """The daemon's own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level to show.")
+    format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto is console on a terminal and json elsewhere."
+    )

@@ -1,0 +1,1 @@
+"""Fetching from brokers of Kafka 0.6 and 0.7."""

@@ -1,0 +1,148 @@
+"""OFFSETS of many partitions: asked for together, down one connection for each broker.
+
+Strategy: those who ask at the same time share a connection, which is opened for the first and closed after the last of
+them; some hundred requests are in flight on it, so a thousand partitions of a broker far away begin in a second or two.
+It is none of the connections that fetch, for a broker answers a bad request by hanging up (golden notes, 1), and that
+must not hit fetches.
+
+Nor may it hit other lookups for good. After a hang-up the request that was the oldest goes on alone, over a connection
+of its own; the others try another shared one, and alone after that: which request was the bad one is not sure, since a
+reset connection may lose answers that had come. What a broker hangs up on when it is asked alone is asked alone from
+then on, until it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from consumerd.fetch.v07.link import open_connection
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
+
+if TYPE_CHECKING:
+    from consumerd.fetch.v07.link import Directory
+    from consumerd.net import Connection, Connector
+    from consumerd.partition import TopicPartition
+
+#: Requests in flight on a shared connection. Those behind them wait, and are not lost with it.
+IN_FLIGHT: Final = 100
+#: Connections for single requests open at once.
+ALONE_AT_ONCE: Final = 8
+#: Shared connections that a request may be lost with before it goes alone.
+SHARED_TRIES: Final = 2
+#: An OFFSETS answer: int16 error, int32 count, int64 each.
+OFFSETS_HEADER: Final = 6
+OFFSET_SIZE: Final = 8
+
+
+class _NotSentError(Exception):
+    """The shared connection ended before it was this request's turn."""
+
+
+class _Shared:
+    """One connection to a broker, and how many use it."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.turn = asyncio.Semaphore(IN_FLIGHT)
+        self.opening = asyncio.Lock()
+        self.connection: Connection | None = None
+        #: Why it could not be opened, for all who waited for that.
+        self.error: Exception | None = None
+
+
+class OffsetLookups:
+    """Asks brokers for offsets. `connect` and `directory` are the ports to them."""
+
+    def __init__(self, connect: Connector, directory: Directory) -> None:
+        self._connect = connect
+        self._directory = directory
+        self._shared: dict[int, _Shared] = {}
+        self._alone = asyncio.Semaphore(ALONE_AT_ONCE)
+        #: The broker hung up on these when they were asked for alone.
+        self._refused: set[TopicPartition] = set()
+
+    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
+        """Ask for offsets: `time` is EARLIEST, LATEST or milliseconds since the epoch.
+
+        An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError, and FrameError for
+        an answer that cannot be.
+        """
+        frame = OffsetsRequest(partition.topic, partition.partition, time, max_number).encode()
+        longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)
+        body = await self._answer(partition, frame, longest)
+        offsets = decode_offsets_response(body).offsets
+        if any(offset < 0 for offset in offsets):
+            raise FrameError(f"broker {partition.broker} answered with offset {min(offsets)} of {partition}")
+        return offsets
+
+    async def _answer(self, partition: TopicPartition, frame: bytes, longest: int) -> bytes:
+        tries = 0
+        while tries < SHARED_TRIES and partition not in self._refused:
+            try:
+                return await self._ask_together(partition.broker, frame, longest)
+            except _NotSentError:
+                continue
+            except RequestTimeoutError:
+                raise
+            except ConnectionClosedError as error:
+                if error.blamed:
+                    break
+                tries += 1
+        return await self._ask_alone(partition, frame, longest)
+
+    async def _ask_together(self, broker: int, frame: bytes, longest: int) -> bytes:
+        shared = self._shared.setdefault(broker, _Shared())
+        shared.users += 1
+        try:
+            async with shared.turn:
+                connection = await self._open(broker, shared)
+                try:
+                    return await connection.request(frame, max_response=longest)
+                finally:
+                    if connection.closed:
+                        self._retire(broker, shared)
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                self._retire(broker, shared)
+                if shared.connection is not None:
+                    await shared.connection.close()
+
+    async def _open(self, broker: int, shared: _Shared) -> Connection:
+        """The connection. Raises _NotSentError where it has ended by now, and what `open_connection` raises."""
+        async with shared.opening:
+            if shared.error is not None:
+                raise shared.error
+            if shared.connection is not None:
+                if shared.connection.closed:
+                    self._retire(broker, shared)
+                    raise _NotSentError
+                return shared.connection
+            try:
+                shared.connection = await open_connection(broker, self._connect, self._directory)
+            except Exception as error:
+                shared.error = error
+                self._retire(broker, shared)
+                raise
+            return shared.connection
+
+    def _retire(self, broker: int, shared: _Shared) -> None:
+        """Whoever comes from now on opens another one."""
+        if self._shared.get(broker) is shared:
+            del self._shared[broker]
+
+    async def _ask_alone(self, partition: TopicPartition, frame: bytes, longest: int) -> bytes:
+        async with self._alone:
+            connection = await open_connection(partition.broker, self._connect, self._directory)
+            try:
+                body = await connection.request(frame, max_response=longest)
+            except ConnectionClosedError:
+                self._refused.add(partition)
+                raise
+            finally:
+                await connection.close()
+        self._refused.discard(partition)
+        return body

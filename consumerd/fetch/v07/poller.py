@@ -1,0 +1,211 @@
+"""Polling the idle partitions of one broker together.
+
+Strategy: Kafka 0.7 has no long poll, so a partition that brought nothing is asked again and again. A fetcher whose
+partition is idle waits here; one MULTIFETCH goes out for all whose time has come. Each has its own back-off, doubling
+while it brings nothing; a poll takes along whoever would be due within half of its own delay, so that the partitions
+fall into step. An entry with data or an error goes to its fetcher, which then fetches for itself again.
+
+Memory: a poll reserves all its entries at once, in the common budget only, and asks for less per entry when they are
+many. Entries with data take their part along; the rest is given back.
+
+If the connection ends with the poll to blame, or the answer does not parse, one of the partitions may be poisoned:
+then every fetcher of that poll is told to fetch for itself, which finds out which one, and spares the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from consumerd.errors import reason_of
+from consumerd.fetch.backoff import sleep_unless
+from consumerd.net import ConnectionClosedError
+from consumerd.wire import WireError
+from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
+
+if TYPE_CHECKING:
+    from consumerd.fetch.budget import ByteBudget, Reservation
+    from consumerd.fetch.lane import Lane
+    from consumerd.fetch.listener import FetchCounters
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.v07.link import BrokerLink
+    from consumerd.partition import TopicPartition
+    from consumerd.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+#: Entries per request. The protocol's count is an int16; several thousand make one answer long to wait for.
+MAX_ENTRIES = 1000
+#: No entry asks for less.
+MIN_ENTRY_BYTES = 1024
+#: A poll reserves at most this part of the common budget, and of what is free of it.
+BUDGET_SHARE = 16
+FREE_SHARE = 2
+#: Per entry of an answer: int32 length, int16 error.
+ENTRY_HEADER = 6
+#: Of the answer: int16 error.
+ANSWER_HEADER = 2
+
+
+class Answer(NamedTuple):
+    """What a broker answered for one partition; whoever gets it releases the reservation."""
+
+    error: int
+    data: bytes
+    asked: int
+    reservation: Reservation
+
+
+class Idler:
+    """One idle partition: what to ask for, and how patient to be. `delay` grows until `reset`."""
+
+    __slots__ = ("delay", "due", "future", "lane", "offset", "paused")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.offset = 0
+        self.delay = 0.0
+        self.due = 0.0
+        self.paused = False
+        self.future: asyncio.Future[Answer | None] | None = None
+
+    def reset(self) -> None:
+        """The partition brought something: be eager again."""
+        self.delay = 0.0
+
+
+class IdlePoller:
+    """Polls for one broker. `run` must be running for `wait` to return."""
+
+    def __init__(
+        self, link: BrokerLink, budget: ByteBudget, settings: FetchSettings, clock: Clock, counters: FetchCounters
+    ) -> None:
+        self._link = link
+        self._budget = budget
+        self._settings = settings
+        self._clock = clock
+        self._counters = counters
+        self._idlers: dict[Idler, None] = {}  # a set that keeps its order
+        self._nudge = asyncio.Event()
+        #: When `run` looks for what is due again, by itself.
+        self._wakes = math.inf
+        #: The last poll: what was asked for, and the request.
+        self._asked: tuple[int, list[tuple[TopicPartition, int]]] = (0, [])
+        self._request = b""
+
+    async def wait(self, idler: Idler, offset: int) -> Answer | None:
+        """Wait until `offset` brings data or an error. None: fetch for yourself, the poll failed."""
+        idler.offset = offset
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        idler.future = future
+        self._postpone(idler, self._clock.monotonic())
+        self._idlers[idler] = None
+        if idler.due < self._wakes:  # a thousand that come one by one do not have all be looked at each time
+            self.nudge()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                answer = future.result()
+                if answer is not None:
+                    answer.reservation.release()
+            raise
+        finally:
+            self._idlers.pop(idler, None)
+            idler.future = None
+
+    def nudge(self) -> None:
+        """Plan anew: somebody is due earlier, or goes on after a pause."""
+        self._nudge.set()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            waiting = [idler for idler in self._idlers if not idler.paused]
+            self._nudge.clear()
+            self._wakes = min((idler.due for idler in waiting), default=math.inf)
+            if not waiting:
+                await self._nudge.wait()
+                continue
+            rest = self._wakes - self._clock.monotonic()
+            if rest > 0:
+                await sleep_unless(self._clock, rest, self._nudge)
+                continue
+            await self._poll()
+
+    async def _poll(self) -> None:
+        connection = await self._link.connection()
+        count = min(len(self._idlers), MAX_ENTRIES)
+        size = min(self._settings.poll_bytes, max(self._share() // max(count, 1), MIN_ENTRY_BYTES))
+        bulk = await self._budget.reserve(count * size)
+        try:
+            # Everything may have changed while we waited for memory.
+            idlers = self._due()[:count]
+            if not idlers or connection.closed:
+                return
+            futures = [idler.future for idler in idlers]
+            request = self._encoded(idlers, size)
+            longest = ANSWER_HEADER + len(idlers) * (ENTRY_HEADER + size)
+            try:
+                body = await connection.request(request, max_response=longest)
+                answers = decode_multifetch_response(body, len(idlers)).entries
+            except ConnectionClosedError as error:
+                if error.blamed:
+                    self._dissolve(futures)
+                return
+            except WireError as error:
+                log.warning("poll_failed", broker=self._link.broker, reason=reason_of(error))
+                connection.abort()
+                self._dissolve(futures)
+                return
+            if not answers:  # an overall error, which real brokers never send
+                self._dissolve(futures)
+                return
+            self._link.worked()
+            self._counters.polls += 1
+            now = self._clock.monotonic()
+            for idler, future, answer in zip(idlers, futures, answers, strict=True):
+                if future is None or future.done() or idler.future is not future:
+                    continue  # it left while the poll was under way
+                if answer.error or answer.data:
+                    held = idler.lane.budget.charge(len(answer.data))
+                    bulk.resize(max(0, bulk.amount - len(answer.data)))
+                    future.set_result(Answer(answer.error, answer.data, size, held))
+                else:
+                    self._postpone(idler, now)
+        finally:
+            bulk.release()
+
+    def _encoded(self, idlers: list[Idler], size: int) -> bytes:
+        """The request. As long as nothing comes, it is the same each time."""
+        asked = (size, [(idler.lane.partition, idler.offset) for idler in idlers])
+        if asked != self._asked:
+            fetches = (FetchRequest(each.topic, each.partition, offset, size) for each, offset in asked[1])
+            self._request = MultiFetchRequest(tuple(fetches)).encode()
+            self._asked = asked
+        return self._request
+
+    def _share(self) -> int:
+        """Bytes that a poll may ask for in all: it must not wait for much, because others wait behind it."""
+        free = self._budget.limit - self._budget.used
+        return min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE)
+
+    def _due(self) -> list[Idler]:
+        now = self._clock.monotonic()
+        due = [idler for idler in self._idlers if not idler.paused and idler.due - idler.delay / 2 <= now]
+        due.sort(key=lambda idler: idler.due)
+        return due
+
+    def _postpone(self, idler: Idler, now: float) -> None:
+        smallest, largest = self._settings.poll_backoff_min, self._settings.poll_backoff_max
+        idler.delay = min(largest, 2 * idler.delay) if idler.delay else smallest
+        idler.due = now + idler.delay
+
+    @staticmethod
+    def _dissolve(futures: list[asyncio.Future[Answer | None] | None]) -> None:
+        for future in futures:
+            if future is not None and not future.done():
+                future.set_result(None)

@@ -1,0 +1,1 @@
+"""Fetching from brokers of Kafka 0.8 and later."""

@@ -1,0 +1,1 @@
+"""The producer for brokers of Kafka 0.6 and 0.7."""

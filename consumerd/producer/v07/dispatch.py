@@ -1,0 +1,116 @@
+"""What becomes of a batch that was taken from the queue: callbacks, event handler, and the account of failures.
+
+Strategy: nothing that a user's code raises ends the sending: the events in hand have failed, are counted, logged,
+handed to `not_sent`, and told by the next flush; the next batch goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.errors import reason_of
+from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError
+from consumerd.producer.v07.events import CallbackHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.producer.v07.events import Event, EventHandler
+    from consumerd.producer.v07.producer import Producer
+    from consumerd.producer.v07.stats import AsyncProducerStats
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatch:
+    """Hands batches to `handler`, and counts in `stats`. Used by one task at a time."""
+
+    def __init__(
+        self, producer: Producer, handler: EventHandler, callbacks: CallbackHandler | None, stats: AsyncProducerStats
+    ) -> None:
+        self._producer = producer
+        self._handler = handler
+        self._callbacks = callbacks or CallbackHandler()
+        #: Hooks cost nothing where nobody hooks on.
+        self._hooked = callbacks is not None
+        self._stats = stats
+        self._untold = 0
+        self._cause: Exception | None = None
+
+    def dequeued(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The batch, as the callbacks want it."""
+        if not self._hooked:
+            return events
+        batch: list[Event] = []
+        for event in events:
+            try:
+                batch += self._callbacks.after_dequeuing_existing_data(event)
+            except Exception as error:
+                log.exception("callback_failed", callback="after_dequeuing_existing_data")
+                self.failed([event], error)
+        return batch
+
+    async def send(self, events: Sequence[Event]) -> None:
+        """Hand a batch to the event handler, and see what came of it. Raises nothing but a cancellation."""
+        try:
+            if self._hooked:
+                events = self._callbacks.before_sending_data(events)
+            if not events:
+                return
+            self._stats.batches += 1
+            await self._handler.handle(events, self._producer, self._producer.encoder)
+        except EventsFailedError as error:
+            self._stats.sent += len(events) - len(error.failures)
+            by_cause: dict[int, tuple[Exception, list[Event]]] = {}
+            for event, cause in error.failures:
+                by_cause.setdefault(id(cause), (cause, []))[1].append(event)
+            for cause, failed in by_cause.values():
+                self.failed(failed, cause)
+        except Exception as error:
+            self.failed(events, error)
+        except asyncio.CancelledError:
+            self.failed(events, ProducerClosedError("the producer was stopped while they were sent."))
+            raise
+        else:
+            self._stats.sent += len(events)
+
+    async def send_last(self) -> None:
+        """What the callbacks still have when the queue is drained for good."""
+        try:
+            last = self._callbacks.last_batch_before_close()
+        except Exception:
+            log.exception("callback_failed", callback="last_batch_before_close")
+            return
+        if last:
+            await self.send(last)
+
+    def failed(self, events: Sequence[Event], error: Exception) -> None:
+        """Events are given up."""
+        self._stats.failed += len(events)
+        if not self._untold:
+            self._cause = error
+        self._untold += len(events)
+        topics = sorted({event.topic for event in events})
+        log.error("messages_not_sent", messages=len(events), topics=topics, reason=reason_of(error))
+        if self._hooked:
+            try:
+                self._callbacks.not_sent(events, error)
+            except Exception:
+                log.exception("callback_failed", callback="not_sent")
+
+    def tell(self) -> None:
+        """Raise NotSentError about what was given up since the last time."""
+        if self._cause is not None:
+            count, cause = self._untold, self._cause
+            self._untold, self._cause = 0, None
+            raise NotSentError(count, reason_of(cause)) from cause
+
+    async def close(self) -> None:
+        """End callbacks and event handler."""
+        try:
+            self._callbacks.close()
+        finally:
+            await self._handler.close()

@@ -1,0 +1,77 @@
+"""What goes through an asynchronous producer, and where others may take part (spec 003, 5.1: CallbackHandler,
+EventHandler).
+
+    send ── before_enqueue ──► queue ── after_dequeuing_existing_data ──► batch ── before_sending_data ──► EventHandler
+              after_enqueue             (at the end: last_batch_before_close)                    (encodes and sends)
+
+Strategy: hooks are plain functions, called on the event loop in that order, and must not block. An event handler is a
+coroutine, since it sends. All have defaults that change nothing, so that a user writes only what he needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from consumerd.producer.encoders import Encoder
+    from consumerd.producer.v07.producer import Producer
+
+
+class Event(NamedTuple):
+    """One message on its way. `message` is what the sender gave: the encoder has not seen it."""
+
+    topic: str
+    message: Any
+    key: Hashable = None
+    partition: int | None = None
+
+
+class CallbackHandler:
+    """Inherit, and override the points that matter.
+
+    What `before_enqueue` and `after_enqueue` raise reaches the sender. What the others raise makes the events in hand
+    failed ones: they are not sent, counted, and told by the next flush.
+    """
+
+    def before_enqueue(self, event: Event) -> Event:
+        """The event to put into the queue instead of `event`, in the sender's task."""
+        return event
+
+    def after_enqueue(self, event: Event, added: bool) -> None:
+        """What became of it: False if the queue was full and it was dropped, or the sender gave up."""
+
+    def after_dequeuing_existing_data(self, event: Event) -> Sequence[Event]:
+        """What goes into the batch instead of an event that was just taken out: none, one or several."""
+        return (event,)
+
+    def before_sending_data(self, events: Sequence[Event]) -> Sequence[Event]:
+        """What is handed to the event handler instead of a whole batch."""
+        return events
+
+    def last_batch_before_close(self) -> Sequence[Event]:
+        """Called once, when the queue is drained for good: what is still to be sent."""
+        return ()
+
+    def not_sent(self, events: Sequence[Event], error: Exception) -> None:
+        """Events that were given up, and why. (Not in 0.7.2, which only logs them.)"""
+
+    def close(self) -> None:
+        """The end; called once."""
+
+
+@runtime_checkable
+class EventHandler(Protocol):
+    """Takes whole batches: encodes them and sends them on, or does anything else with them."""
+
+    async def handle(self, events: Sequence[Event], producer: Producer, encoder: Encoder) -> None:
+        """Do all of `events`; the next batch comes after this returned.
+
+        Raise EventsFailedError where only some failed, anything else where all did. `producer` sends synchronously.
+        """
+        ...
+
+    async def close(self) -> None:
+        """The end; called once, after the last batch, before `producer` is closed."""
+        return

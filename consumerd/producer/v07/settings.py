@@ -1,0 +1,71 @@
+"""Settings of producers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from consumerd.wire.compression import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
+
+    #: Compress each batch into one message (compression.codec).
+    codec: Codec = Codec.NONE
+    #: Topics that `codec` is for (compressed.topics); empty: all of them.
+    compressed_topics: frozenset[str] = frozenset()
+    #: Message format: 0 is that of Kafka 0.6, 1 that of 0.7.
+    magic: int = 1
+    #: Largest payload of a message (max.message.size; it must not be above the brokers').
+    max_message_bytes: int = 1_000_000
+    #: Largest request (the brokers' max.socket.request.bytes).
+    max_request_bytes: int = 100 * 1024 * 1024
+    #: Wait until the broker has taken each batch (see `Producer`). 0.7.2 never does.
+    confirm: bool = True
+    #: Read back what was sent, and raise NotArrivedError for what is not there (see `consumerd.producer.v07.verify`).
+    verify: bool = False
+    #: How long to look for it. Brokers show what they have flushed, every 3 s by default.
+    verify_timeout: float = 15.0
+    #: How often a broker that cannot be reached, or is not known yet, is tried again for one batch.
+    retries: int = 5
+    #: How often a batch whose fate is unknown is sent again. 0: raise UncertainError at once, nothing is sent twice.
+    resends: int = 2
+    #: The first pause before another try is drawn from 0 to this; the bound doubles each time.
+    initial_backoff: float = 0.1
+    max_backoff: float = 2.0
+
+    def codec_for(self, topic: str) -> Codec:
+        """How messages for `topic` are compressed."""
+        return self.codec if not self.compressed_topics or topic in self.compressed_topics else Codec.NONE
+
+
+class WhenFull(Enum):
+    """What an asynchronous producer does with a message for which its queue has no room."""
+
+    #: Wait for room, as long as it takes (0.7.2: queue.enqueueTimeout.ms = -1).
+    BLOCK = "block"
+    #: Wait for `enqueue_timeout` seconds, then raise QueueFullError (0.7.2, by default with 0 ms).
+    TIMEOUT = "timeout"
+    #: Throw the message away and count it.
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The queue of an asynchronous producer. Defaults as in 0.7.2, but that a full queue makes the sender wait."""
+
+    #: Messages that make a batch, which then goes out at once (batch.size).
+    batch_size: int = 200
+    #: Seconds that a message waits for others to make up a batch (queue.time).
+    queue_time: float = 5.0
+    #: Messages that wait at most (queue.size).
+    queue_size: int = 10_000
+    when_full: WhenFull = WhenFull.BLOCK
+    #: Seconds, for WhenFull.TIMEOUT (queue.enqueueTimeout.ms).
+    enqueue_timeout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.queue_size < 1:
+            raise ValueError("batch_size and queue_size are at least 1")

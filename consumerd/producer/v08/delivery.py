@@ -1,0 +1,234 @@
+"""One PRODUCE: batches of partitions that a broker leads -> what became of each.
+
+Strategy: what a batch looks like on the wire follows from the version that the broker serves: magic 0 up to version 1,
+magic 1 in version 2, record batches from 3 on. Errors that pass by themselves are told apart from those that do not.
+
+Idempotence: each partition has a producer id of its own, asked for before its first batch, and counts its messages. A
+batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
+fails for good the partition forgets its id: whether the broker took the batch is unknown, and with a fresh id the
+next ones do not depend on it. It does so, too, when the broker has forgotten the producer, with its messages (before
+2.4), or what came before the batch: a batch that nobody can have then gets numbers of a fresh id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
+from consumerd.errors import BrokerError, reason_of
+from consumerd.net import ConnectionClosedError
+from consumerd.wire.errors import EncodeError
+from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
+from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.records import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.client import Channel, ClusterClient
+    from consumerd.partition import TopicPartition
+    from consumerd.producer.v08.batches import Batch, PartitionQueue
+    from consumerd.producer.v08.settings import V08ProducerSettings
+
+log = structlog.get_logger(__name__)
+
+#: The last version that names topics and not their ids.
+LAST_VERSION: Final = 12
+#: The first version with record batches, and that with magic 1.
+_RECORD_BATCHES: Final = 3
+_MAGIC_1: Final = 2
+#: The first version in which a broker takes zstd.
+_ZSTD: Final = 7
+_MAX_SEQUENCE: Final = (1 << 31) - 1
+_NUMBERS_REFUSED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+#: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
+_THREAD_BYTES: Final = {Codec.GZIP: 256 << 10, Codec.SNAPPY: 1 << 20, Codec.LZ4: 1 << 20, Codec.ZSTD: 256 << 10}
+
+
+class DeliveryError(BrokerError):
+    """A batch that no further attempt can deliver."""
+
+
+class Outcome(NamedTuple):
+    """What became of a batch. `retry`: `error` may pass. `base_offset`: None where nobody told it."""
+
+    error: BrokerError | None
+    retry: bool = False
+    base_offset: int | None = None
+    timestamp: int = -1
+
+
+@dataclass(slots=True)
+class Identity:
+    """The producer id and epoch of one partition's messages."""
+
+    producer_id: int
+    epoch: int
+
+
+class Exchange:
+    """Sends the first sealed batch of queues to their leader."""
+
+    def __init__(self, client: ClusterClient, settings: V08ProducerSettings) -> None:
+        self._client = client
+        self._settings = settings
+        #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
+        self._held_back = min(settings.request_timeout, settings.delivery_timeout)
+        self._identities: dict[TopicPartition, Identity] = {}
+        #: With acks 0: the channel over which a broker was sent something last.
+        self._unconfirmed: dict[int, Channel] = {}
+        #: We may have no producer ids.
+        self._forbidden = False
+
+    def forget(self, queue: PartitionQueue) -> None:
+        """A batch of the queue failed: later ones are somebody else's."""
+        self._identities.pop(queue.partition, None)
+        queue.sequence = 0
+
+    async def produce(
+        self, node_id: int, queues: Mapping[TopicPartition, PartitionQueue]
+    ) -> dict[TopicPartition, Outcome]:
+        """One request with the first batch of every queue. Raises BrokerError where nothing is known of any."""
+        if self._settings.acks == 0:
+            self._see_refusal(node_id)
+        channel = await self._client.node_channel(node_id)
+        version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
+        outcomes: dict[TopicPartition, Outcome] = {}
+        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for partition, queue in queues.items():
+            try:
+                data = await self._encoded(channel, version, queue)
+            except (EncodeError, DeliveryError) as error:
+                outcomes[partition] = Outcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))
+                continue
+            by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
+        if not by_topic:
+            return outcomes
+        body: dict[str, Any] = {
+            "acks": self._settings.acks,
+            "timeout": int(self._held_back * 1000),
+            "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
+        }
+        if version >= _RECORD_BATCHES:
+            body["transactional_id"] = None
+        rest = [partition for partition in queues if partition not in outcomes]
+        # Nobody can have those that go for the first time, should the broker refuse them.
+        fresh = {partition for partition in rest if not queues[partition].sealed[0].sent}
+        for partition in fresh:
+            queues[partition].sealed[0].sent = True
+        try:
+            if self._settings.acks == 0:
+                self._unconfirmed[node_id] = channel
+                await channel.send(PRODUCE, body, version=version)
+                return outcomes | dict.fromkeys(rest, Outcome(None))
+            answer = await channel.call(PRODUCE, body, version=version, timeout=self._patience(channel))
+        except (RequestTooLargeError, UnsupportedApiError) as error:
+            failed = DeliveryError(str(error))
+            return outcomes | dict.fromkeys(rest, Outcome(failed))
+        told = {
+            (topic["topic"], part["partition"]): part
+            for topic in answer["responses"]
+            for part in topic["partition_responses"]
+        }
+        for partition in rest:
+            part = told.get((partition.topic, partition.partition))
+            if part is None:
+                missing = BrokerError(f"broker {node_id} left {partition} out of its answer to a PRODUCE")
+                outcomes[partition] = Outcome(missing, retry=True)
+            elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
+                outcomes[partition] = Outcome(self._renumber(queues[partition], part["error_code"]), retry=True)
+            else:
+                outcomes[partition] = self._outcome(partition, part)
+        return outcomes
+
+    def _see_refusal(self, node_id: int) -> None:
+        """Raise ConnectionClosedError if the broker hung up on what it does not answer: it can say no more with acks 0.
+
+        As a rule it leads a partition no more; sent there again, everything would be lost until somebody asks who does.
+        """
+        channel = self._unconfirmed.get(node_id)
+        if channel is not None and channel.closed:
+            del self._unconfirmed[node_id]
+            self._client.stale()  # of which of its partitions that was, it does not say
+            raise ConnectionClosedError(
+                f"broker {channel.address} ended the connection over which it was sent messages without confirmation"
+            )
+
+    def _patience(self, channel: Channel) -> float:
+        """Seconds for an answer: the broker's own waiting, and some more for it to say so."""
+        return self._held_back + self._client.settings.connection.request_timeout
+
+    def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> Outcome:
+        code = part["error_code"]
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return Outcome(None)
+        error = error_of(code, f"a batch for {partition} was not taken", part.get("error_message"))
+        if error is None:
+            base = part["base_offset"]
+            return Outcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
+        return Outcome(error, retry=error.retriable)
+
+    def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:
+        """Have the first batch sent with numbers of a fresh id; returns why."""
+        batch = queue.sealed[0]
+        batch.sent, batch.sequence = False, -1
+        self.forget(queue)
+        error = error_of(code, f"a batch for {queue.partition} was not taken")
+        assert error is not None
+        return error
+
+    async def _encoded(self, channel: Channel, version: int, queue: PartitionQueue) -> bytes:
+        batch = queue.sealed[0]
+        codec = self._settings.codec
+        if codec is Codec.ZSTD and version < _ZSTD:
+            raise EncodeError(f"broker {channel.address} does not take zstd, only gzip, snappy and lz4")
+        magic = 2 if version >= _RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
+        if magic == 2 and self._is_idempotent(channel):
+            await self._number(queue, batch, channel)
+        elif self._settings.idempotent:
+            raise EncodeError(f"broker {channel.address} cannot recognise repeated batches (idempotent = true)")
+        if codec is not Codec.NONE and batch.size > _THREAD_BYTES[codec]:
+            return await asyncio.to_thread(batch.encode, magic, codec)
+        return batch.encode(magic, codec)
+
+    def _is_idempotent(self, channel: Channel) -> bool:
+        settings = self._settings
+        if settings.idempotent is None:
+            return settings.acks == -1 and not self._forbidden and channel.versions.has(INIT_PRODUCER_ID)
+        return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
+
+    async def _number(self, queue: PartitionQueue, batch: Batch, channel: Channel) -> None:
+        """Give the batch its numbers, once. Raises BrokerError while no id can be had, DeliveryError if never."""
+        if batch.sequence >= 0:
+            return
+        count = len(batch.values)
+        if queue.sequence + count > _MAX_SEQUENCE:
+            self.forget(queue)
+        identity = self._identities.get(queue.partition)
+        if identity is None:
+            identity = await self._new_identity(channel)
+            if identity is None:
+                return
+            self._identities[queue.partition] = identity
+        batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
+        batch.sequence = queue.sequence
+        queue.sequence += count
+
+    async def _new_identity(self, channel: Channel) -> Identity | None:
+        """None where we may have none (before 2.8 that takes IdempotentWrite on the cluster) and can do without."""
+        answer = await channel.call(
+            INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
+        )
+        error = error_of(answer["error_code"], f"broker {channel.address} gave no producer id")
+        if error is None:
+            return Identity(answer["producer_id"], answer["producer_epoch"])
+        if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
+            self._forbidden = True
+            log.warning("producer_not_idempotent", reason=reason_of(error))
+            return None
+        raise error if error.retriable else DeliveryError(str(error))

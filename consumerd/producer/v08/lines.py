@@ -1,0 +1,143 @@
+"""Lines to a topic of 0.8 or later: each becomes a message, and the first that fails is named.
+
+Strategy: lines are sent as they come; beside that, batches are confirmed in the order of their first lines. So when one
+fails, all lines before its first are there, and whoever sends again begins at that line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumerd.client import BrokerRefusedError
+from consumerd.errors import BrokerError, ConsumerdError
+from consumerd.producer.errors import MessageSizeTooLargeError
+from consumerd.producer.lines import InputError
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from consumerd.producer.lines import LineReader
+    from consumerd.producer.v08.producer import V08Producer
+    from consumerd.wire.v08.records import Headers
+
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlan:
+    """What lines become. `separator`: between key and message; `max_bytes`: of a key and a message, in bytes."""
+
+    topic: str
+    partition: int | None = None
+    separator: bytes | None = None
+    headers: Headers = ()
+    max_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Share:
+    """The lines of a batch: the first one's number, how many, and their bytes."""
+
+    first: int
+    lines: int = 0
+    size: int = 0
+
+
+class LineSender:
+    """Sends lines with a producer that runs, and stays the caller's."""
+
+    def __init__(self, producer: V08Producer, plan: LinePlan) -> None:
+        self._producer = producer
+        self._plan = plan
+        #: Taken so far.
+        self.lines = 0
+        self.bytes = 0
+        self._open: dict[asyncio.Future[tuple[int | None, int]], _Share] = {}
+        self._news = asyncio.Event()
+        self._ended = False
+
+    async def run(self, reader: LineReader) -> None:
+        """Send all lines; returns when they are confirmed (with acks 0: sent).
+
+        Raises (perhaps in a group) InputError and MessageSizeTooLargeError for a line that cannot be sent, after those
+        before it were, and BrokerError with the number of the first line that was not taken.
+        """
+        problem: ConsumerdError | None = None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._confirm())
+            try:
+                while (lines := await reader.read()) is not None:
+                    for line in lines:
+                        await self._send(line)
+            except (InputError, MessageSizeTooLargeError) as error:
+                problem = error
+            await self._producer.flush()
+            self._ended = True
+            self._news.set()
+        if problem is not None:
+            raise problem
+
+    async def _send(self, line: bytes) -> None:
+        plan, number = self._plan, self.lines + 1
+        key, value = None, line
+        if plan.separator is not None:
+            key, found, value = line.partition(plan.separator)
+            if not found:
+                raise InputError(f"line {number} has no {plan.separator.decode(errors='replace')!r} after a key.")
+        size = len(value) + len(key or b"")
+        if plan.max_bytes is not None and size > plan.max_bytes:
+            raise MessageSizeTooLargeError(
+                f"line {number} has {size} bytes, and --max-message-bytes allows {plan.max_bytes}."
+            )
+        try:
+            delivery = await self._producer.send(
+                plan.topic, value, key=key, partition=plan.partition, headers=plan.headers
+            )
+        except MessageSizeTooLargeError as error:
+            raise MessageSizeTooLargeError(f"line {number} is too large: {error}") from error
+        outcome = delivery.batch.outcome
+        share = self._open.get(outcome)
+        if share is None:
+            share = self._open[outcome] = _Share(number)
+            self._news.set()
+        share.lines += 1
+        share.size += size
+        self.lines = number
+        self.bytes += len(line)
+
+    async def _confirm(self) -> None:
+        """See batches confirmed until the end. Raises what became of the first that is not."""
+        while True:
+            if not self._open:
+                if self._ended:
+                    return
+                self._news.clear()
+                await self._news.wait()
+                continue
+            outcome, share = next(iter(self._open.items()))
+            await asyncio.wait([outcome])
+            del self._open[outcome]
+            error = outcome.exception()
+            if error is not None:
+                raise self._failure(share, error)
+
+    def _failure(self, share: _Share, error: BaseException) -> ConsumerdError:
+        failed: ConsumerdError
+        before = "all lines before it were sent" if share.first > 1 else "nothing was sent before it"
+        if not (isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE):
+            more = f" and {share.lines - 1} more in its batch" if share.lines > 1 else ""
+            failed = BrokerError(f"line {share.first}{more} may not have arrived, {before}: {error}")
+        elif share.lines == 1:
+            failed = MessageSizeTooLargeError(
+                f"line {share.first} has {share.size} bytes, more than the topic {self._plan.topic!r} takes "
+                f"(max.message.bytes, or message.max.bytes of the brokers); {before}."
+            )
+        else:
+            failed = MessageSizeTooLargeError(
+                f"a batch of {share.lines} lines, the first of which is line {share.first}, has {share.size} bytes, "
+                f"more than the topic {self._plan.topic!r} takes at once (max.message.bytes): give a smaller "
+                f"--batch-bytes; {before}."
+            )
+        failed.__cause__ = error
+        return failed

@@ -1,0 +1,260 @@
+"""The producer for brokers of 0.8 and later.
+
+Strategy: `send` puts a message into its partition's open batch and returns at once, as long as there is room; full or
+old batches are sent by `Sender`, in the order of each partition, whatever is retried. With idempotence, which is the
+default where the brokers have it, a batch that is sent again is recognised, so that nothing is there twice either.
+
+What a message costs counts: in the common case (a known topic, an open batch, room) `send` waits for nothing, and makes
+nothing but the `Delivery`. Whenever it needs a new batch it lets others run first, or nothing would be sent before the
+buffer is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from consumerd.fetch import ByteBudget
+from consumerd.partition import TopicPartition
+from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
+from consumerd.producer.v08.batches import OVERHEAD, Batch, message_size
+from consumerd.producer.v08.routing import Route
+from consumerd.producer.v08.sender import Sender
+from consumerd.producer.v08.settings import V08ProducerSettings
+
+if TYPE_CHECKING:
+    from random import Random
+    from types import TracebackType
+    from typing import Self
+
+    from consumerd.client import ClusterClient
+    from consumerd.fetch import Reservation
+    from consumerd.ports import Clock
+    from consumerd.producer.v08.batches import Delivery, PartitionQueue
+    from consumerd.wire.v08.records import Headers
+
+log = structlog.get_logger(__name__)
+
+
+class V08Producer:
+    """Sends messages. `async with` runs it; leaving it sends what is left. `client` stays the caller's."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        settings: V08ProducerSettings | None = None,
+        *,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.settings = settings or V08ProducerSettings()
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._budget = ByteBudget(self.settings.buffer_bytes)
+        self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick)
+        self._routes: dict[str, Route] = {}
+        self._wall = clock.wall
+        self._batch_bytes = self.settings.batch_bytes
+        self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
+        self._open = False
+        self._running: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Begin to send."""
+        self._running = asyncio.create_task(self._sender.run(), name="producer")
+        self._running.add_done_callback(self._ended)
+        self._open = True
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left, for at most `timeout` seconds (by default as long as deliveries may take), and end."""
+        self._open = False
+        try:
+            async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
+                await self.flush()
+        except TimeoutError:
+            log.warning("producer_closed_early", batches=len(self._sender.unsettled()))
+        finally:
+            await self._end()
+
+    async def abort(self) -> None:
+        """End at once: nothing more is sent, and what is not settled fails. What is on the wire may still arrive."""
+        self._open = False
+        await self._end()
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        """Sending is over. If that is by a defect, which `close` raises, nobody may wait for it until then."""
+        if not running.cancelled() and (error := running.exception()) is not None:
+            self._open = False
+            self._sender.give_up(ProducerClosedError(f"the producer ended by a defect: {error!r}"))
+
+    async def _end(self) -> None:
+        running = self._running
+        try:
+            if running is not None:
+                running.cancel()
+                await asyncio.wait([running])
+        finally:  # nobody may wait for ever because we were cancelled
+            self._sender.give_up(ProducerClosedError("the producer was closed before this message was confirmed."))
+        if running is not None and not running.cancelled() and (error := running.exception()) is not None:
+            raise error
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            await self.abort()
+
+    async def flush(self) -> None:
+        """Send at once, and return when everything that was given before is settled, one way or the other."""
+        given = self._sender.unsettled()
+        if not given:
+            return
+        self._sender.hurry(1)
+        settled = asyncio.ensure_future(asyncio.wait(given))
+        try:
+            # Should sending end by a defect, nobody waits for what it would have sent.
+            running = [self._running] if self._running else []
+            await asyncio.wait([settled, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            settled.cancel()
+            self._sender.hurry(-1)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the messages that are not settled yet, as `buffer_bytes` counts them."""
+        return self._budget.used
+
+    # -- taking messages
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Take a message; returns when there is room for it, not when it is sent: await the `Delivery` for that.
+
+        Where `partition` is None the key decides, as for the JVM's producers; without a key the settings do.
+        `timestamp`: milliseconds, now by default. Raises ProducerClosedError, MessageSizeTooLargeError, and BrokerError
+        while nothing is known of the topic.
+        """
+        size = OVERHEAD if value is None else OVERHEAD + len(value)
+        if headers:
+            size = message_size(key, value, headers)
+        elif key is not None:
+            size += len(key)
+        if size > self._largest:
+            raise MessageSizeTooLargeError(f"a message of {size} bytes is more than a request or the buffer may have.")
+        route = self._routes.get(topic)
+        if route is None or route.metadata is not self._client.metadata or not self._open:
+            route = await self._route(topic)
+        queue = route.queue(key, partition)
+        batch = queue.open
+        if batch is None or batch.size + size > self._batch_bytes or not batch.reservation.grow(size):
+            batch = await self._room(route, queue, size, free=key is None and partition is None)
+        wall = int(self._wall() * 1000) if timestamp is None else timestamp
+        delivery = batch.add(key, value, wall, headers, size)
+        if batch.size >= self._batch_bytes:
+            self._seal(self._sender.queue(batch.partition))
+        return delivery
+
+    async def _route(self, topic: str) -> Route:
+        """What is known of the topic now. Raises ProducerClosedError, BrokerError."""
+        self._require_open()
+        route = self._routes.get(topic)
+        if route is None or route.metadata is not self._client.metadata:
+            count = await self.partition_count(topic)
+            self._require_open()
+            route = self._routes[topic] = Route(
+                topic,
+                count,
+                self._client.metadata,
+                lambda number: self._sender.queue(TopicPartition.numbered(topic, number)),
+                self._rng,
+                in_turns=self.settings.keyless == "round_robin",
+            )
+        return route
+
+    async def _room(self, route: Route, queue: PartitionQueue, size: int, *, free: bool) -> Batch:
+        """An open batch with `size` bytes reserved for a message, which has to be added at once.
+
+        It is one of `queue`, or, for a message that is `free` to go anywhere, of the one that `route` says then.
+        """
+        await asyncio.sleep(0)
+        reservation: Reservation | None = None
+        try:
+            while True:
+                self._require_open()
+                if free:
+                    queue = route.keyless(queue)
+                batch = queue.open
+                if batch is not None and batch.size + size > self._batch_bytes:
+                    self._seal(queue)
+                elif reservation is not None:
+                    if batch is None:
+                        return self._new_batch(queue, reservation)
+                    batch.reservation.resize(batch.reservation.amount + size)
+                    reservation.release()
+                    return batch
+                elif batch is not None and batch.reservation.grow(size):
+                    return batch
+                else:
+                    reservation = await self._budget.reserve(size)
+        except BaseException:
+            if reservation is not None:
+                reservation.release()
+            raise
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise ProducerClosedError("the producer is not open.")
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has. Raises BrokerError while nothing is known of it."""
+        known = self._client.metadata.topics.get(topic)
+        if known is not None and known.partitions:
+            return len(known.partitions)
+
+        async def ask() -> int:
+            metadata = await self._client.topics([topic], create=self.settings.create_topics)
+            found = metadata.topics.get(topic)
+            if found is None or not found.partitions:
+                await self._client.leader(topic, 0)  # says what is wrong with it
+            return len(found.partitions) if found is not None else 0
+
+        return await self._client.retrying(f"partitions of {topic}", ask)
+
+    def _new_batch(self, queue: PartitionQueue, reservation: Reservation) -> Batch:
+        due = self._clock.monotonic() + self.settings.linger
+        queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future(), reservation)
+        self._sender.wake()
+        return queue.open
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        queue.seal()
+        self._unstick(queue)
+        self._sender.wake()
+
+    def _unstick(self, queue: PartitionQueue) -> None:
+        route = self._routes.get(queue.partition.topic)
+        if route is not None:
+            route.unstick(queue)
+
+    @staticmethod
+    def _settle(batch: Batch) -> None:
+        batch.reservation.release()

@@ -1,0 +1,79 @@
+"""Which partition of a topic a message goes to, and so into which queue.
+
+Strategy: what is known of a topic is kept in the form in which each message needs it, for as long as the client's
+metadata are the same object. The key decides as for the JVM's producers. Messages without one stick to a partition
+until its batch goes, because few large batches cost everybody less than many small ones; or they take turns. They go to
+partitions that have a leader, if any has: elsewhere they would wait, and fail in the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import BrokerError
+from consumerd.producer.v08.murmur2 import key_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from consumerd.client import ClusterMetadata
+    from consumerd.producer.v08.batches import PartitionQueue
+
+
+class Route:
+    """The way to the `count` partitions of `topic`. `metadata`: what told so. `queue_of` makes queues, when needed."""
+
+    def __init__(
+        self,
+        topic: str,
+        count: int,
+        metadata: ClusterMetadata,
+        queue_of: Callable[[int], PartitionQueue],
+        rng: Random,
+        *,
+        in_turns: bool,
+    ) -> None:
+        self.topic = topic
+        self.metadata = metadata
+        self._queue_of = queue_of
+        self._rng = rng
+        self._queues: list[PartitionQueue | None] = [None] * count
+        led = [number for number in range(count) if metadata.leader(topic, number) is not None]
+        #: Where messages without a key may go.
+        self._open_to_all: Sequence[int] = led or range(count)
+        self._in_turns = in_turns
+        self._turn = 0
+        self._sticky: PartitionQueue | None = None
+
+    def queue(self, key: bytes | None, partition: int | None) -> PartitionQueue:
+        """The queue for a message. Raises BrokerError for a partition that the topic does not have."""
+        if partition is None:
+            if key is None:
+                return self._sticky or self._next()
+            partition = key_partition(key, len(self._queues))
+        elif not 0 <= partition < len(self._queues):
+            raise BrokerError(f"{self.topic} has {len(self._queues)} partitions, and so no partition {partition}")
+        return self._queues[partition] or self._make(partition)
+
+    def unstick(self, queue: PartitionQueue) -> None:
+        """A batch of `queue` goes: messages without a key may go elsewhere."""
+        if self._sticky is queue:
+            self._sticky = None
+
+    def keyless(self, queue: PartitionQueue) -> PartitionQueue:
+        """Where a message without a key goes for which `queue` was chosen before, now that some time has passed."""
+        return queue if self._in_turns else self._sticky or self._next()
+
+    def _next(self) -> PartitionQueue:
+        if self._in_turns:
+            self._turn += 1
+            number = self._open_to_all[self._turn % len(self._open_to_all)]
+            return self._queues[number] or self._make(number)
+        number = self._rng.choice(self._open_to_all)
+        self._sticky = self._queues[number] or self._make(number)
+        return self._sticky
+
+    def _make(self, number: int) -> PartitionQueue:
+        queue = self._queues[number] = self._queue_of(number)
+        return queue

@@ -1,0 +1,1 @@
+"""Reading brokers of Kafka 0.8 and later from Spark."""

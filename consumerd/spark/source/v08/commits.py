@@ -1,0 +1,121 @@
+"""The offsets that a stream has reached, written to brokers of 0.9 and later for tools that show lag.
+
+Strategy: as `consumerd.spark.source.commits` for ZooKeeper. The group must be nobody else's: its coordinator is asked
+for members at the start of a stream, and refuses by itself to take offsets from outside of a group that has any. A
+cluster that cannot be reached for a while must not end the stream for that: it is logged, and the next write carries
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from consumerd.admin import RefusedError
+from consumerd.client import error_of
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.offsets import entries
+from consumerd.spark.source.v08.client import KafkaClient
+from consumerd.spark.source.v08.origin import with_password
+from consumerd.wire.v08.apis import DESCRIBE_GROUPS, OFFSET_COMMIT
+from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.client import Channel, ClusterClient
+    from consumerd.spark.source.offsets import Offsets
+    from consumerd.spark.source.option_values import BootstrapPlace
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: The last version that has topics by their names.
+_LAST_COMMIT: Final = 9
+#: How a coordinator refuses offsets from outside of a group with members.
+_IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
+
+
+class V08Committer:
+    """Writes the offsets of `group`. `timeout`: seconds that brokers may take.
+
+    Methods raise RefusedError for a group that is in use, and BrokerReadError.
+    """
+
+    def __init__(self, place: BootstrapPlace, group: str, timeout: float) -> None:
+        self._place = place
+        self._group = group
+        self._timeout = timeout
+
+    def check(self) -> None:
+        """Raise RefusedError if the group has members, BrokerRefusesError for brokers that know of no groups."""
+
+        async def ask(client: ClusterClient, coordinator: Channel) -> None:
+            answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
+            for found in answer["groups"]:
+                if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} tells nothing of")
+                if found["members"]:
+                    raise self._in_use(f"member {found['members'][0]['member_id']} lives")
+
+        self._at_coordinator(ask)
+
+    def commit(self, offsets: Offsets) -> int:
+        """Write where a stream is; returns how many offsets were written."""
+        topics = [
+            {
+                "topic": topic,
+                "partitions": [{"partition": int(n), "offset": at, "metadata": ""} for n, at in each.items()],
+            }
+            for topic, each in offsets.items()
+        ]
+
+        async def ask(client: ClusterClient, coordinator: Channel) -> int:
+            version = coordinator.versions.pick(OFFSET_COMMIT, at_most=_LAST_COMMIT)
+            body: dict[str, Any] = {"group_id": self._group, "topics": topics}
+            answer = await coordinator.call(OFFSET_COMMIT, body, version=version)
+            codes = [part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]]
+            for code in codes:
+                if code in _IN_USE:
+                    raise self._in_use("it has members")
+                self._raise_for(code, client, f"broker {coordinator.address} does not take offsets of")
+            return len(codes)
+
+        return self._at_coordinator(ask) if any(entries(offsets)) else 0
+
+    def commit_if_possible(self, offsets: Offsets) -> None:
+        """`commit`, but only a warning where the brokers cannot be asked now, or do not take them."""
+        try:
+            self.commit(offsets)
+        except BrokerReadError as error:
+            log.warning("the offsets of %s are not written this time: %s", self._name, error)
+
+    @property
+    def _name(self) -> str:
+        return f"group {self._group}"
+
+    def _in_use(self, who: str) -> RefusedError:
+        return RefusedError(
+            f"the {self._name} is in use ({who}), and its offsets are not overwritten; "
+            "give another groupId, or leave out commitOffsets"
+        )
+
+    def _raise_for(self, code: int, client: ClusterClient, what: str) -> None:
+        """Raise BrokerRefusedError for an error code; the coordinator may be another one now."""
+        if error := error_of(code, f"{what} {self._name}"):
+            client.forget_coordinator(self._group)
+            raise error
+
+    def _at_coordinator(self, ask: Callable[[ClusterClient, Channel], Awaitable[_T]]) -> _T:
+        async def attempt(client: ClusterClient) -> _T:
+            node_id = await client.coordinator(self._group)
+            try:
+                return await ask(client, await client.node_channel(node_id))
+            except (ConnectError, ConnectionClosedError):
+                client.forget_coordinator(self._group)
+                raise
+
+        with KafkaClient(with_password(self._place), self._timeout) as client:
+            return client.ask(f"reach the coordinator of {self._name}", attempt)

@@ -1,0 +1,142 @@
+"""Partitions on live brokers of 0.8 and later, as any of them tells it.
+
+Strategy: a look is METADATA for what there is and who leads it, then two OFFSETS requests per leader for where the
+partitions begin and end; offsets count messages, so nothing has to be looked up to cut anywhere. A partition that
+cannot be asked for is an error: what it has would be missing without a word. The end of a partition may go back for a
+moment when a leader takes over that does not know yet what is committed: it is waited for, as long as anything may
+take.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.options import OptionError, SubscribePattern
+from consumerd.spark.source.v08.client import KafkaClient
+from consumerd.spark.source.v08.split import V08Split, cut
+from consumerd.wire.v07 import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql.datasource import InputPartition
+
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.source.options import BootstrapPlace, SourceOptions
+    from consumerd.spark.source.v08.client import Address
+
+#: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
+#: Seconds between looks at an end that went back, and for which it is waited for.
+_PAUSE: Final = 0.2
+_PATIENCE: Final = 5.0
+
+
+class V08Origin:
+    """The chosen partitions of a cluster. Looks raise BrokerReadError."""
+
+    def __init__(self, place: BootstrapPlace, options: SourceOptions) -> None:
+        self._place = with_password(place)
+        self._choice = Choice(options.topics)
+        self._pattern = isinstance(options.topics, SubscribePattern)
+        self._client = KafkaClient(self._place, options.timeout)
+        self._topics: frozenset[str] = frozenset()
+        #: Where each partition ended when it was seen last.
+        self._ends: dict[Key, int] = {}
+        weakref.finalize(self, self._client.close)
+
+    def look(self) -> Mapping[Key, V08Log]:
+        topics = self._client.topics(self._choice.wants_topic, self._choice.topics)
+        self._topics = frozenset(topics)
+        leaders = {
+            (name, number): leader
+            for name, topic in topics.items()
+            if not (self._pattern and (topic.internal or name in _INTERNAL))
+            for number, leader in topic.leaders.items()
+            if self._choice.wants((name, str(number)))
+        }
+        starts = self._client.offsets(leaders, EARLIEST)
+        ends = self._look_at_ends(leaders)
+        logs = [
+            V08Log(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._place, leader, self._before)
+            for each, leader in sorted(leaders.items())
+        ]
+        self._ends = {log.key: log.end for log in logs}
+        return {log.key: log for log in logs}
+
+    def missing(self, found: Mapping[Key, object]) -> str | None:
+        return self._choice.missing(found, self._topics)
+
+    def _look_at_ends(self, places: Mapping[tuple[str, int], object]) -> dict[tuple[str, int], int]:
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            found = {each: end or 0 for each, end in self._client.offsets(places, LATEST).items()}
+            back = [each for each, end in found.items() if end < self._ends.get((each[0], str(each[1])), 0)]
+            if not back or time.monotonic() > give_up:
+                return found
+            time.sleep(_PAUSE)
+
+    def _before(self, log: V08Log, time_ms: int) -> int:
+        return self._client.first_at((log.topic, log.partition), time_ms, log.start, log.end)
+
+
+@dataclass(frozen=True)
+class V08Log:
+    """A partition at the moment of a look; `leader`: who led it. Every offset is a boundary."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    place: BootstrapPlace
+    leader: Address | None
+    by_time: Callable[[V08Log, int], int] = field(repr=False)
+
+    @property
+    def key(self) -> Key:
+        return self.topic, str(self.partition)
+
+    @property
+    def broker(self) -> None:
+        return
+
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """None: what compaction took out was never to be read."""
+        return ()
+
+    def message_at(self, offset: int) -> int:
+        return offset
+
+    def limited(self, start: int, most: int) -> int:
+        return min(start + most, self.end)
+
+    def before(self, time_ms: int) -> int:
+        return self.by_time(self, time_ms)
+
+    def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
+        """As the protocol says, but that `max_bytes` counts messages."""
+        return [
+            V08Split(self.topic, self.partition, low, high, self.place, self.leader)
+            for low, high in cut(start, end, max_bytes)
+        ]
+
+
+def with_password(place: BootstrapPlace) -> BootstrapPlace:
+    """The place with the password itself, as executors need it. Raises OptionError."""
+    login = place.login
+    if login is None or login.password_file is None:
+        return place
+    try:
+        password = Path(login.password_file).read_text("utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the option kafka.sasl.password.file names what cannot be read: {error}") from error
+    if not password:
+        raise OptionError(
+            f"the option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
+        )
+    return replace(place, login=replace(login, password=password, password_file=None))

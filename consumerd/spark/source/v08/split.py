@@ -1,0 +1,52 @@
+"""What one Spark task reads of a partition of 0.8 or later: a range of logical offsets, and whom to ask for it.
+
+Strategy: a frozen value, as the splits of segments are. Offsets count messages, so a range may be cut anywhere: a batch
+or compressed message that reaches over a border is read by both tasks, and each keeps what is in its range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from consumerd.spark.source.option_values import BootstrapPlace
+
+
+@dataclass(frozen=True, repr=False)
+class V08Split(InputPartition):
+    """The messages of one partition from offset `start` up to `end`.
+
+    `leader`: the address of the broker that led it when the split was planned; who leads it later is asked.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    place: BootstrapPlace
+    leader: tuple[str, int] | None = None
+
+    @property
+    def broker(self) -> None:
+        """Partitions of 0.8 and later have numbers of their own, whoever leads them."""
+        return
+
+    @property
+    def broker_partition(self) -> str:
+        """The partition's number."""
+        return str(self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} from {self.start} to {self.end}"
+
+
+def cut(start: int, end: int, most: int) -> list[tuple[int, int]]:
+    """[start, end) in pieces of about the same size, none larger than `most`; 0: in one piece."""
+    if start >= end:
+        return []
+    pieces = -(-(end - start) // most) if most else 1
+    return list(pairwise(start + (end - start) * number // pieces for number in range(pieces + 1)))

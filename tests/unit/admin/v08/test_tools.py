@@ -1,0 +1,453 @@
+"""What the tools make of the answers of brokers of Kafka 0.8 and later: scripted ones, and bad ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumerd.admin import (
+    BrokerGroups,
+    Coordinator,
+    Kind,
+    LogRange,
+    Look,
+    NoAnswer,
+    RefusedError,
+    Target,
+    TargetKind,
+    TopicPlan,
+    V08BrokerLogs,
+    V08ChangePlanner,
+    V08Survey,
+    create_topic,
+    deal_replicas,
+    delete_topic,
+    diagnose_look,
+    in_the_way,
+)
+from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
+from consumerd.clock import SystemClock
+from consumerd.cluster import GroupView
+from consumerd.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v08 import APIS
+from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
+from consumerd.wire.v08.versions import Generation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T0, T1, T2 = (TopicPartition.numbered("t", number) for number in range(3))
+Answer = dict[str, Any]
+
+
+class ScriptedChannel:
+    """Answers by API name, with what the script has for it, the last of it again and again."""
+
+    def __init__(self, script: dict[str, list[Answer]], versions: BrokerVersions) -> None:
+        self.address = versions.broker
+        self.versions = versions
+        self.closed = False
+        self.in_flight = 0
+        self.asked: list[tuple[str, int, Answer]] = []
+        self._script = script
+
+    async def call(self, api: Any, body: Answer, *, version: int | None = None, **_: Any) -> Answer:
+        version = self.versions.pick(api) if version is None else version
+        self.asked.append((api.name, version, body))
+        answers = self._script[api.name]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def abort(self) -> None:
+        self.closed = True
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Opener:
+    def __init__(self, channel: ScriptedChannel) -> None:
+        self.channel = channel
+
+    async def open(self, host: str, port: int) -> Any:
+        return self.channel
+
+    def forget(self, host: str, port: int) -> None:
+        """Nothing is remembered."""
+
+
+METADATA: Answer = {
+    "brokers": [{"node_id": 1, "host": "h", "port": 9, "rack": None}],
+    "controller_id": 1,
+    "topic_metadata": [
+        {
+            "topic_error_code": 0,
+            "topic": "t",
+            "partition_metadata": [
+                {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]},
+                {"partition_error_code": 5, "partition_id": 1, "leader": -1, "replicas": [2], "isr": []},
+            ],
+        }
+    ],
+}
+COORDINATOR: Answer = {"error_code": 0, "coordinator": {"node_id": 1, "host": "h", "port": 9}}
+NEWEST = BrokerVersions("h:9", Generation.TOLD, {key: api.versions for key, api in APIS.items()})
+
+
+def cluster(
+    versions: BrokerVersions = NEWEST, **script: Answer | list[Answer]
+) -> tuple[ClusterClient, ScriptedChannel]:
+    answers: dict[str, list[Answer]] = {"Metadata": [METADATA], "GroupCoordinator": [COORDINATOR]}
+    answers |= {name: answer if isinstance(answer, list) else [answer] for name, answer in script.items()}
+    channel = ScriptedChannel(answers, versions)
+    settings = ClientSettings(retry_backoff_min=0.001, retry_timeout=1)
+    opener: Any = Opener(channel)
+    return ClusterClient([("h", 9)], opener, settings, clock=SystemClock(), rng=random.Random(1)), channel
+
+
+def offsets_of(*parts: tuple[int, int, int]) -> Answer:
+    """An answer to OFFSETS: (partition, error, offset)."""
+    told = [{"partition": number, "error_code": error, "offset": offset} for number, error, offset in parts]
+    return {"responses": [{"topic": "t", "partition_responses": told}]}
+
+
+@pytest.mark.asyncio
+async def test_ends_of_logs_that_are_not_told_are_answers() -> None:
+    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
+    assert list(ranges) == [T0, T1, T2]
+    assert ranges[T0] == LogRange(3, 8)
+    assert ranges[T1] == NoAnswer("the partition has no leader")
+    assert ranges[T2] == NoAnswer("the cluster has no such partition")
+    for answer, reason in (
+        (offsets_of(), "says nothing of it"),
+        (offsets_of((0, 6, -1)), "NOT_LEADER"),
+        (offsets_of((0, 0, -1)), "begins and ends"),
+    ):
+        client, _ = cluster(Offsets=answer)
+        found = (await V08BrokerLogs(client).ranges([T0]))[T0]
+        assert isinstance(found, NoAnswer)
+        assert reason in found.reason
+    assert await V08BrokerLogs(None, "away").ranges([T0]) == {T0: NoAnswer("away")}
+
+
+@pytest.mark.asyncio
+async def test_a_time_by_segments_and_by_messages() -> None:
+    old = BrokerVersions("h:9", Generation.TOLD, {2: (0, 0), 3: (0, 0)})
+
+    def by_segment(*offsets: int) -> Answer:
+        part = {"partition": 0, "error_code": 0, "offsets": list(offsets)}
+        return {"responses": [{"topic": "t", "partition_responses": [part]}]}
+
+    for told, after, note in (((5,), 5, "whole segments"), ((), 3, "whole segments")):
+        client, channel = cluster(
+            old, Offsets=[by_segment(3), by_segment(9), by_segment(*told), by_segment(3), by_segment(9)]
+        )
+        planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+        [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
+        assert (change.after, note in (change.note or "")) == (after, True)
+        asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "Offsets"]
+        assert [each["timestamp"] for each in asked] == [-2, -1, 1000, -2, -1]
+    client, _ = cluster(Offsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
+    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+    [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
+    assert (change.after, change.note) == (9, "everything that is kept is older")
+
+
+@pytest.mark.asyncio
+async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
+    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
+    for by, after in ((2, 7), (-9, 3), (99, 8)):
+        client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+        [change] = await V08ChangePlanner(survey, V08BrokerLogs(client)).reset([T0], Target(TargetKind.SHIFT, by))
+        assert (change.before, change.after, change.note is None) == (5, after, by == 2)
+    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+    [change] = await planner.reset([T0], Target(TargetKind.SHIFT, 1))
+    assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
+
+
+@pytest.mark.asyncio
+async def test_brokers_keep_what_was_committed() -> None:
+    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None, T1: None})
+    assert [(change.moves, change.problem is None) for change in changes] == [(False, False), (False, True)]
+    survey.coordinator = Coordinator.ZOOKEEPER
+    [change] = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None})
+    assert (change.moves, change.problem) == (True, None)
+
+
+MEMBER = {"group_instance_id": None, "client_id": "c", "client_host": "/10.0.0.1"}
+
+
+def described(
+    protocol_type: str = "consumer", error: int = 0, state: str = "Stable", **members: tuple[bytes, bytes]
+) -> Answer:
+    told = [
+        {"member_id": name, **MEMBER, "member_metadata": metadata, "member_assignment": assignment}
+        for name, (metadata, assignment) in members.items()
+    ]
+    group = {
+        "error_code": error, "error_message": None, "group_id": "g", "state": state, "protocol_type": protocol_type,
+        "protocol": "range", "members": told,
+    }  # fmt: skip
+    return {"groups": [group]}
+
+
+def of_consumers(error: int = 0, state: str = "Stable", *members: Answer) -> Answer:
+    group = {
+        "error_code": error, "error_message": None, "group_id": "g", "group_state": state, "group_epoch": 3,
+        "assignment_epoch": 3, "assignor_name": "uniform", "members": list(members),
+    }  # fmt: skip
+    return {"groups": [group]}
+
+
+def consumer(name: str, topics: list[str], pattern: str | None, has: list[int], target: list[int]) -> Answer:
+    def assignment(numbers: list[int]) -> Answer:
+        return {"topic_partitions": [{"topic_name": "t", "partitions": numbers}] if numbers else []}
+
+    return {
+        "member_id": name, "client_id": "c", "client_host": "/10.0.0.1", "subscribed_topic_names": topics,
+        "subscribed_topic_regex": pattern, "assignment": assignment(has), "target_assignment": assignment(target),
+    }  # fmt: skip
+
+
+NOTHING_COMMITTED: Answer = {"error_code": 0, "responses": []}
+
+
+@pytest.mark.asyncio
+async def test_a_group_and_members_that_cannot_be_understood() -> None:
+    good = MemberMetadata(("t",)).encode(), MemberAssignment((("t", (0,)),)).encode()
+    answers = [described(error=15), described(good=good, bad=(b"\x00\x00\x7f", b""), moving=(b"", b""))]
+    client, _ = cluster(DescribeGroups=answers, OffsetFetch=NOTHING_COMMITTED)
+    survey = await BrokerGroups(client).survey("g")
+    assert (survey.state, survey.rule, survey.topics) == ("Stable", "range", {"t": (0, 1)})
+    assert {name: member.subscription is not None for name, member in survey.view.members.items()} == {
+        "good": True, "bad": False, "moving": False,
+    }  # fmt: skip
+    assert survey.clients["good"] == "c at 10.0.0.1"
+    assert len(survey.view.problems) == 1
+    assert survey.owner_name(T0) == "good"
+    assert survey.partitions() == [T0, T1]
+    assert len(in_the_way(survey, [T0])) == 3
+
+    client, _ = cluster(DescribeGroups=described("connect", worker=(b"x", b"y")), OffsetFetch=NOTHING_COMMITTED)
+    survey = await BrokerGroups(client).survey("g")
+    assert "'connect'" in survey.view.problems[0]
+    assert in_the_way(survey, [T0]) == ["member worker lives, and its subscription cannot be read"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "told", [described(state="Dead"), described(error=69), {"groups": []}], ids=["dead", "not found", "not named"]
+)
+async def test_a_group_that_nobody_knows(told: Answer) -> None:
+    none = {"error_code": 0, "groups": []}
+    client, _ = cluster(
+        DescribeGroups=told, ConsumerGroupDescribe=of_consumers(69), ListGroups=none, OffsetFetch=NOTHING_COMMITTED
+    )
+    with pytest.raises(NotFoundError, match="no broker knows a group 'g'"):
+        await BrokerGroups(client).survey("g")
+
+
+@pytest.mark.asyncio
+async def test_a_group_of_another_type_is_named() -> None:
+    listed = {"error_code": 0, "groups": [
+        {"group_id": "g", "protocol_type": "share", "group_state": "Stable", "group_type": "share"}
+    ]}  # fmt: skip
+    client, _ = cluster(
+        DescribeGroups=described(error=69),
+        ConsumerGroupDescribe=of_consumers(69),
+        ListGroups=listed,
+        OffsetFetch=NOTHING_COMMITTED,
+    )
+    survey = await BrokerGroups(client).survey("g")
+    assert survey.state == "Stable"
+    assert "of type 'share'" in survey.view.problems[0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("told", [described(state="Dead"), described(error=69)], ids=["before 4.0", "since 4.0"])
+async def test_a_group_of_the_consumer_protocol(told: Answer) -> None:
+    members = consumer("a", ["t"], None, [0, 1], [0]), consumer("b", [], "t|u", [], [1])
+    client, _ = cluster(
+        DescribeGroups=told,
+        ConsumerGroupDescribe=[of_consumers(15), of_consumers(0, "Reconciling", *members)],
+        OffsetFetch=NOTHING_COMMITTED,
+    )
+    survey = await BrokerGroups(client).survey("g")
+    assert (survey.state, survey.rule, survey.moving) == ("Reconciling", "uniform", ["a", "b"])
+    assert {name: member.text for name, member in survey.view.members.items()} == {"a": "t", "b": "t|u"}
+    assert survey.view.owners == {T0: ("a", 0), T1: ("a", 0)}
+    assert survey.clients["b"] == "c at 10.0.0.1"
+    assert survey.subscribed == {"t": (0, 1)}
+    assert not survey.view.problems
+    assert len(in_the_way(survey, [T0])) == 2
+    [finding] = [each for each in diagnose_look(Look(survey, {}, 0.0)) if each.kind is Kind.REBALANCING]
+    assert "2 of 2 members" in finding.says
+
+
+@pytest.mark.asyncio
+async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> None:
+    members = consumer("a", [], "t,u", [0], [0]), consumer("b", [], "[", [], [])
+    client, _ = cluster(
+        DescribeGroups=described(error=69),
+        ConsumerGroupDescribe=of_consumers(0, "Stable", *members),
+        OffsetFetch=NOTHING_COMMITTED,
+    )
+    survey = await BrokerGroups(client).survey("g")
+    assert survey.moving == []
+    assert [member.subscription for member in survey.view.members.values()] == [None, None]
+    assert len(survey.view.problems) == 2
+    assert survey.view.owners == {T0: ("a", 0)}
+
+
+@pytest.mark.asyncio
+async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere() -> None:
+    survey = V08Survey(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
+    assert [survey.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
+    planner = V08ChangePlanner(survey, V08BrokerLogs(None))
+    for changes in (
+        await planner.set_to({T1: 7}), await planner.set_to({T1: None}),
+        await planner.reset([T1], Target(TargetKind.EARLIEST)),
+    ):  # fmt: skip
+        assert [(change.moves, change.unknown) for change in changes] == [(False, True)]
+        assert "--bootstrap-server" in (changes[0].problem or "")
+
+
+@pytest.mark.asyncio
+async def test_brokers_of_08_have_offsets_and_no_groups() -> None:
+    part = {"partition": 0, "offset": 7, "metadata": "", "error_code": 0}
+    client, channel = cluster(
+        BrokerVersions.of("h:9", Generation.V0_8),
+        OffsetFetch={"responses": [{"topic": "t", "partition_responses": [part]}]},
+    )
+    groups = BrokerGroups(client)
+    survey = await groups.survey("g")
+    assert (survey.view.offsets, survey.view.members, survey.state) == ({T0: 7}, {}, "")
+    [(_, version, body)] = [asked for asked in channel.asked if asked[0] == "OffsetFetch"]
+    assert (version, body["topics"]) == (1, [{"topic": "t", "partitions": [{"partition": 0}, {"partition": 1}]}])
+    with pytest.raises(UnsupportedApiError, match="give --zookeeper"):
+        await groups.names()
+    with pytest.raises(UnsupportedApiError, match=r"offsets\.retention\.minutes"):
+        await groups.delete("g")
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_came_to_life_takes_no_offsets() -> None:
+    part = {"partition": 0, "error_code": 25}
+    answers = [{"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 14}]}]},
+               {"responses": [{"topic": "t", "partition_responses": [part]}]}]  # fmt: skip
+    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
+    groups = BrokerGroups(client)
+    survey = V08Survey(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(survey, groups.logs).set_to({T0: 5})
+    with pytest.raises(RefusedError, match="from its members only"):
+        await groups.write(changes, force=True)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        (68, RefusedError, "has members"),
+        (69, NotFoundError, "no broker knows"),
+        (30, BrokerRefusedError, "not deleted"),
+    ],
+)
+async def test_groups_that_are_not_deleted(code: int, error: type[Exception], says: str) -> None:
+    client, _ = cluster(DeleteGroups={"results": [{"group_id": "g", "error_code": code}]})
+    with pytest.raises(error, match=says):
+        await BrokerGroups(client).delete("g")
+
+
+def topic_answer(*codes: int) -> Answer:
+    return {"topic_error_codes": [{"topic": "t", "error_code": code, "error_message": None} for code in codes]}
+
+
+@pytest.mark.asyncio
+async def test_the_controller_is_asked_again_when_it_is_another_one() -> None:
+    client, channel = cluster(CreateTopics=[topic_answer(41), topic_answer(0)], DeleteTopics=topic_answer(41))
+    await create_topic(client, TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
+    asked = [body for name, _, body in channel.asked if name == "CreateTopics"]
+    assert len(asked) == 2
+    assert asked[0]["create_topic_requests"][0] == {
+        "topic": "t", "num_partitions": -1, "replication_factor": -1,
+        "replica_assignment": [{"partition_id": 0, "replicas": [1]}],
+        "configs": [{"config_key": "a", "config_value": "b"}],
+    }  # fmt: skip
+    assert (asked[0]["timeout"], asked[0]["validate_only"]) == (2000, False)
+    with pytest.raises(BrokerRefusedError, match="NOT_CONTROLLER"):
+        await delete_topic(client, "t", timeout=2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (topic_answer(7), BrokerRefusedError, r"delete\.topic\.enable"),
+        (topic_answer(3), NotFoundError, "topics list"),
+        (topic_answer(), BrokerError, "answered for 0 topics"),
+        (topic_answer(0, 0), BrokerError, "answered for 2 topics"),
+        (topic_answer(73), BrokerRefusedError, "TOPIC_DELETION_DISABLED"),
+    ],
+)
+async def test_topics_that_are_not_deleted(answer: Answer, error: type[Exception], says: str) -> None:
+    client, _ = cluster(DeleteTopics=answer)
+    with pytest.raises(error, match=says):
+        await delete_topic(client, "t", timeout=1)
+
+
+@pytest.mark.asyncio
+async def test_what_old_brokers_cannot_create() -> None:
+    client, _ = cluster(BrokerVersions.of("h:9", Generation.V0_9))
+    plan = TopicPlan("u", 1, 1)
+    with pytest.raises(UnsupportedApiError, match=r"\(Kafka 0\.9\) .* give --zookeeper instead"):
+        await create_topic(client, plan, timeout=1)
+    ranges = {key: api.versions for key, api in APIS.items()} | {19: (0, 0)}
+    client, _ = cluster(BrokerVersions("h:9", Generation.TOLD, ranges))
+    with pytest.raises(ConfigError, match=r"before 2\.4"):
+        await create_topic(client, TopicPlan("u", 1), timeout=1)
+    with pytest.raises(UnsupportedApiError, match="one of 1 to"):
+        await create_topic(client, plan, timeout=1, check_only=True)
+    with pytest.raises(ConfigError, match=r"brokers \[2\] .* not alive"):
+        await create_topic(client, TopicPlan("u", assignment={0: (2,)}), timeout=1)
+
+
+@given(st.sets(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 60), st.data())
+def test_replicas_are_dealt_evenly(brokers: set[int], partitions: int, data: st.DataObject) -> None:
+    replication = data.draw(st.integers(1, len(brokers)))
+    dealt = deal_replicas(list(brokers), partitions, replication, random.Random(data.draw(st.integers(0, 99))))
+    TopicPlan("t", assignment=dealt)  # has as many different replicas everywhere
+    assert len(dealt) == partitions
+    assert {len(replicas) for replicas in dealt.values()} == {replication}
+    if partitions % len(brokers) == 0:  # full rounds: all lead, and hold, the same
+        led = Counter(replicas[0] for replicas in dealt.values())
+        held = Counter(broker for replicas in dealt.values() for broker in replicas)
+        assert len(set(led.values())) == len(set(held.values())) == 1
+        assert led.keys() == held.keys() == brokers
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: deal_replicas([1, 2], 1, 3, random.Random(1)),
+        lambda: deal_replicas([1], 0, 1, random.Random(1)),
+        lambda: TopicPlan(""),
+        lambda: TopicPlan("a/b"),
+        lambda: TopicPlan(".."),
+        lambda: TopicPlan("x" * 250),
+        lambda: TopicPlan("t", assignment={}),
+        lambda: TopicPlan("t", assignment={1: (1,)}),
+        lambda: TopicPlan("t", assignment={0: (1, 1)}),
+        lambda: TopicPlan("t", assignment={0: (1,), 1: (1, 2)}),
+    ],
+)
+def test_topics_that_cannot_be(call: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError):
+        call()

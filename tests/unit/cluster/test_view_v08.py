@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from consumerd.cluster import PartitionView, V08ClusterView
+from consumerd.errors import NotFoundError
+from consumerd.group.assignors import range_owners
+from consumerd.partition import TopicPartition
+from consumerd.registry import DialectError, FilterSubscription, StaticSubscription
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def view(zk: MemorySession) -> V08ClusterView:
+    return V08ClusterView(zk)
+
+
+async def test_an_empty_zookeeper(view: V08ClusterView) -> None:
+    assert await view.read_brokers() == {}
+    assert await view.read_topics() == {}
+    assert await view.read_topics(["t"]) == {}
+    assert await view.read_groups() == []
+    with pytest.raises(NotFoundError, match="no group 'g'"):
+        await view.read_group("g")
+
+
+async def test_what_a_cluster_of_three_registered(
+    zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path
+) -> None:
+    tree = json.loads((golden / "zookeeper/tree-cluster3-0.8.2.2.json").read_text())
+    for path, node in tree.items():
+        zookeeper.put(path, None if node["data"] is None else node["data"].encode())
+    brokers = await view.read_brokers()
+    assert sorted(brokers) == [0, 2]
+    assert brokers[0].address() == ("127.0.0.1", 19151)
+    topics = await view.read_topics()
+    assert sorted(topics) == ["__consumer_offsets", "cl.a", "cl.isr", "cl.one"]
+    assert topics["cl.a"][0] == PartitionView((0, 1), None, ())
+    assert {state.leader for state in topics["cl.a"].values()} > {None}
+    assert await view.read_topics(["cl.one", "none"]) == {"cl.one": topics["cl.one"]}
+
+
+async def test_groups_of_old_consumers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
+    step = next(
+        step
+        for step in json.loads((golden / "zookeeper/oldconsumer-0.8.2.2.json").read_text())["steps"]
+        if "three members" in step["label"]
+    )
+    for path, node in step["zk"].items():
+        if re.match(r"/consumers/.*/.*/", path) and node["data"]:
+            zookeeper.put(path, node["data"].encode())
+    group = await view.read_group("ga")
+    assert group.problems == []
+    kinds = {type(member.subscription) for member in group.members.values()}
+    assert kinds == {StaticSubscription, FilterSubscription}
+    members = {name: each.subscription for name, each in group.members.items() if each.subscription is not None}
+    assert range_owners({"og.t1": range(4), "og.t2": range(3)}, members) == group.owners
+    assert group.offsets[TopicPartition.numbered("og.t1", 0)] == 5
+    assert await view.read_groups() == ["ga"]
+
+
+async def test_damaged_nodes_do_not_hide_the_rest(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
+    zookeeper.put("/brokers/ids/0", b'{"version":1,"host":"h","port":1}')
+    zookeeper.put("/brokers/ids/1", b'{"version":1}')
+    zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
+    zookeeper.put("/brokers/topics/u", b"{")
+    state = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
+    zookeeper.put("/brokers/topics/t/partitions/0/state", state)
+    zookeeper.put("/brokers/topics/t/partitions/1/state", b'{"leader":"x"}')
+    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
+    zookeeper.put("/consumers/g/offsets/t/0", b"-5")
+    assert list(await view.read_brokers()) == [0]
+    nobody = PartitionView((0,), None, ())
+    assert await view.read_topics() == {"t": {0: PartitionView((0,), 0, (0,)), 1: nobody, 2: nobody}, "u": {}}
+    group = await view.read_group("g")
+    assert [member.subscription for member in group.members.values()] == [None]
+    assert len(group.faults) == len(group.problems) == 3
+    assert any("0.7" in problem for problem in group.problems)
+    assert any("/consumers/g/owners/t/0-0 is no node of Kafka 0.8 or later" in problem for problem in group.problems)
+
+
+async def test_another_dialect_is_refused(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
+    zookeeper.put("/brokers/ids/0", b"vm-1:vm:9092")
+    with pytest.raises(DialectError):
+        await view.read_brokers()

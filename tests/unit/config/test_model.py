@@ -1,0 +1,231 @@
+import re
+import tomllib
+import traceback
+from pathlib import Path
+
+import pytest
+
+from consumerd.config.build import build_offset_settings
+from consumerd.config.effective import effective_values
+from consumerd.config.example import example_toml
+from consumerd.config.model import load, parse
+from consumerd.errors import ConfigError
+from consumerd.offsets import OffsetSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return path
+
+
+#: Keys that exclude, or need, one another.
+EXCLUSIVE = {"whitelist", "blacklist", "on_failure", "dead_letter", "partitions", "instance_id"}
+MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
+
+
+def test_the_example_in_the_repository_begins_with_the_generated_one() -> None:
+    assert (ROOT / "config.example.toml").read_text().startswith(example_toml())
+
+
+def test_the_example_is_a_configuration_that_works() -> None:
+    config = load(ROOT / "config.example.toml")
+    assert config.group.topics == {"events": 1}
+
+
+#: Tables that make no sense without these keys.
+NEEDED = {"[kafka.sasl]": ("user", "password_file")}
+
+
+def test_every_commented_line_of_the_example_is_a_key_with_its_default_or_a_legal_example(tmp_path: Path) -> None:
+    # Uncomment each `# key = value` line of a table in turn: the file must still load.
+    lines = example_toml().splitlines()
+    keys = [i for i, line in enumerate(lines) if line.startswith("# ") and " = " in line and line.split()[1].islower()]
+    tried = 0
+    for i in keys:
+        key = lines[i].split()[1]
+        if not key.isidentifier() or key in EXCLUSIVE:
+            continue
+        changed = list(lines)
+        changed[i] = lines[i][2:]
+        header = max(at for at in range(i) if re.fullmatch(r"(# )?\[[a-z.]+\]", lines[at]))
+        changed[header] = lines[header].removeprefix("# ")
+        for needed in NEEDED.get(changed[header], ()):
+            at = next(at for at in range(header, len(lines)) if lines[at].startswith(f"# {needed} = "))
+            if changed[header] == "[kafka.sasl]" and key in ("principal", "keytab"):
+                changed[at] = 'mechanism = "GSSAPI"' if needed == "user" else ""
+            else:
+                changed[at] = lines[at][2:]
+        if changed[header] == "[kafka.sasl]" and key == "password":
+            changed[i] = lines[i]  # one of two: the file is tried
+        load(write(tmp_path, "\n".join(changed)))
+        tried += 1
+    assert tried > 25
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "'group' is required"),
+        (MINIMAL + "[fetch]\nsise = 1\n", "unknown key 'fetch.sise', did you mean 'size'?"),
+        (MINIMAL + "[zookeper]\nconnect = 'x'\n", "unknown key 'zookeper', did you mean 'zookeeper'?"),
+        ('[grup]\nid = "g"\ntopics = { t = 1 }\n', "unknown key 'grup', did you mean 'group'?"),
+        (MINIMAL + "[fetch]\nidle_backoff = nan\n", "'fetch.idle_backoff' is wrong: input should be a finite number"),
+        (MINIMAL + "[fetch]\nqqqqqq = 1\n", "unknown key 'fetch.qqqqqq', which is not a key of this table"),
+        (MINIMAL + "[zookeeper.tls]\ncertificat = 'x'\n", "did you mean 'certificate'?"),
+        (MINIMAL + "[fetch]\nsize = 0\n", "'fetch.size' is wrong: input should be greater than 0"),
+        ('[group]\nid = "g"\n', "give exactly one of topics, whitelist and blacklist"),
+        (MINIMAL + 'whitelist = "x"\n', "give exactly one of"),
+        ('[group]\nid = "a/b"\ntopics = { t = 1 }\n', "cannot be the name of a znode"),
+        (MINIMAL + '[handler]\non_failure = "dead_letter"\n', "go together"),
+        (MINIMAL + 'coordination = "kafak"\n', "'group.coordination' is wrong"),
+        (MINIMAL + "partitions = { t = [0] }\n", 'partitions need coordination = "fixed"'),
+        (MINIMAL + 'coordination = "fixed"\npartitions = { t = [0] }\n', "and no topics, whitelist or blacklist"),
+        ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [] }\n', "needs partitions"),
+        ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [-1] }\n', "greater than or equal to 0"),
+        (MINIMAL + 'instance_id = "x"\n', 'instance_id needs coordination = "kafka"'),
+        (MINIMAL + 'offsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
+        (MINIMAL + 'coordination = "kafka"\noffsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
+        (MINIMAL + 'coordination = "kafka"\noffsets = "zookeeper"\n', 'use "both" to keep a copy in ZooKeeper'),
+        (MINIMAL + 'dialect = "0.7"\noffsets = "both"\n', 'offsets = "both" needs dialect = "0.8"'),
+        (MINIMAL + 'coordination = "kafka"\n[commit]\nversion = 0\n', "commit.version = 0 needs group.coordination"),
+        (MINIMAL + "[commit]\nversion = 3\n", "'commit.version' is wrong"),
+        (MINIMAL + "[commit]\nversion = 0\n", "c.toml: commit.version = 0 needs group.coordination"),
+        (MINIMAL + "[commit]\nversion = 1\nretention = 60\n", "commit.retention and commit.version = 1 do not go"),
+        (MINIMAL + "[commit]\nretention = inf\n", "'commit.retention' is wrong: input should be a finite number"),
+        (MINIMAL + "[daemon]\nstop_timeout = inf\n", "'daemon.stop_timeout' is wrong: input should be a finite number"),
+        (MINIMAL + "session_timeout = inf\n", "'group.session_timeout' is wrong: input should be a finite number"),
+        (MINIMAL + "rebalance_timeout = 3e6\n", "'group.rebalance_timeout' is wrong: input should be less than"),
+        (MINIMAL + "[fetch]\nmax_size = 2147483648\n", "'fetch.max_size' is wrong: input should be less than"),
+        (MINIMAL + "[fetch]\nmax_wait = 0\n", "'fetch.max_wait' is wrong: input should be greater than or equal"),
+        (MINIMAL + "[fetch]\nmax_wait = 61\n", "'fetch.max_wait' is wrong: input should be less than or equal to 60"),
+        (MINIMAL + "[fetch]\nmin_bytes = 0\n", "'fetch.min_bytes' is wrong: input should be greater than 0"),
+        (MINIMAL + "[fetch]\nsize = 9\nmin_bytes = 10\n", "min_bytes must be at most 9, which one fetch can bring"),
+        (MINIMAL + '[fetch]\nisolation = "serializable"\n', "'fetch.isolation' is wrong"),
+        (MINIMAL + "session_timeout = 5.0\n", "twice heartbeat_interval"),
+        (MINIMAL + "rebalance_timeout = 9.0\n", "as long as session_timeout"),
+        (MINIMAL + "[kafka]\nbootstrap = []\n", "'kafka.bootstrap' is wrong"),
+        ("[group\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence_that_names_the_key(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(path)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSUMERD_GROUP__CONSUMER_ID", "pod-3")
+    monkeypatch.setenv("CONSUMERD_FETCH__SIZE", "4096")
+    config = load(write(tmp_path, MINIMAL))
+    assert (config.group.id, config.group.consumer_id, config.fetch.size) == ("g", "pod-3", 4096)
+
+
+SECRET = "s3cr3t"
+WITH_USER = MINIMAL + '[kafka.tls]\n[kafka.sasl]\nuser = "u"\n'
+
+
+def test_a_password_of_the_environment_joins_the_table_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONSUMERD_KAFKA__SASL__PASSWORD", SECRET)
+    monkeypatch.setenv("CONSUMERD_KAFKA__TLS__CA", "/ca.pem")
+    path = write(tmp_path, WITH_USER)
+    kafka = load(path).kafka
+    assert kafka.sasl is not None
+    assert kafka.tls is not None
+    assert kafka.sasl.password is not None
+    assert (kafka.sasl.user, kafka.sasl.password.get_secret_value()) == ("u", SECRET)
+    assert kafka.tls.ca == Path("/ca.pem")
+    shown = {(each.table, each.key): (each.value, each.origin) for each in effective_values(path)}
+    sasl, origin = shown["kafka", "sasl"]
+    assert (sasl["user"], sasl["password"], origin) == ("u", "(not shown)", "environment")
+    assert shown["kafka", "tls"][1] == "environment"
+    assert shown["kafka", "client_id"][1] == "default"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CONSUMERD_FECH__SIZE", "names no table, did you mean CONSUMERD_FETCH__...?"),
+        ("consumerd_fech", "names no table, did you mean consumerd_FETCH...?"),
+        ("CONSUMERD_QQQ__SIZE", "names no table."),
+        ("CONSUMERD_FETCH__SISE", "unknown key 'fetch.sise', did you mean 'size'?"),
+    ],
+)
+def test_a_misspelt_variable_of_the_environment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setenv("CONSUMERD_PORT_9092_TCP", "tcp://10.0.0.1:9092")  # Kubernetes sets such for a service
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, MINIMAL))
+    assert words in str(caught.value)
+    load_without = parse(tomllib.loads(MINIMAL), "a test", environment=False)
+    assert load_without.group.id == "g"
+
+
+@pytest.mark.parametrize("name", ["CONSUMERD_KAFKA", "CONSUMERD_KAFKA__BOOTSTRAP", "CONSUMERD_KAFKA__SASL"])
+def test_a_variable_that_cannot_be_read_is_one_sentence_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, f'{{"password": "{SECRET}"')
+    with pytest.raises(ConfigError, match=r"CONSUMERD_KAFKA\.\.\. of the environment|'kafka.sasl' is wrong") as caught:
+        load(write(tmp_path, WITH_USER))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_secret_is_in_no_text_of_a_configuration(tmp_path: Path) -> None:
+    options = f'[handler]\noptions = {{ sasl = {{ user = "u", password = "{SECRET}" }} }}\n'
+    text = f'{WITH_USER}password = "{SECRET}"\n[zookeeper]\nauth = ["digest:u:{SECRET}"]\n{options}'
+    pipeline = f'[spark.pipelines.p.source]\n"kafka.sasl.password" = "{SECRET}"\n'
+    assert SECRET not in repr(load(write(tmp_path, text + pipeline)))
+    # Nor in what is said of one that is wrong, with its traceback.
+    for wrong in (
+        text.replace("password =", 'password_file = "p"\npassword =', 1),
+        text.replace("user =", "usr =", 1),
+        text.replace('user = "u"', "user = 1", 1),
+        text.replace("[kafka.sasl]", '[kafka.sasl]\nmechanism = "GSSAPI"'),
+        text + "stop = 1\n",
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load(write(tmp_path, wrong))
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("coordination", "offsets", "storage"),
+    [
+        ("zookeeper", "", "zookeeper"),
+        ("zookeeper", "kafka", "kafka"),
+        ("zookeeper", "both", "both"),
+        ("kafka", "", "kafka"),
+        ("kafka", "both", "both"),
+        ("fixed", "", "kafka"),
+        ("fixed", "zookeeper", "zookeeper"),
+        ("fixed", "none", "none"),
+    ],
+)
+def test_where_offsets_are_kept_follows_the_coordination_unless_it_is_said(
+    tmp_path: Path, coordination: str, offsets: str, storage: str
+) -> None:
+    what = "partitions = { t = [0] }" if coordination == "fixed" else "topics = { t = 1 }"
+    said = f'offsets = "{offsets}"' if offsets else ""
+    text = f'[group]\nid = "g"\n{what}\ncoordination = "{coordination}"\n{said}\n[commit]\nmetadata = "m"\n'
+    config = load(write(tmp_path, text + "retention = 60.0\n"))
+    assert build_offset_settings(config) == OffsetSettings(storage, "m", 60.0)  # type: ignore[arg-type]

@@ -1,0 +1,182 @@
+"""What a broker is asked for at once: how wants are gathered, how much one answer may have, who hears of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from consumerd.client import ClientSettings
+from consumerd.fetch import FetchSettings
+from consumerd.fetch.listener import FetchCounters
+from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, Answer, BrokerSource, Want
+from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
+from consumerd.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from consumerd.errors import BrokerError
+
+pytestmark = pytest.mark.asyncio
+MIB = 1 << 20
+
+
+class MemoryBroker:
+    """Client and channel in one: keeps requests back until `release`."""
+
+    def __init__(self) -> None:
+        self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 12)
+        self.closed = False
+        self.bodies: list[dict[str, Any]] = []
+        self.patience: list[float] = []
+        self.released = asyncio.Event()
+        self.forgets = False
+        self.trouble: BrokerError | None = None
+
+    async def private_channel(self, node_id: int) -> MemoryBroker:
+        return self
+
+    async def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.closed = True
+
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+        self.bodies.append(body)
+        self.patience.append(timeout)
+        await self.released.wait()
+        if self.trouble is not None:
+            raise self.trouble
+        parts = [
+            {"partition": part["partition"], "error_code": 0, "high_watermark": 9, "record_set": b"x"}
+            for part in body["topics"][0]["partitions"][self.forgets :]
+        ]
+        return {"responses": [{"topic": "t", "partition_responses": parts}]}
+
+    @property
+    def asked(self) -> list[list[int]]:
+        """The numbers of the partitions of each request."""
+        return [[part["partition"] for part in body["topics"][0]["partitions"]] for body in self.bodies]
+
+
+@pytest_asyncio.fixture
+async def broker() -> MemoryBroker:
+    return MemoryBroker()
+
+
+@pytest_asyncio.fixture
+async def source(broker: MemoryBroker) -> AsyncIterator[BrokerSource]:
+    async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
+        yield source
+
+
+@asynccontextmanager
+async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterator[BrokerSource]:
+    source = BrokerSource(1, broker, settings, FetchCounters())  # type: ignore[arg-type]
+    task = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def want(number: int, max_bytes: int) -> Want:
+    partition = TopicPartition.numbered("t", number)
+    return Want(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
+
+
+async def asking(source: BrokerSource, way: str, sizes: list[int]) -> list[asyncio.Task[Answer]]:
+    tasks = [asyncio.create_task(getattr(source, way)(want(*each))) for each in enumerate(sizes)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_busy_partitions_come_in_answers_of_a_few_mib_by_a_few_senders(
+    source: BrokerSource, broker: MemoryBroker
+) -> None:
+    tasks = await asking(source, "fetch", [MIB] * 5)
+    assert broker.asked == [[0, 1], [2, 3]]
+    assert len(broker.asked) == BUSY_SENDERS
+    assert {body["max_bytes"] for body in broker.bodies} == {BUSY_BYTES}
+    assert {body["max_wait_time"] for body in broker.bodies} == {0}
+    assert set(broker.patience) == {0.2}
+    broker.released.set()
+    assert [answer.data for answer in await asyncio.gather(*tasks)] == [b"x"] * 5
+    assert broker.asked[2:] == [[4]]
+
+
+async def test_a_partition_that_needs_more_is_asked_alone(source: BrokerSource, broker: MemoryBroker) -> None:
+    tasks = await asking(source, "fetch", [MIB, 64 * MIB, MIB])
+    broker.released.set()
+    await asyncio.gather(*tasks)
+    assert broker.asked == [[0], [1], [2]]
+
+
+async def test_idle_partitions_are_asked_together_as_far_as_one_answer_goes(
+    source: BrokerSource, broker: MemoryBroker
+) -> None:
+    tasks = await asking(source, "poll", [MIB] * 10)
+    assert broker.asked == [list(range(8))]
+    assert broker.bodies[0]["max_bytes"] == 8 * MIB
+    assert broker.bodies[0]["max_wait_time"] == 500
+    assert broker.patience == [0.2 + 0.5]  # who holds an answer back as it was told does not hang
+    broker.released.set()
+    await asyncio.gather(*tasks)
+    assert broker.asked[1:] == [[8, 9]]
+
+
+async def test_how_long_and_for_how_much_a_broker_waits_is_a_setting(broker: MemoryBroker) -> None:
+    settings = FetchSettings(max_wait=2.001, min_bytes=100_000)
+    async with running(broker, settings) as source:
+        tasks = [*await asking(source, "fetch", [MIB]), *await asking(source, "poll", [MIB])]
+        asked = [(body["max_wait_time"], body["min_bytes"]) for body in broker.bodies]
+        assert asked == [(0, 0), (2001, 100_000)]
+        assert broker.patience == [0.2, 0.2 + 2.001]
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_wait": 0.0}, {"max_wait": 0.001}, {"max_wait": 61.0}, {"min_bytes": 0}, {"min_bytes": MIB + 1}],
+)
+async def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FetchSettings(**wrong)
+
+
+async def test_who_was_cancelled_is_not_asked_for(source: BrokerSource, broker: MemoryBroker) -> None:
+    tasks = await asking(source, "fetch", [MIB] * 7)
+    tasks[4].cancel()
+    tasks[5].cancel()
+    await asyncio.wait(tasks[4:6])
+    broker.released.set()
+    await asyncio.gather(tasks[0], tasks[3], tasks[6])
+    assert broker.asked == [[0, 1], [2, 3], [6]]
+
+
+async def test_trouble_is_told_to_those_of_the_request_alone(source: BrokerSource, broker: MemoryBroker) -> None:
+    tasks = await asking(source, "fetch", [MIB] * 2)
+    broker.trouble = ConnectionClosedError("gone")
+    broker.released.set()
+    for told in await asyncio.gather(*tasks, return_exceptions=True):
+        assert told is broker.trouble
+    broker.trouble = None
+    assert (await source.fetch(want(0, MIB))).data == b"x"
+
+
+async def test_an_answer_without_a_partition_ends_the_connection(source: BrokerSource, broker: MemoryBroker) -> None:
+    broker.forgets = True
+    broker.released.set()
+    with pytest.raises(BadFrameError, match="left t/0 out"):
+        await source.fetch(want(0, MIB))
+    assert broker.closed

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from consumerd.errors import ExitCode
+from consumerd.producer import MessageSizeTooLargeError
+from consumerd.producer.v07.encoding import HEADER, encode_sets
+from consumerd.producer.v07.requests import entry_overhead, frames
+from consumerd.wire.v07 import Codec, MultiProduceRequest, ProduceRequest, decode_batch, decode_request, iter_outer
+
+
+def sets(payloads: list[bytes], codec: Codec = Codec.NONE, message: int = 1000, whole: int = 5000) -> list[bytes]:
+    return encode_sets("events", payloads, magic=1, codec=codec, max_message_bytes=message, max_set_bytes=whole)
+
+
+def test_the_largest_message_is_sent_and_one_byte_more_is_refused() -> None:
+    (data,) = sets([b"x" * 1000])
+    assert len(data) == 1000 + HEADER
+    with pytest.raises(MessageSizeTooLargeError) as caught:
+        sets([b"small", b"x" * 1001])
+    assert str(caught.value).startswith("a message for topic 'events' has 1001 bytes and the limit is 1000")
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_only_the_compressed_size_counts_for_a_compressed_message() -> None:
+    (data,) = sets([b"x" * 100_000], Codec.GZIP)
+    assert decode_batch(data, 0).payloads == [b"x" * 100_000]
+
+
+def test_what_does_not_compress_is_divided_and_a_single_message_sent_plain() -> None:
+    noise = [os.urandom(400) for _ in range(8)]
+    (data,) = sets(noise, Codec.SNAPPY)
+    outer = list(iter_outer(data))
+    assert [m.codec for m in outer] == [Codec.SNAPPY] * 4
+    assert decode_batch(data, 0).payloads == noise
+    (data,) = sets([os.urandom(1000)], Codec.GZIP)
+    assert [m.codec for m in iter_outer(data)] == [Codec.NONE]
+    with pytest.raises(MessageSizeTooLargeError, match="has 1001 bytes"):
+        sets([os.urandom(1001)], Codec.GZIP)
+
+
+def test_a_compressed_message_never_expands_beyond_what_consumers_take() -> None:
+    payloads = [bytes(1024 * 1024)] * 40
+    (data,) = sets(payloads, Codec.GZIP, 1_000_000, 5_000_000)
+    outer = list(iter_outer(data))
+    assert len(outer) == 3
+    assert all(len(decode_batch(data[m.offset : m.next_offset], 0).payloads) <= 16 for m in outer)
+
+
+def test_frames_join_what_fits_and_a_single_set_is_no_multiproduce() -> None:
+    entries = [ProduceRequest("t", n, b"m" * 100) for n in range(5)]
+    size = entry_overhead("t") + 100
+    each = size - 4
+    (one,) = frames(entries[:1], 10_000)
+    assert decode_request(one[4:]) == entries[0]
+    (many,) = frames(entries, 10_000)
+    assert decode_request(many[4:]) == MultiProduceRequest(tuple(entries))
+    for limit, lengths in ((4 + 2 * each, [2, 2, 1]), (4 + 2 * each - 1, [1] * 5), (size, [1] * 5)):
+        found = [decode_request(frame[4:]) for frame in frames(entries, limit)]
+        assert [len(f.produces) if isinstance(f, MultiProduceRequest) else 1 for f in found] == lengths
+        assert all(len(frame) - 4 <= limit for frame in frames(entries, limit))
+
+
+def test_a_full_set_makes_a_request_of_exactly_the_limit() -> None:
+    limit = 2000
+    overhead = entry_overhead("тема")
+    payload = b"x" * (limit - overhead - HEADER)
+    (data,) = sets([payload], message=limit, whole=limit - overhead)
+    (frame,) = frames([ProduceRequest("тема", 0, data)], limit)
+    assert len(frame) - 4 in (limit, limit - 2)  # a PRODUCE has no count

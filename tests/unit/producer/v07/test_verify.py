@@ -1,0 +1,232 @@
+"""Reading back, against a broker in memory that loses things."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import ExitCode
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.producer import Missing, NoPartitionError, NotArrivedError, NotSentError, ProducerData, UncertainError
+from consumerd.producer.v07.verify import count_partitions
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v07 import (
+    Codec,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    MultiProduceRequest,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProduceRequest,
+    Request,
+    encode_message_set,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.asyncio
+
+
+def with_partitions(world: Any, count: int, then: Callable[[Request], Any] = lambda request: None) -> None:
+    """Let the broker have so many partitions of every topic, as far as it can be asked."""
+
+    def answer(request: Request) -> Any:
+        if isinstance(request, OffsetsRequest) and not 0 <= request.partition < count:
+            return ConnectionClosedError("no such partition", blamed=True)
+        if isinstance(request, FetchRequest) and not 0 <= request.partition < count:
+            return FetchResponse(ErrorCode.WRONG_PARTITION, b"").encode()[4:]
+        return then(request)
+
+    world.broker.on_request = answer
+
+
+def drop(world: Any, *dropped: bytes) -> Callable[[Request], Any]:
+    """Swallow the sets that hold one of these payloads, as 0.7.2 does with those that are too large."""
+
+    def answer(request: Request) -> None:
+        if isinstance(request, (ProduceRequest, MultiProduceRequest)):
+            entries = request.produces if isinstance(request, MultiProduceRequest) else (request,)
+            for entry in entries:
+                if any(payload in entry.messages for payload in dropped):
+                    object.__setattr__(entry, "messages", b"")
+
+    return answer
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_what_arrived_is_found_among_what_others_wrote(world: Any, codec: Codec) -> None:
+    world.broker.append("t", 1, b"older", b"a")
+
+    def others(request: Request) -> None:
+        if isinstance(request, (ProduceRequest, MultiProduceRequest)):
+            world.broker.append("t", 1, b"a", b"noise" * 100_000, b"a", codec=Codec.GZIP)
+
+    with_partitions(world, 2, others)
+    async with world.producer(verify=True, codec=codec) as producer:
+        await producer.send("t", [b"a", b"b", b"a"], partition=1)
+        await producer.send_all([ProducerData("t", [b"%d" % n], partition=n % 2) for n in range(6)])
+    assert world.stored("t", 0) == [b"0", b"2", b"4"]
+
+
+async def test_a_random_partition_is_chosen_here(world: Any) -> None:
+    with_partitions(world, 5)
+    async with world.producer(verify=True) as producer:
+        for n in range(40):
+            await producer.send("t", [b"%d" % n])
+    assert sorted(partition for _, partition in world.broker.logs) == list(range(5))
+
+
+async def test_what_did_not_arrive_is_named(world: Any) -> None:
+    with_partitions(world, 2, drop(world, b"lost"))
+    async with world.producer(verify=True, verify_timeout=3.0) as producer:
+        data = [
+            ProducerData("t", [b"a", b"b"], partition=0),
+            ProducerData("t", [b"x", b"lost", b"y"], partition=0),
+            ProducerData("t", [b"c"], partition=0),
+            ProducerData("u", [b"lost"], partition=1),
+        ]
+        sending = asyncio.create_task(producer.send_all(data))
+        await world.advance(10)
+        with pytest.raises(NotArrivedError, match=r"within 3 s \(3 in t-0, 1 in u-1\).*max.message.size") as caught:
+            await sending
+    assert caught.value.missing == (Missing("t", 0, 3), Missing("u", 1, 1))
+    assert caught.value.exit_code is ExitCode.CHECK_FAILED
+    assert world.stored("t", 0) == [b"a", b"b", b"c"]
+
+
+async def test_an_asynchronous_producer_tells_at_its_flush(world: Any, told: Any) -> None:
+    with_partitions(world, 1, drop(world, b"lost"))
+    producer = world.queued(world.producer(verify=True, verify_timeout=1.0), batch_size=2, callbacks=told)
+    await producer.start()
+    await producer.send("t", [b"a", b"b", b"lost", b"c"], partition=0)
+    closing = asyncio.create_task(producer.close())
+    await world.advance(5)
+    with pytest.raises(NotSentError, match="could not be read back"):
+        await closing
+    assert [event.message for event in told.lost] == [b"lost", b"c"]
+
+
+async def test_what_is_flushed_late_is_waited_for(world: Any) -> None:
+    held: list[tuple[str, int, bytes]] = []
+
+    def hold(request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            held.append((request.topic, request.partition, request.messages))
+            object.__setattr__(request, "messages", b"")
+
+    with_partitions(world, 1, hold)
+    async with world.producer(verify=True, verify_timeout=5.0) as producer:
+        sending = asyncio.create_task(producer.send("t", [b"a"], partition=0))
+        await world.advance(3)
+        assert not sending.done()
+        ((topic, partition, messages),) = held
+        world.broker.logs[topic, partition] += messages
+        await world.advance(1)
+        await sending
+
+
+async def test_a_partition_that_there_is_not(world: Any) -> None:
+    with_partitions(world, 2)
+    async with world.producer(verify=True) as producer:
+        with pytest.raises(NoPartitionError, match="broker memory:1 has no partition 2 of 't'"):
+            await producer.send("t", [b"a"], partition=2)
+    assert not world.produced
+
+
+async def test_a_broker_that_dies_before_or_after(world: Any) -> None:
+    def refuse_offsets(request: Request) -> Any:
+        return ConnectionClosedError("gone") if isinstance(request, OffsetsRequest) else None
+
+    with_partitions(world, 1, refuse_offsets)
+    world.clock.auto = True
+    async with world.producer(verify=True, retries=2) as producer:
+        with pytest.raises(ConnectError, match="nothing was sent"):
+            await producer.send("t", [b"a"], partition=0)
+        assert not world.produced
+
+        def refuse_reading(request: Request) -> Any:
+            reads = isinstance(request, FetchRequest) and request.max_size > 0
+            return ConnectionClosedError("gone") if reads else None
+
+        with_partitions(world, 1, refuse_reading)
+        with pytest.raises(UncertainError, match="whether it stored"):
+            await producer.send("t", [b"a"], partition=0)
+        assert world.stored("t") == [b"a"] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"").encode()[4:],  # the log was cut
+        FetchResponse(ErrorCode.NONE, b"\xff" * 9).encode()[4:],  # a message of no size
+    ],
+)
+async def test_a_log_that_cannot_be_read_on_is_no_wait(world: Any, answer: bytes) -> None:
+    def spoil(request: Request) -> Any:
+        return answer if isinstance(request, FetchRequest) and request.max_size > 0 else None
+
+    with_partitions(world, 1, spoil)
+    async with world.producer(verify=True, verify_timeout=1e6) as producer:
+        sending = asyncio.create_task(producer.send("t", [b"a"], partition=0))
+        await world.advance(5)
+        with pytest.raises(NotArrivedError):
+            await sending
+
+
+async def test_a_message_that_is_larger_than_a_fetch(world: Any) -> None:
+    def large(request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            world.broker.append("t", 0, b"x" * 5_000_000)
+
+    with_partitions(world, 1, large)
+    async with world.producer(verify=True) as producer:
+        await producer.send("t", [b"y", b"z"], partition=0)
+
+
+async def test_damage_by_others_is_read_over(world: Any) -> None:
+    bad = bytearray(encode_message_set([b"other"]))
+    bad[-1] ^= 1
+
+    def damage(request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            world.broker.logs["t", 0] = bytearray(bad)
+
+    with_partitions(world, 1, damage)
+    async with world.producer(verify=True) as producer:
+        await producer.send("t", [b"a", b"b"], partition=0)
+
+
+async def test_answers_that_are_none_are_a_broken_connection(world: Any) -> None:
+    with_partitions(world, 1, lambda request: b"\0" if isinstance(request, OffsetsRequest) else None)
+    world.clock.auto = True
+    async with world.producer(verify=True, retries=0) as producer:
+        with pytest.raises(ConnectError, match="while looking where the log ends"):
+            await producer.send("t", [b"a"], partition=0)
+    with_partitions(
+        world, 1, lambda request: b"\0" if isinstance(request, FetchRequest) and request.max_size > 0 else None
+    )
+    async with world.producer(verify=True, resends=0) as producer:
+        with pytest.raises(UncertainError, match="an answer that is none"):
+            await producer.send("t", [b"a"], partition=0)
+
+
+async def test_a_topic_without_an_offset(world: Any) -> None:
+    empty = OffsetsResponse(ErrorCode.NONE, ()).encode()[4:]
+    with_partitions(world, 1, lambda request: empty if isinstance(request, OffsetsRequest) else None)
+    async with world.producer(verify=True) as producer:
+        await producer.send("t", [b"a"], partition=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 100])
+async def test_counting_partitions(world: Any, count: int) -> None:
+    with_partitions(world, count)
+    connection = await world.broker.connect("memory", 1)
+    assert await count_partitions(connection, "t") == count
+    assert len(world.broker.requests) <= 15
+    world.broker.on_request = lambda request: None
+    with pytest.raises(FrameError, match="claims to have"):
+        await count_partitions(connection, "t")

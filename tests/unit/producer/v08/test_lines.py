@@ -1,0 +1,150 @@
+"""Lines by the real producer to a broker in memory: what they become, and what is said when one does not arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.cli.main import explain
+from consumerd.client import ClusterMetadata
+from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.clock import SystemClock
+from consumerd.errors import ExitCode
+from consumerd.producer.lines import LineReader
+from consumerd.producer.v08.lines import LinePlan, LineSender
+from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.wire.v08.records import Record, decode_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio
+PARTITIONS = 3
+TOO_LARGE, NOT_ALLOWED = 10, 29
+
+
+class MemoryBroker:
+    """A client of one broker, which answers batches that have the payload `bad` with `code`, once `taking` is set."""
+
+    def __init__(self, code: int = 0, bad: bytes | None = None) -> None:
+        self.settings = SimpleNamespace(
+            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
+        )
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
+        self.address = "memory:1"
+        self.log: defaultdict[int, list[Record]] = defaultdict(list)
+        self.taking = asyncio.Event()
+        self.taking.set()
+        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
+        self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
+        self._code, self._bad = code, bad
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        return self.metadata.nodes[0]
+
+    async def node_channel(self, node_id: int) -> MemoryBroker:
+        return self
+
+    async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        await self.taking.wait()
+        answers = []
+        for part in body["topic_data"][0]["data"]:
+            records = list(decode_records(part["record_set"], 0).messages())
+            code = self._code if self._bad in [record.payload for record in records] else 0
+            if not code:
+                self.log[part["partition"]] += records
+            answers.append({"partition": part["partition"], "error_code": code, "base_offset": 0})
+        return {"responses": [{"topic": "t", "partition_responses": answers}]}
+
+
+async def send(broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path, **settings: Any) -> LineSender:
+    (tmp_path / "in").write_bytes(data)
+    client: Any = broker
+    ours = V08ProducerSettings(**settings)
+    with (tmp_path / "in").open("rb") as file:
+        async with V08Producer(client, ours, clock=SystemClock(), rng=random.Random(1)) as producer:
+            sender = LineSender(producer, plan)
+            await sender.run(LineReader(file.fileno(), max_line_bytes=1 << 20))
+    return sender
+
+
+async def failure(
+    broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path, **settings: Any
+) -> tuple[ExitCode, str]:
+    """What the command line says of it."""
+    with pytest.raises(Exception) as caught:  # alone, or in a group
+        await send(broker, data, plan, tmp_path, **settings)
+    code, sentence = explain(caught.value)
+    assert sentence is not None
+    return code, sentence
+
+
+async def test_keys_headers_and_order(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    pairs = [(b"key %d" % rng.randrange(30), b"%d" % number * rng.randrange(9)) for number in range(3000)]
+    data = b"".join(b"%s::%s\n" % pair for pair in pairs)
+    broker = MemoryBroker()
+    plan = LinePlan("t", separator=b"::", headers=(("h", b"v"),))
+    sender = await send(broker, data, plan, tmp_path, batch_bytes=700)
+    assert (sender.lines, sender.bytes) == (3000, len(data) - 3000)
+    for number in range(PARTITIONS):
+        assert [(each.key, each.payload, each.headers) for each in broker.log[number]] == [
+            (key, value, (("h", b"v"),)) for key, value in pairs if key_partition(key, PARTITIONS) == number
+        ]
+
+
+async def test_a_line_without_a_key_is_named_and_those_before_it_are_sent(tmp_path: Path) -> None:
+    broker = MemoryBroker()
+    code, sentence = await failure(broker, b"a:1\nb:2\nc\nd:4\n", LinePlan("t", 0, b":"), tmp_path)
+    assert (code, sentence) == (ExitCode.USAGE, "line 3 has no ':' after a key.")
+    assert [each.payload for each in broker.log[0]] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("largest", [10, None])
+async def test_a_line_that_is_too_long_is_named_and_those_before_it_are_sent(
+    tmp_path: Path, largest: int | None
+) -> None:
+    broker = MemoryBroker()
+    data = b"one\n" + b"x" * 5000 + b"\ntwo\n"
+    plan = LinePlan("t", 0, max_bytes=largest)
+    code, sentence = await failure(broker, data, plan, tmp_path, batch_bytes=100, buffer_bytes=4000)
+    assert (code, sentence.startswith("line 2 ")) == (ExitCode.USAGE, True)
+    assert [each.payload for each in broker.log[0]] == [b"one"]
+
+
+async def test_what_the_broker_refuses_is_named_by_its_first_line(tmp_path: Path) -> None:
+    lines = [b"%d" % number for number in range(1, 100)]
+    data = b"\n".join(lines)
+    broker = MemoryBroker(TOO_LARGE, b"50")
+    code, sentence = await failure(broker, data, LinePlan("t", 0), tmp_path, batch_bytes=1)
+    assert (code, "line 50 has 2 bytes, more than" in sentence) == (ExitCode.USAGE, True)
+    assert "all lines before it were sent" in sentence
+    assert [each.payload for each in broker.log[0]][:49] == lines[:49]
+    code, sentence = await failure(MemoryBroker(TOO_LARGE, b"50"), data, LinePlan("t", 0), tmp_path, linger=60)
+    assert "a batch of 99 lines, the first of which is line 1" in sentence
+    assert "--batch-bytes" in sentence
+    code, sentence = await failure(MemoryBroker(NOT_ALLOWED, b"50"), data, LinePlan("t", 0), tmp_path, batch_bytes=1)
+    assert (code, sentence.startswith("line 50 may not have arrived, all lines before")) == (ExitCode.BROKER, True)
+    assert "TOPIC_AUTHORIZATION_FAILED" in sentence
+
+
+async def test_a_failure_ends_the_wait_for_lines() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"1\n")
+        client: Any = MemoryBroker(NOT_ALLOWED, b"1")
+        async with asyncio.timeout(20):
+            with pytest.raises(ExceptionGroup):
+                async with V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer:
+                    await LineSender(producer, LinePlan("t")).run(LineReader(reading, max_line_bytes=100))
+    finally:
+        os.close(reading)
+        os.close(writing)

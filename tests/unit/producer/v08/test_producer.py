@@ -1,0 +1,292 @@
+"""The producer for 0.8 and later on brokers in memory: batches, their order, their memory, and where messages go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumerd.client import ClusterMetadata
+from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.clock import SystemClock
+from consumerd.errors import BrokerError
+from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
+from consumerd.producer.v08.batches import OVERHEAD
+from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.wire.v08.records import Record, decode_records
+
+pytestmark = pytest.mark.asyncio
+PARTITIONS = 3
+
+
+class MemoryCluster:
+    """A client of one broker, which takes batches while `taking` is set."""
+
+    def __init__(self) -> None:
+        self.settings = SimpleNamespace(
+            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
+        )
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
+        self.address = "memory:1"
+        self.taking = asyncio.Event()
+        self.taking.set()
+        self.log: defaultdict[int, list[Record]] = defaultdict(list)
+        self.requests: list[dict[int, int]] = []
+        self.learn()
+
+    def learn(self) -> None:
+        """What is known of the cluster is asked for anew."""
+        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
+        self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        node = self.metadata.leader(topic, partition)
+        assert node is not None
+        return node
+
+    async def node_channel(self, node_id: int) -> MemoryCluster:
+        return self
+
+    async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        await self.taking.wait()
+        answers, sizes = [], {}
+        for part in body["topic_data"][0]["data"]:
+            log = self.log[part["partition"]]
+            answers.append({"partition": part["partition"], "error_code": 0, "base_offset": len(log)})
+            records = decode_records(part["record_set"], 0)
+            assert records.problem is None
+            log += records.messages()
+            sizes[part["partition"]] = sum(OVERHEAD + len(payload or b"") for payload in records.payloads)
+        self.requests.append(sizes)
+        return {"responses": [{"topic": "t", "partition_responses": answers}]}
+
+
+def producer(cluster: Any, **settings: Any) -> V08Producer:
+    return V08Producer(cluster, V08ProducerSettings(**settings), clock=SystemClock(), rng=random.Random(1))
+
+
+@pytest.mark.parametrize("keyless", ["sticky", "round_robin"])
+async def test_all_arrive_where_they_belong_in_order_in_batches_of_their_size(keyless: str) -> None:
+    cluster, rng = MemoryCluster(), random.Random(7)
+    sent: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    async with producer(cluster, batch_bytes=500, buffer_bytes=2000, linger=0.001, keyless=keyless) as ours:
+        deliveries = []
+        for number in range(1500):
+            key = rng.choice([None, None, b"k%d" % rng.randrange(20)])
+            partition = rng.choice([None, rng.randrange(PARTITIONS)])
+            value = rng.choice([None, b"%d" % number, b"x" * rng.randrange(300)])
+            headers = rng.choice([(), (("h", b"%d" % number),)])
+            if not number % 100:
+                cluster.learn()
+            delivery = await ours.send("t", value, key=key, partition=partition, timestamp=number, headers=headers)
+            deliveries.append((delivery, (value, key, number, headers)))
+            place = delivery.batch.partition.partition
+            assert partition in (None, place)
+            assert key is None or partition is not None or place == key_partition(key, PARTITIONS)
+            sent[place].append((value, key, number, headers))
+    for delivery, message in deliveries:
+        where, offset, _ = await delivery
+        record = cluster.log[where.partition][offset or 0]
+        assert (record.payload, record.key, record.timestamp, record.headers) == message
+    for number, log in cluster.log.items():
+        assert [(each.payload, each.key, each.timestamp, each.headers) for each in log] == sent[number]
+    assert max(size for request in cluster.requests for size in request.values()) <= 500
+
+
+async def test_messages_without_a_key_fill_a_batch_and_then_go_elsewhere() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=10 * (OVERHEAD + 4), linger=60) as ours:
+        places = [(await ours.send("t", b"1234")).batch.partition.partition for _ in range(600)]
+    runs = [place for number, place in enumerate(places) if not number % 10]
+    assert all(places[number] == runs[number // 10] for number in range(600))
+    assert set(runs) == set(range(PARTITIONS))
+
+
+async def test_taking_turns_is_even_also_when_every_message_is_a_batch() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=1, keyless="round_robin") as ours:
+        for _ in range(90):
+            await ours.send("t", b"x")
+    assert Counter({number: len(log) for number, log in cluster.log.items()}) == {0: 30, 1: 30, 2: 30}
+
+
+async def test_batches_go_while_somebody_sends_without_a_pause() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=1000, linger=60) as ours:
+        most = 0
+        for _ in range(3000):
+            await ours.send("t", b"x" * 60)
+            most = max(most, ours.buffered_bytes)
+        assert most < 20_000  # of 288 000
+
+
+async def test_what_one_request_cannot_hold_waits_for_the_next_and_lets_the_loop_run() -> None:
+    cluster = MemoryCluster()
+    cluster.settings.max_request_bytes = 3000
+    cluster.taking.clear()
+    async with producer(cluster, batch_bytes=1200, linger=0, in_flight=1) as ours:
+        deliveries = [await ours.send("t", bytes(1000), partition=number) for number in range(PARTITIONS)]
+        asyncio.get_running_loop().call_later(0.02, cluster.taking.set)
+        await asyncio.gather(*deliveries)
+    assert [len(request) for request in cluster.requests] == [1] * PARTITIONS
+
+
+async def test_who_sends_more_than_the_buffer_holds_waits_and_may_give_up() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, batch_bytes=100, buffer_bytes=1000, linger=0)
+    await ours.start()
+    size = OVERHEAD + 14
+    tasks = [asyncio.create_task(ours.send("t", b"%14d" % number, partition=0)) for number in range(30)]
+    _, waiting = await asyncio.wait(tasks, timeout=0.05)
+    assert len(waiting) == 30 - 1000 // size
+    assert ours.buffered_bytes == 1000 // size * size
+    for task in list(waiting)[:5]:
+        task.cancel()
+    await asyncio.wait(list(waiting), timeout=0)
+    cluster.taking.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    await ours.flush()
+    assert sum(isinstance(each, asyncio.CancelledError) for each in done) == 5
+    assert len(cluster.log[0]) == 25
+    assert ours.buffered_bytes == 0
+    await ours.close()
+
+
+async def test_a_flush_waits_for_what_was_given_before_and_for_no_more() -> None:
+    cluster = MemoryCluster()
+    ended = False
+
+    async def go_on(ours: V08Producer) -> None:
+        while not ended:
+            await ours.send("t", b"x" * 60)
+
+    async with producer(cluster, batch_bytes=1000, linger=60) as ours, asyncio.TaskGroup() as tasks:
+        tasks.create_task(go_on(ours))
+        for _ in range(5):
+            before = [await ours.send("t", b"y", partition=number) for number in range(PARTITIONS)]
+            async with asyncio.timeout(10):
+                await ours.flush()
+            assert all(delivery.done for delivery in before)
+        ended = True
+
+
+async def test_nobody_waits_for_a_producer_whose_end_was_cut_short() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, linger=0)
+    await ours.start()
+    delivery = await ours.send("t", b"x")
+    ending = asyncio.create_task(ours.abort())
+    asyncio.get_running_loop().call_soon(ending.cancel)
+    await asyncio.wait([ending])
+    async with asyncio.timeout(10):
+        with pytest.raises(ProducerClosedError):
+            await delivery
+
+
+async def test_nobody_waits_for_a_producer_that_ended_by_a_defect() -> None:
+    ours = producer(MemoryCluster(), linger=0)
+    await ours.start()
+    async with asyncio.timeout(10):
+        with pytest.raises(ProducerClosedError, match="TypeError"):
+            await (await ours.send("t", "text"))  # type: ignore[arg-type]  # which is the defect
+        with pytest.raises(ProducerClosedError):
+            await ours.send("t", b"x")
+        assert ours.buffered_bytes == 0
+        with pytest.raises(ExceptionGroup):
+            await ours.close()
+
+
+async def test_messages_without_a_key_go_where_there_is_a_leader() -> None:
+    cluster = MemoryCluster()
+    parts = {n: PartitionMetadata(None if n == 1 else 0, 0, (0,), (0,), 5 * (n == 1)) for n in range(PARTITIONS)}
+    for keyless in ("sticky", "round_robin"):
+        cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": TopicMetadata(0, parts)})
+        async with producer(cluster, batch_bytes=1, linger=0, keyless=keyless) as ours:
+            places = {(await ours.send("t", b"x")).batch.partition.partition for _ in range(100)}
+        assert places == {0, 2}
+        cluster.learn()
+    async with producer(cluster, batch_bytes=1, linger=0) as ours:
+        assert {(await ours.send("t", b"x")).batch.partition.partition for _ in range(100)} == {0, 1, 2}
+
+
+async def test_who_waits_for_room_is_told_that_the_producer_was_closed() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, batch_bytes=100, buffer_bytes=1600)
+    await ours.start()
+    first = [await ours.send("t", b"x" * 60) for _ in range(16)]
+    waiting = asyncio.create_task(ours.send("t", b"x" * 60))
+    await asyncio.wait([waiting], timeout=0.02)
+    await ours.abort()
+    with pytest.raises(ProducerClosedError):
+        await waiting
+    with pytest.raises(ProducerClosedError):
+        await first[-1]
+    assert ours.buffered_bytes == 0
+
+
+async def test_what_cannot_be_sent_is_refused() -> None:
+    cluster = MemoryCluster()
+    ours = producer(cluster, buffer_bytes=1 << 20)
+    with pytest.raises(ProducerClosedError):
+        await ours.send("t", b"x")
+    async with ours:
+        with pytest.raises(MessageSizeTooLargeError):
+            await ours.send("t", bytes(1 << 20))
+        for number in (-1, PARTITIONS):
+            with pytest.raises(BrokerError, match="3 partitions"):
+                await ours.send("t", b"x", partition=number)
+    assert not cluster.log
+
+
+class Link(SimpleNamespace):
+    """A channel to one of several brokers; one that does not lead `t` hangs up on what nobody wants an answer to."""
+
+    async def send(self, api: Any, body: dict[str, Any], **_: Any) -> None:
+        if self.node != self.cluster.leading:
+            self.closed = True
+            return
+        for part in body["topic_data"][0]["data"]:
+            self.cluster.log[part["partition"]] += decode_records(part["record_set"], 0).messages()
+
+
+class MovingCluster(MemoryCluster):
+    """Two brokers, of which the one that leads changes; metadata tell so when they count as old."""
+
+    def __init__(self) -> None:
+        self.leading = 0
+        super().__init__()
+        self.links: dict[int, Link] = {}
+
+    def learn(self) -> None:
+        parts = {n: PartitionMetadata(self.leading, 0, (0, 1), (0, 1), 0) for n in range(PARTITIONS)}
+        self.metadata = ClusterMetadata({n: Node(n, "memory", n) for n in (0, 1)}, {"t": TopicMetadata(0, parts)})
+
+    def stale(self, topics: Any = ()) -> None:
+        self.learn()
+
+    async def node_channel(self, node_id: int) -> Any:
+        link = self.links.get(node_id)
+        if link is None or link.closed:
+            link = Link(node=node_id, cluster=self, closed=False, address=f"memory:{node_id}", versions=self.versions)
+            self.links[node_id] = link
+        return link
+
+
+async def test_without_confirmation_a_hang_up_says_that_another_broker_leads() -> None:
+    cluster = MovingCluster()
+    async with producer(cluster, batch_bytes=1, linger=0, acks=0) as ours:
+        for number in range(40):
+            if number == 20:
+                cluster.leading = 1
+            await (await ours.send("t", b"%d" % number, partition=0))
+    # What the old leader hung up on is gone, and nothing else.
+    assert [record.payload for record in cluster.log[0]] == [b"%d" % number for number in range(40) if number != 20]

@@ -1,0 +1,117 @@
+"""A server that speaks the protocol of 0.8 and later, and answers what a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from consumerd.wire.v08 import RequestHeader, ResponseHeader, ResponseMessage, decode_request, encode_response, read_api
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, METADATA, OFFSETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: (version, body) -> the answer's body, raw bytes, or None to hang up.
+    Answer = Callable[[int, dict[str, Any]], dict[str, Any] | bytes | None]
+
+
+class V08Broker:
+    """One topic `events` of one partition, from `first` to `last`; `fetches` are answered one by one.
+
+    A fetch's answer is (error, high watermark, record data) or anything that `answers` may give; the last one stays.
+    """
+
+    def __init__(self, *fetches: Any, first: int = 0, last: int = 100, version: int = 11) -> None:
+        self.first = first
+        self.last = last
+        self.leader: V08Broker = self
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[int, Answer] = {
+            API_VERSIONS.key: self._versions,
+            METADATA.key: self._metadata,
+            OFFSETS.key: self._offsets,
+            FETCH.key: self._fetch,
+        }
+        self._version = version
+        self._fetches = list(fetches)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    def offsets_of_fetches(self) -> list[int]:
+        return [
+            body["topics"][0]["partitions"][0]["fetch_offset"] for name, body in self.asked if name == FETCH.name
+        ]  # fmt: skip
+
+    def __enter__(self) -> V08Broker:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            self._threads.append(thread := threading.Thread(target=self._serve, args=(connection,)))
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while size := int.from_bytes(connection.recv(4, socket.MSG_WAITALL)):
+                data = connection.recv(size, socket.MSG_WAITALL)
+                api = APIS[read_api(data)[0]]
+                request = decode_request(api, data)
+                self.asked.append((api.name, request.body))
+                answer = self.answers[api.key](request.header.api_version, request.body)
+                if answer is None:
+                    return
+                connection.sendall(answer if isinstance(answer, bytes) else _frame(request.header, answer))
+
+    def _versions(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
+        served = {API_VERSIONS.key: 3, METADATA.key: 9, OFFSETS.key: 5, FETCH.key: self._version}
+        keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
+        return {"error_code": 0, "api_versions": keys}
+
+    def _metadata(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
+        host, port = self.leader.address
+        partition = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]}
+        return {
+            "brokers": [{"node_id": 1, "host": host, "port": port}],
+            "topic_metadata": [{"topic_error_code": 0, "topic": "events", "partition_metadata": [partition]}],
+        }
+
+    def _offsets(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        when = body["topics"][0]["partitions"][0]["timestamp"]
+        found = {"partition": 0, "error_code": 0, "offset": {-2: self.first, -1: self.last}.get(when, -1)}
+        return {"responses": [{"topic": "events", "partition_responses": [found]}]}
+
+    def _fetch(self, version: int, body: dict[str, Any]) -> dict[str, Any] | bytes | None:
+        answer = self._fetches.pop(0) if len(self._fetches) > 1 else self._fetches[0]
+        if not isinstance(answer, tuple):
+            return answer(version, body) if callable(answer) else answer  # type: ignore[no-any-return]
+        error, reach, data = answer
+        part = {"partition": 0, "error_code": error, "high_watermark": reach, "record_set": data}
+        return {"responses": [{"topic": "events", "partition_responses": [part]}]}
+
+
+def _frame(header: RequestHeader, body: dict[str, Any]) -> bytes:
+    api = APIS[header.api_key]
+    return encode_response(api, header.api_version, ResponseMessage(ResponseHeader(header.correlation_id), body))
