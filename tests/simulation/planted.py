@@ -23,7 +23,7 @@ from consumerd.consumer.fence import Fence
 from consumerd.consumer.owned import Owned
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.snapshot import SnapshotReader
-from consumerd.fetch.link import BrokerLink
+from consumerd.fetch.v07.link import BrokerLink
 from consumerd.group.membership_looks import Spread
 from consumerd.offsets.guards import Owned as OwnedGuard
 from consumerd.offsets.store import _Commit
