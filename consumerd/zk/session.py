@@ -1,8 +1,8 @@
 """The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
 
 Strategy: this is the front. The `Lifecycle` knows state, lease and events, the `Supervisor` keeps the connection, the
-`WatchTable` knows who is told of changes, `NodeCalls` and `OwnershipCalls` are the requests, `LiveSession` tells what
-is known; here they are put together, started and closed.
+`WatchTable` holds the callbacks for changes, `BaseSession` sends the requests; here they are put together, started and
+closed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from aiozk import protocol
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.ports import Check
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
-from consumerd.zk.calls import ensure_on
+from consumerd.zk.base_session import BaseSession, ensure_on
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, Limits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import Lifecycle
-from consumerd.zk.live import LiveSession
 from consumerd.zk.multi import MultiRequest, encode_operations
 from consumerd.zk.supervisor import Settings, Supervisor
 from consumerd.zk.watches import WatchTable
@@ -38,7 +37,7 @@ Credential = tuple[str, str | bytes]
 _UNIMPLEMENTED = -6
 
 
-class Session(LiveSession):
+class Session(BaseSession):
     """A supervised session, used as `async with Session(...)` or by `start` and `close`.
 
     `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is what
