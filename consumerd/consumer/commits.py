@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.owned import Owned
-    from consumerd.consumer.seams import OffsetStore
+    from consumerd.consumer.protocols import OffsetStore
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock

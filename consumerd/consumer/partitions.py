@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.consumer.stats import ConsumerStats

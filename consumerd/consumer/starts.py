@@ -26,7 +26,7 @@ from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.partition import TopicPartition

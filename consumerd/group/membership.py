@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_looks import Look, Looks, Spread
 from consumerd.group.membership_nudges import Nudges
 from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.membership_snapshots import Look, Looks, Spread
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
-from consumerd.group.membership_target import Formula, Target
 from consumerd.group.rules import V07Rules
+from consumerd.group.target_assignment import Formula, Target
 from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumerd.group.membership_looks import Look
+    from consumerd.group.membership_snapshots import Look
     from consumerd.partition import TopicPartition
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.events import GroupSnapshot
-from consumerd.group.membership_target import Formula
+from consumerd.group.target_assignment import Formula
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 from consumerd.group import Spelling, V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.group.membership import Member
-from consumerd.group.membership_target import Formula
 from consumerd.group.rules import GroupRules, topics_to_read
+from consumerd.group.target_assignment import Formula
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.ports import Create
 from consumerd.registry import (
