@@ -3,7 +3,7 @@
 Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns actions, whoever runs it performs them and
 sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation, with the numbered
 rules, are in `consumerd.group.coordinated_tables`. A handler per event notes what changed. Then `_proceed` begins
-everything that the state allows: it looks at nothing but the state, so that late, doubled and lost events lead to the
+everything that the state allows: it depends on nothing but the state, so that late, doubled and lost events lead to the
 same actions.
 
 Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later brokers.
@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from consumerd.group import coordinated_events as e
-from consumerd.group.coordinated_leader import NO_WISHES, deal_shares, read_wishes
+from consumerd.group.coordinated_leader import NO_SUBSCRIPTIONS, deal_shares, read_subscriptions
 from consumerd.group.coordinated_tables import PHASES, Cause, CoordinationSettings, Phase
 from consumerd.group.membership_tables import follow
 from consumerd.partition import TopicPartition
@@ -49,8 +49,8 @@ class CoordinatedMember:
         self._now = 0.0
         self._actions: list[e.Action] = []
         self._tickets = 0
-        #: What the phase waits for; a heartbeat; a look at the topics; 0 for nothing.
-        self._waiting = self._beating = self._looking = 0
+        #: Tickets of what the phase waits for, of a heartbeat, of a topic refresh; 0 for none.
+        self._waiting = self._beating = self._reading = 0
         self._stopping = False
         self.member_id = ""
         self.instance_id = settings.instance_id
@@ -58,7 +58,7 @@ class CoordinatedMember:
         self._sessions = 0
         #: Stands for the generation as long as its partitions are ours; never used again. 0 for none.
         self.session_id = 0
-        #: When the last request was sent that was answered well, and the last one that told of no rebalance.
+        #: When the last request was sent that was answered well, and the last one that announced no rebalance.
         self._confirmed_at = self._quiet_at = self._sent_at = self._beat_sent_at = 0.0
         self._rebalance_timeout = settings.rebalance_timeout
         #: What we subscribe to; for a filter, what it matched when the topics were last seen.
@@ -68,13 +68,13 @@ class CoordinatedMember:
             self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
         self._protocol = ""
         self._leads = self._keep = False
-        self._wishes = NO_WISHES
+        self._member_subscriptions = NO_SUBSCRIPTIONS
         self._dealt: Mapping[str, int] = {}
         self._assigned: tuple[TopicPartition, ...] = ()
         self._flowing = False
         self._leaves = 0
         self._failures = 0
-        self._retry_at = self._beat_at = self._look_at = 0.0
+        self._retry_at = self._beat_at = self._refresh_at = 0.0
         self._timer_at = _NEVER
 
     # ---- What others may see ----------------------------------------------------------------------------------------
@@ -86,12 +86,12 @@ class CoordinatedMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this member deals the partitions of the present generation."""
+        """Whether this member is the leader, which assigns the partitions of this generation."""
         return self._leads
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
-        """What is ours in this generation, sorted."""
+        """The partitions assigned to us in this generation, sorted."""
         return self._assigned
 
     @property
@@ -136,16 +136,18 @@ class CoordinatedMember:
             self._lose()
             self._retry_at = self._now + self._settings.retry_interval
 
-    def _on_topics_seen(self, event: e.TopicsSeen) -> None:
+    def _on_topics_read(self, event: e.TopicsRead) -> None:
         if self._phase is Phase.ASSIGNING and event.ticket == self._waiting:
-            self._well()
-            self._dealt = {topic: count for topic in self._wishes.topics if (count := event.partitions.get(topic))}
+            self._reset_failures()
+            self._dealt = {
+                topic: count for topic in self._member_subscriptions.topics if (count := event.partitions.get(topic))
+            }
             self._move(Cause.DEALT)
-            self._sync(() if self._keep else deal_shares(self._protocol, self._dealt, self._wishes))
-        elif event.ticket == self._looking:
-            self._looking = 0
-            self._look_at = self._now + self._settings.look_interval
-            self._well()
+            self._sync(() if self._keep else deal_shares(self._protocol, self._dealt, self._member_subscriptions))
+        elif event.ticket == self._reading:
+            self._reading = 0
+            self._refresh_at = self._now + self._settings.topic_refresh_interval
+            self._reset_failures()
             self._compare(event.partitions)
 
     def _on_joined(self, event: e.Joined) -> None:
@@ -154,14 +156,14 @@ class CoordinatedMember:
         if event.protocol not in self._settings.assignors:
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return
-        self._well()
+        self._reset_failures()
         self.member_id, self.generation = event.member_id, event.generation
         self._protocol, self._rebalance_timeout = event.protocol, event.rebalance_timeout
         self._leads, self._keep = event.leads, event.keep_assignment
-        self._wishes = NO_WISHES
+        self._member_subscriptions = NO_SUBSCRIPTIONS
         if event.leads:
-            self._wishes = read_wishes(event.members)
-            self._actions += map(e.Warn, self._wishes.warnings)
+            self._member_subscriptions = read_subscriptions(event.members)
+            self._actions += map(e.Warn, self._member_subscriptions.warnings)
             self._move(Cause.LEAD)
         else:
             self._move(Cause.FOLLOW)
@@ -173,31 +175,32 @@ class CoordinatedMember:
         try:
             assignment = decode_assignment(event.assignment)
         except FrameError as error:
-            self._actions.append(e.Warn(f"the leader of the group deals what cannot be read: {error}"))
+            self._actions.append(e.Warn(f"cannot read the assignment from the group leader: {error}"))
             self._move(Cause.OUT)
-            self._trouble()
+            self._back_off()
             return
-        self._well()
+        self._reset_failures()
         self._move(Cause.SYNCED)
         self._assigned = self._checked(assignment.partitions)
         self._sessions += 1
         self.session_id = self._sessions
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
-        self._look_at = self._now + self._settings.look_interval
+        self._refresh_at = self._now + self._settings.topic_refresh_interval
         self._flowing = False
 
     def _checked(self, dealt: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
         mine = {TopicPartition.numbered(topic, number) for topic, numbers in dealt for number in numbers}
         strange = {partition.topic for partition in mine if partition.topic not in self._topics}
         if strange:
-            self._actions.append(e.Warn(f"the leader deals topics that were not asked for: {sorted(strange)}"))
+            names = sorted(strange)
+            self._actions.append(e.Warn(f"the group leader assigned topics that are not subscribed to: {names}"))
         return tuple(sorted(each for each in mine if each.topic not in strange and each.partition >= 0))
 
     def _on_confirmed(self, event: e.Confirmed) -> None:
         if event.ticket == self._beating:
             self._beating = 0
-            self._well()
+            self._reset_failures()
             self._confirmed_at = self._quiet_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
 
@@ -213,7 +216,7 @@ class CoordinatedMember:
 
     def _on_beat_refused(self, code: int) -> None:
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._well()
+            self._reset_failures()
             self._confirmed_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
             if self._phase is Phase.STABLE:
@@ -233,9 +236,9 @@ class CoordinatedMember:
             self.member_id = event.member_id
         elif code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._not_known(code)
-            self._trouble()
+            self._back_off()
             if self._phase is Phase.SYNCING:
-                self._hurry()
+                self._retry_at_once()
         else:
             self._refuse(code)
             return
@@ -249,12 +252,12 @@ class CoordinatedMember:
         if event.ticket == self._beating:
             self._beating = 0
             self._beat_at = self._now + self._pause()
-        elif event.ticket == self._looking:
-            self._looking = 0
-            self._look_at = self._retry_at = self._now + self._pause()
+        elif event.ticket == self._reading:
+            self._reading = 0
+            self._refresh_at = self._retry_at = self._now + self._pause()
         elif event.ticket == self._waiting:
             self._waiting = 0
-            self._trouble()
+            self._back_off()
             if self._phase in (Phase.JOINING, Phase.SYNCING):
                 self._move(Cause.OUT)
             elif self._phase is Phase.LEAVING and self._leaves >= self._settings.leave_attempts:
@@ -275,7 +278,7 @@ class CoordinatedMember:
         e.StopRequested: _on_stop,
         e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
-        e.TopicsSeen: _on_topics_seen,
+        e.TopicsRead: _on_topics_read,
         e.Joined: _on_joined,
         e.Synced: _on_synced,
         e.Confirmed: _on_confirmed,
@@ -295,7 +298,7 @@ class CoordinatedMember:
             self._proceed_outside()
         elif self._phase is Phase.ASSIGNING and not self._waiting and self._now >= self._retry_at:
             self._waiting = self._ticket()
-            self._actions.append(e.LookAtTopics(self._waiting, self._wishes.topics))
+            self._actions.append(e.ReadTopics(self._waiting, self._member_subscriptions.topics))
         elif self._phase is Phase.STABLE:
             self._proceed_stable()
         if self._phase in _BEATING:
@@ -310,7 +313,7 @@ class CoordinatedMember:
         elif self._now < self._retry_at:
             return
         elif not self._topics_known:
-            self._look(None)
+            self._read_topics(None)
         else:
             self._move(Cause.JOIN)
             self._waiting = self._ticket()
@@ -325,10 +328,10 @@ class CoordinatedMember:
                 self._actions.append(e.StartConsuming(self._assigned, self.session_id))
             else:
                 self._beat_at = min(self._beat_at, self._now) if not self._failures else self._beat_at
-        if self._now >= self._look_at:
+        if self._now >= self._refresh_at:
             filtered = not isinstance(self._subscription, StaticSubscription)
-            others = self._wishes.topics if self._leads else ()
-            self._look(None if filtered else tuple(sorted({*self._topics, *others})))
+            others = self._member_subscriptions.topics if self._leads else ()
+            self._read_topics(None if filtered else tuple(sorted({*self._topics, *others})))
 
     def _proceed_leaving(self) -> None:
         if self._waiting or self._now < self._retry_at:
@@ -354,9 +357,9 @@ class CoordinatedMember:
             times.append(self._beat_at)
         if beats and self._flowing:
             times.append(self.lease_until)
-        if self._phase is Phase.STABLE and not self._looking:
-            times.append(self._look_at)
-        if self._phase in (Phase.OUTSIDE, Phase.ASSIGNING, Phase.LEAVING) and not (self._waiting or self._looking):
+        if self._phase is Phase.STABLE and not self._reading:
+            times.append(self._refresh_at)
+        if self._phase in (Phase.OUTSIDE, Phase.ASSIGNING, Phase.LEAVING) and not (self._waiting or self._reading):
             times.append(self._retry_at)
         if self._phase is Phase.LEFT:
             self._actions.append(e.Finished())
@@ -382,7 +385,7 @@ class CoordinatedMember:
         if self._phase is Phase.LEAVING:
             self._retry_at = self._now
 
-    def _well(self) -> None:
+    def _reset_failures(self) -> None:
         self._failures = 0
 
     def _pause(self) -> float:
@@ -390,10 +393,10 @@ class CoordinatedMember:
         self._failures = min(self._failures + 1, 20)
         return min(settings.retry_interval * 2.0 ** (self._failures - 1), settings.retry_interval_max)
 
-    def _trouble(self) -> None:
+    def _back_off(self) -> None:
         self._retry_at = self._now + self._pause()
 
-    def _hurry(self) -> None:
+    def _retry_at_once(self) -> None:
         """The others wait for us, so the first attempts come at once."""
         if self._failures <= _HURRIED:
             self._retry_at = self._now
@@ -403,10 +406,10 @@ class CoordinatedMember:
         self._sent_at = self._now
         self._actions.append(e.Sync(self._waiting, self.generation, self.member_id, self._protocol, assignments))
 
-    def _look(self, topics: tuple[str, ...] | None) -> None:
-        if not self._looking:
-            self._looking = self._ticket()
-            self._actions.append(e.LookAtTopics(self._looking, topics))
+    def _read_topics(self, topics: tuple[str, ...] | None) -> None:
+        if not self._reading:
+            self._reading = self._ticket()
+            self._actions.append(e.ReadTopics(self._reading, topics))
 
     def _compare(self, partitions: Mapping[str, int]) -> None:
         """Rule 6."""
@@ -417,7 +420,7 @@ class CoordinatedMember:
         changed = wanted != self._topics
         self._topics = wanted
         if self._phase is Phase.STABLE and known:
-            dealt = {topic: count for topic in self._wishes.topics if (count := partitions.get(topic))}
+            dealt = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
             if changed or (self._leads and dealt != self._dealt):
                 self._drain(Cause.REJOIN)
 
@@ -425,7 +428,7 @@ class CoordinatedMember:
         try:
             return self._subscription.streams_for(topic) > 0
         except RegistryError as error:
-            self._actions.append(e.Warn(f"the topic {topic!r} is left out: {error}"))
+            self._actions.append(e.Warn(f"topic {topic!r} is ignored: {error}"))
             return False
 
     def _drain(self, cause: Cause) -> None:
@@ -447,7 +450,7 @@ class CoordinatedMember:
         self.session_id = 0
         self._assigned = ()
         self._flowing = False
-        self._beating = self._looking = 0
+        self._beating = self._reading = 0
 
     def _refuse(self, code: int) -> None:
         self._actions.append(e.Refuse(code))

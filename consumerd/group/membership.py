@@ -74,7 +74,7 @@ class Member:
         self._unclaimed: dict[TopicPartition, None] = {}
         #: Whether anything was ever decided: from then on a group is not refused any more.
         self._was_member = False
-        self._complaint = ""
+        self._dialect_error = ""
         # Tickets of what is under way, 0 for nothing.
         self._last_ticket = 0
         self._registering = 0
@@ -187,7 +187,7 @@ class Member:
         listed = snapshot.own_id_session == self._session_id
         target = self._apply(snapshot)
         if target is None and not self._was_member:
-            self._actions.append(e.RefuseGroup(self._complaint))
+            self._actions.append(e.RefuseGroup(self._dialect_error))
             self._leave()
             return
         for partition in sorted(ended.verified):
@@ -220,11 +220,11 @@ class Member:
         try:
             target = self._target_builder.build(snapshot)
         except DialectError as error:
-            if self._was_member and str(error) != self._complaint:
-                self._actions.append(e.Warn(f"{error}; what is held is kept until that member has gone"))
-            self._complaint = str(error)
+            if self._was_member and str(error) != self._dialect_error:
+                self._actions.append(e.Warn(f"{error}; owned partitions are kept until that member leaves"))
+            self._dialect_error = str(error)
             return None
-        self._complaint = ""
+        self._dialect_error = ""
         return target
 
     def _on_registered(self, event: e.Registered) -> None:

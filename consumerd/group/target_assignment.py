@@ -80,7 +80,7 @@ class TargetAssignmentBuilder:
         except DialectError:
             raise
         except RegistryError as error:
-            self._warn(f"the member {consumer_id} is left out of the assignment: {error}")
+            self._warn(f"member {consumer_id} is excluded from the assignment: {error}")
             return None
 
     def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> TargetAssignment:
@@ -90,8 +90,8 @@ class TargetAssignmentBuilder:
         }
         mine = {topic for topic in topics if wanted[self._consumer_id].streams_for(topic)}
         dealt = topics if self._rules.deals_together else {topic: topics[topic] for topic in topics if topic in mine}
-        if complaint := self._rules.complaint(dealt, wanted):
-            self._warn(complaint)
+        if warning := self._rules.incompatibility(dealt, wanted):
+            self._warn(warning)
         own: dict[TopicPartition, int] = {}
         others: set[TopicPartition] = set()
         for partition, (consumer_id, stream) in self._rules.owners(dealt, wanted).items():
@@ -106,7 +106,7 @@ class TargetAssignmentBuilder:
         try:
             return self._rules.streams_for(subscription, topic)
         except RegistryError as error:
-            self._warn(f"the member {consumer_id} is left out of the assignment of {topic!r}: {error}")
+            self._warn(f"member {consumer_id} is excluded from the assignment of topic {topic!r}: {error}")
             return 0
 
     def _warn(self, sentence: str) -> None:

@@ -111,11 +111,11 @@ class IsAsPatientAsItsHandlers(CoordinatedMember):
         return [e.Drain(each.ticket, now + 900.0) if isinstance(each, e.Drain) else each for each in actions]
 
 
-class NeverLooksAgain(CoordinatedMember):
+class NeverRefreshesTopics(CoordinatedMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
         if self._phase is Phase.STABLE:
-            self._look_at = float("inf")
+            self._refresh_at = float("inf")
         return actions
 
 
@@ -137,7 +137,7 @@ class DoesNotTryAgain(CoordinatedMember):
         JoinsBeforeItIsDrained,
         TrustsSilence,
         IsAsPatientAsItsHandlers,
-        NeverLooksAgain,
+        NeverRefreshesTopics,
         InsistsOnItsId,
         DoesNotTryAgain,
     ],
