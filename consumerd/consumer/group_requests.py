@@ -285,4 +285,4 @@ class GroupRequests:
         """Told once: a coordinator may be away for long."""
         if not self._troubled:
             self._troubled = True
-            log.warning("coordinator_trouble", group=self._group, reason=reason)
+            log.warning("coordinator_unavailable", group=self._group, reason=reason)

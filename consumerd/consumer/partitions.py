@@ -314,7 +314,7 @@ class OwnedPartitions:
         try:
             overwritten = await self._commits.check(self._owned.values())
         except (ZooKeeperError, BrokerError) as error:
-            log.info("committed_offsets_not_checked", reason=reason_of(error))
+            log.info("committed_offsets_check_failed", reason=reason_of(error))
             return
         if overwritten:
             await self.commit_all()

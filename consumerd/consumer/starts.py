@@ -112,7 +112,7 @@ class StartFinder:
                     raise
                 reason = reason_of(error)
                 if reason not in told and len(told) < _MOST_REASONS:  # each once: a broker may be away for hours
-                    log.warning("position_not_found_yet", partition=str(partition), reason=reason)
+                    log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 told.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:

@@ -127,12 +127,12 @@ class CoordinationSettings:
 
     def __post_init__(self) -> None:
         if self.heartbeat_interval * 2 > self.session_timeout:
-            raise ValueError("a session timeout is twice the heartbeat interval at least")
+            raise ValueError("session_timeout must be at least twice heartbeat_interval")
         if self.rebalance_timeout < self.session_timeout:  # rule 3: the lease would hardly last between two heartbeats
-            raise ValueError("a rebalance timeout is as long as the session timeout at least")
+            raise ValueError("rebalance_timeout must be at least session_timeout")
         unknown = set(self.assignors) - ASSIGNORS
         if unknown or not self.assignors:
-            raise ValueError(f"assignors are some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
+            raise ValueError(f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
 
 
 #: Those of `consumerd.group.assignors` that a leader can deal by.

@@ -64,7 +64,7 @@ class Session(BaseSession):
         hosts, chroot = parse_connect_string(connect)
         if not (0 < session_timeout <= LONGEST_TIMEOUT and connect_timeout > 0):
             raise ConfigError(
-                f"ZooKeeper's session_timeout must lie between 0 and {LONGEST_TIMEOUT} s, connect_timeout above 0"
+                f"ZooKeeper's session_timeout must be between 0 and {LONGEST_TIMEOUT} s, and connect_timeout above 0"
             )
         if needs_identity(acl) and not auth and ssl is None:
             raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")
@@ -101,7 +101,7 @@ class Session(BaseSession):
         Raises NotConnected, AuthFailed, NoAuth (for the chroot); the session is closed then.
         """
         if self._task is not None:
-            raise RuntimeError("a session is started once")
+            raise RuntimeError("a session cannot be started twice")
         self._task = asyncio.create_task(self._supervisor.run(), name="zookeeper session")
         try:
             await self._lifecycle.connection(limit=self._start_limit if timeout is None else timeout)
@@ -146,7 +146,7 @@ class Session(BaseSession):
                 if error.code not in AUTH_CODES:
                     raise
                 raise AuthFailed(
-                    f"ZooKeeper refused our {scheme!r} credentials; check the auth setting and the server's schemes"
+                    f"ZooKeeper refused the {scheme!r} credentials; check the auth setting and the server's schemes"
                 ) from None
         if new:
             self._lifecycle.has_multi = await _has_multi(connection)
@@ -185,5 +185,5 @@ def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:
     if not scheme:
         raise ConfigError("an auth entry for ZooKeeper has no scheme; write for example digest and user:password")
     if scheme == "digest" and not encoded.partition(b":")[0]:
-        raise ConfigError("a digest credential for ZooKeeper is user:password")
+        raise ConfigError("a digest credential for ZooKeeper must be user:password")
     return scheme, encoded
