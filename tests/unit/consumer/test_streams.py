@@ -203,7 +203,7 @@ async def test_streams_are_made_once_and_used_while_the_connector_lives(group: A
             await made.create_message_streams_by_filter(Whitelist("t"), 0)
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         for again in (made.create_message_streams({"t": 1}), made.create_message_streams_by_filter(Whitelist("t"))):
-            with pytest.raises(ConnectorStateError, match="streams already"):
+            with pytest.raises(ConnectorStateError, match="already has its streams"):
                 await again
         with pytest.raises(NotAssignedError, match="u/0-0 is not assigned"):
             made.position(TopicPartition("u", 0, 0))
