@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+#: Seconds that a command waits for ZooKeeper, or for a first broker: somebody sits before it.
+SERVER_TIMEOUT = 10.0
+
 #: What a decorator of click takes and gives back.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -44,7 +47,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
         function = click.option(
             "--timeout",
             type=click.FloatRange(0, min_open=True),
-            default=10.0,
+            default=SERVER_TIMEOUT,
             show_default=True,
             metavar="SECONDS",
             help="How long to wait for ZooKeeper, or for a first broker.",

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.client.making import parse_bootstrap
+from consumerd.client.settings import ClientSettings
+from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import Codec as RecordCodec
+from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import ssl
@@ -52,7 +55,7 @@ class ProducerConfig:
     encoder: Encoder | str | None = None
     callbacks: CallbackHandler | str | None = None
     event_handler: EventHandler | str | None = None
-    session_timeout: float = 6.0
+    session_timeout: float = default_of(Session, "session_timeout")
     #: To wait for ZooKeeper at the start.
     session_wait: float = 10.0
     #: Brokers of 0.8 and later to begin with, ("host:port", ...).
@@ -63,7 +66,7 @@ class ProducerConfig:
     v08: V08ProducerSettings | None = None
     #: Who we are for these: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
-    client_id: str = "consumerd"
+    client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
     #: Properties that were given, are known in 0.7.2 and have no effect here.
