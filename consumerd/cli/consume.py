@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.address import format_address
 from consumerd.cli.session import place_options
 from consumerd.cli.setting_option import SettingOption
 
@@ -135,7 +136,7 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
             update={"zookeeper": place.config.zookeeper.model_copy(update=servers), "kafka": place.config.kafka}
         )
     group["coordination"] = "kafka"
-    addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.bootstrap)
+    addresses = tuple(format_address(*address) for address in place.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": place.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if place.config is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.address import parse_addresses, split_addresses
 from consumerd.cli.mirror_v08 import (
-    each_server,
     kafka_target_options,
     key_option,
     partitions_option,
@@ -169,14 +169,16 @@ def _config(options: dict[str, Any]) -> Config:
         document["fetch"] = {"initial": options["initial"]}
     if options["from_servers"]:
         group["coordination"] = "kafka"
-        document["kafka"] = {"bootstrap": each_server(options["from_servers"]), "connection_timeout": SERVER_TIMEOUT}
+        document["kafka"] = {
+            "bootstrap": split_addresses(options["from_servers"]),
+            "connection_timeout": SERVER_TIMEOUT,
+        }
     else:
         document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": SERVER_TIMEOUT}
     return parse(document, "the command line", environment=False)
 
 
 def _target(options: dict[str, Any]) -> Target:
-    from consumerd.cli.produce_options import parse_brokers  # noqa: PLC0415
     from consumerd.daemon.mirroring import Target  # noqa: PLC0415
     from consumerd.producer import ProducerSettings  # noqa: PLC0415
     from consumerd.wire.v07 import Codec  # noqa: PLC0415
@@ -198,7 +200,7 @@ def _target(options: dict[str, Any]) -> Target:
         verify=options["verify"],
         verify_timeout=options["verify_timeout"],
     )
-    brokers = tuple(parse_brokers(options["brokers"], "--to-broker"))
+    brokers = tuple(parse_addresses(options["brokers"], "--to-broker"))
     return Target(options["to_zookeeper"], brokers, not options["any_partition"], settings)
 
 

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.client.making import parse_bootstrap
+from consumerd.address import parse_addresses
 from consumerd.client.settings import ClientSettings
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.defaults import default_of
@@ -146,7 +146,7 @@ class ConsumerConfig:
             raise ConfigError("drain_timeout and consumer_timeout must not be negative.")
         if self.initial not in ("earliest", "latest"):
             raise ConfigError(f"initial must be earliest or latest, and is {self.initial!r}.")
-        parse_bootstrap(self.bootstrap)
+        parse_addresses(self.bootstrap, "bootstrap")
         self._check_coordination()
 
     def _check_coordination(self) -> None:

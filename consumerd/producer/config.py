@@ -12,7 +12,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.client.making import parse_bootstrap
+from consumerd.address import parse_address, parse_addresses
 from consumerd.client.settings import ClientSettings
 from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
@@ -81,7 +81,7 @@ class ProducerConfig:
         if self.dialect not in ("auto", "0.7", "0.8"):
             raise ConfigError(f"dialect is {self.dialect!r}; there is auto, 0.7, 0.8.")
         if self.bootstrap:
-            parse_bootstrap(self.bootstrap)
+            parse_addresses(self.bootstrap, "bootstrap")
             self.require_v08()
         if self.brokers and self.partitioner is not None:
             raise ConfigError("a partitioner needs a ZooKeeper: a list of brokers does not name the partitions.")
@@ -138,22 +138,12 @@ class ProducerConfig:
         )
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as host and port. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    fits = bare == host if ":" not in bare else len(bare) == len(host) - 2
-    if not (colon and bare and fits and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"{text} is not an address such as 127.0.0.1:9092.")
-    return bare, int(port)
-
-
 def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
     """0.7's form is id:host:port,id:host:port; the id tells brokers apart in its logs only."""
     found = []
     for item in filter(None, (piece.strip() for piece in text.split(","))):
         first, colon, rest = item.partition(":")
-        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item))
+        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item, name))
     if not found:
         raise ConfigError(f"{name} names no broker: give 0:host:port,1:host:port.")
     return tuple(found)

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +109,7 @@ def sections() -> Iterator[tuple[str, BaseModel]]:
 
 
 def test_tables_and_keywords_refer_to_the_settings() -> None:
-    files = [Path(module.__file__) for module in (group, servers, work, model, consumer_config)]
+    files = [Path(inspect.getfile(module)) for module in (group, servers, work, model, consumer_config)]
     assert set().union(*(repeated(file.read_text("utf-8")) for file in files)) == OWN
 
 
@@ -138,10 +139,10 @@ def test_own_defaults_are_in_no_settings() -> None:
         for field in dataclasses.fields(settings):
             values.setdefault(field.name, []).append(field.default)
     for name, section in sections():
-        for key, field in section.model_fields.items():
+        for key, info in section.model_fields.items():
             if f"{name}.{key}" in OWN:
-                assert field.default is not PydanticUndefined
-                assert field.default not in values.get(key, []), f"{name}.{key}"
+                assert info.default is not PydanticUndefined
+                assert info.default not in values.get(key, []), f"{name}.{key}"
 
 
 def test_the_shortest_configuration_means_the_settings_as_they_are() -> None:
