@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from consumerd.address import parse_addresses
 from consumerd.client.settings import ClientSettings
-from consumerd.consumer.settings import ConsumerSettings
+from consumerd.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
 from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
-from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch import FetchSettings
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.net import ConnectionSettings
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
     from consumerd.registry import Subscription
 
-_FETCH = FetchSettings()
-_CONNECTION = ConnectionSettings()
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "coordination": ("zookeeper", "kafka", None),
@@ -214,10 +212,8 @@ class ConsumerConfig:
 
     def connection_settings(self) -> ConnectionSettings:
         """How connections to brokers are made."""
-        return ConnectionSettings(
-            connect_timeout=self.connect_timeout,
-            request_timeout=self.socket_timeout,
-            max_frame_bytes=max(_CONNECTION.max_frame_bytes, self.max_fetch_size + (1 << 20)),
+        return make_connection_settings(
+            connect_timeout=self.connect_timeout, socket_timeout=self.socket_timeout, max_size=self.max_fetch_size
         )
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
@@ -246,16 +242,14 @@ class ConsumerConfig:
         )
 
     def _fetch_settings(self) -> FetchSettings:
-        return FetchSettings(
-            fetch_bytes=self.fetch_size,
-            poll_bytes=min(self.fetch_size, _FETCH.poll_bytes),
-            max_fetch_bytes=max(self.fetch_size, self.max_fetch_size),
-            poll_backoff_max=self.idle_backoff,
-            poll_backoff_min=min(self.idle_backoff, _FETCH.poll_backoff_min),
-            on_oversize=BadMessagePolicy(self.oversize),
-            on_corrupt=BadMessagePolicy(self.corrupt),
-            on_out_of_range=ResetPolicy(self.out_of_range),
+        return make_fetch_settings(
+            size=self.fetch_size,
+            max_size=self.max_fetch_size,
+            idle_backoff=self.idle_backoff,
+            out_of_range=self.out_of_range,
+            corrupt=self.corrupt,
+            oversize=self.oversize,
             max_wait=self.max_wait,
             min_bytes=self.min_bytes,
-            read_committed=self.isolation == "read_committed",
+            isolation=self.isolation,
         )
