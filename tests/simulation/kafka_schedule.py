@@ -246,9 +246,7 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
 
     def _end(self) -> None:
         world, account = self.world, self.world.account
-        self._note("heal")
-        for undo in self._undo:
-            undo()
+        self._heal()
         world.kafka.take_over(self.rng)
         self._replace()
         self._settle()
