@@ -93,7 +93,7 @@ async def test_in_the_background_what_was_given_up_is_told_once() -> None:
     [
         ({**AT, "zookeeper": "zk1"}, "exactly one of brokers .* and bootstrap"),
         ({}, "exactly one of brokers .* and bootstrap"),
-        ({"bootstrap": "kafka1:9092"}, "bootstrap is a list of brokers"),
+        ({"bootstrap": "kafka1:9092"}, "bootstrap must be a list of brokers"),
         (
             {**AT, "settings": ProducerSettings(verify=True)},
             "settings.verify is supported by brokers of Kafka 0.7 only",
