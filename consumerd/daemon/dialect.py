@@ -48,7 +48,7 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: boo
         raise GroupRefusedError(group.id, str(error)) from error
     if dialect is Dialect.V07:
         _require_v07(group)
-    log.info("dialect", group=group.id, dialect=None if dialect is None else dialect.value)
+    log.info("dialect_chosen", group=group.id, dialect=None if dialect is None else dialect.value)
     return dialect
 
 
@@ -56,7 +56,7 @@ async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
     try:
         found = await read_dialect(zk, group)
     except ZooKeeperError as error:  # the member looks again, and refuses by itself
-        log.info("dialect_not_read", group=group, reason=reason_of(error))
+        log.info("dialect_read_failed", group=group, reason=reason_of(error))
         return
     if found not in (None, dialect):
         raise DialectError(
@@ -68,9 +68,9 @@ async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
 def _require_v07(group: GroupSection) -> None:
     if group.storage != "zookeeper":
         raise ConfigError(
-            f"group.offsets is {group.storage!r}, and brokers of Kafka 0.7 keep no offsets: leave it out."
+            f"group.offsets is {group.storage!r}, and brokers of Kafka 0.7 do not store offsets: omit it."
         )
     if group.assignor != "range":
         raise ConfigError(
-            f"group.assignor is {group.assignor!r}, and members of Kafka 0.7 go by range alone: leave it out."
+            f"group.assignor is {group.assignor!r}, and members of Kafka 0.7 support range only: omit it."
         )

@@ -153,8 +153,8 @@ async def _refuse_circle(
             continue
         if _wants(subscription, name):
             raise CircleError(
-                f"source and target are one cluster, and {topic!r} would be forwarded to {name!r}, which is read, too: "
-                "what is mirrored would be mirrored again for ever; give --rename."
+                f"source and target are the same cluster, and {topic!r} would be forwarded to {name!r}, which is read "
+                "too: messages would be mirrored in an endless loop; give --rename."
             )
 
 

@@ -184,5 +184,5 @@ async def _start(session: Session, section: ZooKeeperSection) -> None:
     except NotConnected as error:
         raise ZooKeeperError(
             f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check the address and that it runs."
+            "check the address, and that ZooKeeper is running."
         ) from error

@@ -283,7 +283,7 @@ async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kaf
         target = ("--to-bootstrap-server", broker.address)
         code, errors = await mirror(*arguments, *target)
         assert code == ExitCode.REFUSED, errors
-        assert "source and target are one cluster, and 'events' would be forwarded to 'events'" in errors
+        assert "source and target are the same cluster, and 'events' would be forwarded to 'events'" in errors
         for resume in ("committed", "target"):  # the second finds nothing left to do
             code, errors = await mirror(
                 *arguments, *target, "--rename", "events=copy", "--partitions", "2", "--resume", resume

@@ -17,13 +17,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from consumerd.fetch.link import BrokerLink
+
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.fence import Fence
 from consumerd.consumer.owned import Owned
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.snapshot import SnapshotReader
-from consumerd.fetch.link import BrokerLink
 from consumerd.group.membership_looks import Spread
 from consumerd.offsets.guards import Owned as OwnedGuard
 from consumerd.offsets.store import _Commit
