@@ -95,10 +95,10 @@ class Account:
         holder = self._in_hand.get(partition)
         if holder is not None and holder.member == member:
             del self._in_hand[partition]
-            if not handled:
-                self.cancelled.update((member, partition, offset) for offset in offsets)
         if handled:
             self.handled(partition, offsets)
+        else:
+            self.cancelled.update((member, partition, offset) for offset in offsets)
 
     def handled(self, partition: TopicPartition, offsets: list[int]) -> None:
         """These messages have been handled, whoever has the partition by now."""

@@ -17,16 +17,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.fetch.link import BrokerLink
-
 from consumerd.consumer.commits import Commits
 from consumerd.consumer.coordination import GroupCoordination
 from consumerd.consumer.fence import Fence
-from consumerd.consumer.owned import Owned
+from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.partitions import OwnedPartitions
 from consumerd.consumer.snapshot import SnapshotReader
-from consumerd.group.membership_looks import Spread
-from consumerd.offsets.guards import Owned as OwnedGuard
+from consumerd.fetch.v07.link import BrokerLink
+from consumerd.group.membership_snapshots import Spread
+from consumerd.offsets.guards import OwnedGuard
 from consumerd.offsets.store import _Commit
 from consumerd.ports import SetData
 from consumerd.registry import owner_path
@@ -44,7 +43,7 @@ _PATCH = mock.patch.object
 # -- draining and committing
 
 
-async def _commit_one_by_one(self: OwnedPartitions, leaving: list[Owned], deadline: float) -> None:
+async def _commit_one_by_one(self: OwnedPartitions, leaving: list[OwnedPartition], deadline: float) -> None:
     try:
         async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
             for owned in leaving:
@@ -73,10 +72,10 @@ def _look_by_requests() -> Iterator[None]:
 def released_while_committed() -> Iterator[None]:
     """A drain's deadline ends its last commit, and nobody waits for a commit under way."""
 
-    async def go_on(self: Commits, owned: Iterable[Owned]) -> None:
+    async def go_on(self: Commits, owned: Iterable[OwnedPartition]) -> None:
         """Wait for nothing."""
 
-    async def commit_until(self: OwnedPartitions, leaving: list[Owned], deadline: float) -> None:
+    async def commit_until(self: OwnedPartitions, leaving: list[OwnedPartition], deadline: float) -> None:
         try:
             async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
                 await self._commit(leaving)
@@ -107,7 +106,7 @@ def fence_without_look() -> Iterator[None]:
     async def all_ours(self: OwnedGuard, partitions: Any, session_id: int) -> set[Any]:
         return set()
 
-    with fence_by_owner_version(), _PATCH(OwnedGuard, "look", all_ours):
+    with fence_by_owner_version(), _PATCH(OwnedGuard, "find_lost", all_ours):
         yield
 
 
@@ -115,7 +114,7 @@ def fence_without_look() -> Iterator[None]:
 def latest_not_written() -> Iterator[None]:
     """Where a partition begins is not committed before the first fetch."""
 
-    async def write_nothing(self: OwnedPartitions, owned: Owned) -> None:
+    async def write_nothing(self: OwnedPartitions, owned: OwnedPartition) -> None:
         """Leave it to the next commit."""
 
     with _PATCH(OwnedPartitions, "_write_down", write_nothing):
@@ -184,10 +183,10 @@ def clock_stands_still() -> Iterator[None]:
 def swallowed_cancellation() -> Iterator[None]:
     """A lane is not closed when its partition is lost: it is enough to cancel the handler."""
 
-    def leave_open(self: Owned) -> None:
+    def leave_open(self: OwnedPartition) -> None:
         """Hand over what comes."""
 
-    with _PATCH(Owned, "close", leave_open):
+    with _PATCH(OwnedPartition, "close", leave_open):
         yield
 
 

@@ -157,7 +157,7 @@ class Schedule(BaseSchedule[World, Outcome]):
             for _ in range(rng.randint(2, 4)):
                 self._priced_step()
         else:
-            world.produce_steadily(rng.choice((3.0, 10.0, 20.0)) if not self.large else 200.0)
+            world.produce_steadily(rng.choice((3.0, 10.0, 20.0)) if not self.large else 60.0)
             pauses = (0.0, 0.05, 0.2, 0.5, 1.5) if self.churn else (0.0, 0.05, 0.5, 3.0, 8.0)
             for _ in range(rng.randint(2, 4) if self.large else rng.randint(3, 5) if self.churn else rng.randint(3, 8)):
                 self._step()
@@ -403,12 +403,15 @@ class Schedule(BaseSchedule[World, Outcome]):
         slow = max(self._living, key=lambda each: (not each.loop.stopped, each.peculiar, each.handling, each.name))
         if slow.loop.stopped:
             return daemon
-        owners = self.world.owners()
-        for _ in range(4):
+        owners, before, rounds = self.world.owners(), len(self.world.account.hand_overs), 0
+        for _ in range(12):  # an idle partition is polled once a second
             for partition in self.world.partitions:
                 if owners.get(partition) == slow.name:
                     self.world.produce(partition)
             self._pass(self.rng.uniform(0.02, 0.15))
+            rounds += any(each.member == slow.name for each in self.world.account.hand_overs[before:])
+            if rounds == 2:
+                break
         return daemon if slow.loop.stopped or slow not in self._living else slow
 
     def _isolate(self, daemon: Daemon, seconds: float) -> None:

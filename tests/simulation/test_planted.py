@@ -36,7 +36,7 @@ KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "moved_broker_kept": ("calm", (2, 10)),
 }
 
-#: Of each defect that needs one moment, which random times do not hit, the test that does, and what it says.
+#: Of each defect that needs one moment, which random times seldom hit, the test that does, and what it says.
 DIRECTED: dict[str, tuple[Callable[[], None], str]] = {
     "no_fence": (
         handover.test_a_process_that_was_stopped_hands_over_nothing_once_its_lease_has_ended,
