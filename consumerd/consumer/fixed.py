@@ -99,5 +99,5 @@ async def require_partitions(client: ClusterClient, partitions: Iterable[TopicPa
         if topic is not None and topic.partitions and partition.partition not in topic.partitions:
             raise NotFoundError(
                 f"the topic {partition.topic!r} has no partition {partition.partition}: it has "
-                f"{len(topic.partitions)}, from 0 on; see group.partitions."
+                f"{len(topic.partitions)}, numbered from 0; see group.partitions."
             )

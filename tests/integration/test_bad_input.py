@@ -426,7 +426,9 @@ async def test_a_handler_that_obeys_no_cancellation_is_left_behind(world: Any, l
     daemon.terminate()
     assert await daemon.wait(60) == ExitCode.FORCED
     lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
-    assert lines == ["consumerd: the stop was forced (second signal, SIGTERM); unfinished work is handed over again."]
+    assert lines == [
+        "consumerd: the stop was forced (second signal, SIGTERM); unfinished messages are delivered again."
+    ]
     assert await world.offset(TP) is None
     # Its nodes stood as long as it worked; now they expire.
     second = await world.daemon("second")
