@@ -14,11 +14,11 @@ from consumerd.embedded.ports import free_port
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.partition import TopicPartition
 from consumerd.registry import id_path, offset_path, owner_path
-from consumerd.spark.source import broker_origin
-from consumerd.spark.source.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options
-from consumerd.spark.source.zookeeper import ask_zookeeper
+from consumerd.spark.source.v07 import origin
+from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
+from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 
 if TYPE_CHECKING:
     from consumerd.testing.plugin import BrokerFactory
@@ -56,7 +56,7 @@ def test_partitions_are_those_that_are_registered(
     for broker in brokers:
         broker.produce("clicks", [b"one"])
     brokers[0].produce("views", [b"two"])
-    monkeypatch.setattr(broker_origin, "REGISTRY_AGE", 0.0)
+    monkeypatch.setattr(origin, "REGISTRY_AGE", 0.0)
     every = look(zk_root, subscribePattern=".*s")
     assert wait_for(every, {"clicks", "views"}) == [
         ("clicks", "0-0"), ("clicks", "0-1"), ("clicks", "10-0"), ("clicks", "10-1"), ("views", "0-0"), ("views", "0-1")

@@ -37,7 +37,7 @@ def committer_of(options: SourceOptions) -> Committer | None:
         return None
     # Few streams write offsets, so what it takes is loaded only then.
     if isinstance(options.place, ZooKeeperPlace):
-        from consumerd.spark.source.commits import ZooKeeperCommitter  # noqa: PLC0415
+        from consumerd.spark.source.v07.commits import ZooKeeperCommitter  # noqa: PLC0415
 
         return ZooKeeperCommitter(options.place.connect, options.group_id)
     if isinstance(options.place, BootstrapPlace):

@@ -17,13 +17,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from consumerd.errors import ConsumerdError, ExitCode
 from consumerd.spark.source.catalog import is_table, options_in, table_options, with_options
 from consumerd.spark.source.columns import offered, requested, schema_ddl
-from consumerd.spark.source.files_reading import read_files_split
-from consumerd.spark.source.files_split import FilesSplit
+from consumerd.spark.source.files.reading import read_files_split
+from consumerd.spark.source.files.split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import Split
+from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.v07.split import Split
 from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 def open_origin(options: SourceOptions) -> Origin:
     """The origin of these options; nothing is looked at yet."""
     if isinstance(options.place, PathPlace):
-        from consumerd.spark.source.archive_origin import ArchiveOrigin  # noqa: PLC0415
+        from consumerd.spark.source.v07.archive_origin import ArchiveOrigin  # noqa: PLC0415
 
         return ArchiveOrigin(options.place, options)
     if isinstance(options.place, FilesPlace):
-        from consumerd.spark.source.files_origin import FilesOrigin  # noqa: PLC0415
+        from consumerd.spark.source.files.origin import FilesOrigin  # noqa: PLC0415
 
         return FilesOrigin(options.place, options)
     if isinstance(options.place, BootstrapPlace):
         from consumerd.spark.source.v08.origin import V08Origin  # noqa: PLC0415
 
         return V08Origin(options.place, options)
-    from consumerd.spark.source.broker_origin import BrokerOrigin  # noqa: PLC0415
+    from consumerd.spark.source.v07.origin import BrokerOrigin  # noqa: PLC0415
 
     return BrokerOrigin(options.place, options)

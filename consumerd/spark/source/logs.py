@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.spark.source.boundaries import REACH, Boundaries
-from consumerd.spark.source.split import BrokerRange, FileRange, Split, broker_partition
+from consumerd.spark.source.v07.boundaries import REACH, Boundaries
+from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split, broker_partition
 from consumerd.wire.v07 import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
+    from consumerd.spark.source.v07.boundaries import Fetch
 
 #: No message is looked for that is larger, whatever limit is set: the memory of the planner.
 _MOST_REACH = 32 << 20

@@ -1,9 +1,8 @@
 """The offsets that a stream has reached, written to brokers of 0.9 and later for tools that show lag.
 
-Strategy: as `consumerd.spark.source.commits` for ZooKeeper. The group must be nobody else's: its coordinator is asked
-for members at the start of a stream, and refuses by itself to take offsets from outside of a group that has any. A
-cluster that cannot be reached for a while must not end the stream for that: it is logged, and the next write carries
-on.
+Strategy: as `consumerd.spark.source.v07.commits` for ZooKeeper. The group must not be in use: its coordinator is asked
+for members at the start of a stream, and rejects offsets from outside of a group that has any. A cluster that cannot be
+reached for a while does not end the stream: the failure is logged, and the next write carries on.
 """
 
 from __future__ import annotations

@@ -24,15 +24,15 @@ from pyspark.sql.datasource import (
 
 from consumerd.archive.errors import NoSourceError
 from consumerd.errors import ConsumerdError, NotFoundError
-from consumerd.spark.source.archive_origin import OverlapError
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, PlaceError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import FileRange, Split
+from consumerd.spark.source.v07.archive_origin import OverlapError
+from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.v07.split import FileRange, Split
 from consumerd.storage.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 

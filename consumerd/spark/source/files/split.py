@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from consumerd.partition import TopicPartition
-from consumerd.spark.source.files_listing import RangeFile, within
+from consumerd.spark.source.files.listing import RangeFile, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

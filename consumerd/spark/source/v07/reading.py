@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
-from consumerd.spark.source.broker_client import DEFAULT_TIMEOUT
-from consumerd.spark.source.broker_reading import DEFAULT_FETCH_SIZE
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
-from consumerd.spark.source.places import open_place
-from consumerd.spark.source.rows import BatchBuilder
-from consumerd.spark.source.segment_reading import SplitStream
+from consumerd.spark.source.v07.broker_log import DEFAULT_FETCH_SIZE
+from consumerd.spark.source.v07.client import DEFAULT_TIMEOUT
+from consumerd.spark.source.v07.opening import open_place
+from consumerd.spark.source.v07.rows import BatchBuilder
+from consumerd.spark.source.v07.segment_file import SplitStream
 from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits
 from consumerd.wire.v07.walk import LAYOUTS
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from consumerd.spark.source.segment_reading import Place
-    from consumerd.spark.source.split import Split
+    from consumerd.spark.source.v07.segment_file import Place
+    from consumerd.spark.source.v07.split import Split
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.spark.source.broker_client import DEFAULT_TIMEOUT
-from consumerd.spark.source.broker_reading import DEFAULT_FETCH_SIZE, BrokerLog
-from consumerd.spark.source.packed_reading import SUFFIX, PackedFile
-from consumerd.spark.source.remote_reading import RemoteFile, is_remote
-from consumerd.spark.source.segment_reading import LocalFile
-from consumerd.spark.source.split import BrokerRange, FileRange
+from consumerd.spark.source.v07.broker_log import DEFAULT_FETCH_SIZE, BrokerLog
+from consumerd.spark.source.v07.client import DEFAULT_TIMEOUT
+from consumerd.spark.source.v07.packed_file import SUFFIX, PackedFile
+from consumerd.spark.source.v07.remote_file import RemoteFile, is_remote
+from consumerd.spark.source.v07.segment_file import LocalFile
+from consumerd.spark.source.v07.split import BrokerRange, FileRange
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.segment_reading import Place
+    from consumerd.spark.source.v07.segment_file import Place
 
 
 def open_place(

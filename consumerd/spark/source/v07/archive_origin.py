@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 from consumerd.archive.errors import NoSourceError
 from consumerd.archive.sources import Packing, find_sources
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.boundaries import Boundaries
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import PlaceError
 from consumerd.spark.source.logs import Segment, SegmentLog
-from consumerd.spark.source.packed_reading import unpacked_size
-from consumerd.spark.source.places import open_file, open_place
-from consumerd.spark.source.split import FileRange, broker_partition
+from consumerd.spark.source.v07.boundaries import Boundaries
+from consumerd.spark.source.v07.opening import open_file, open_place
+from consumerd.spark.source.v07.packed_file import unpacked_size
+from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archive_names import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from consumerd.archive.sources import Source
-    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import PathPlace, SourceOptions
+    from consumerd.spark.source.v07.boundaries import Fetch
 
 
 class OverlapError(PlaceError):

@@ -16,16 +16,16 @@ from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, Mode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
-from consumerd.spark.source.files_listing import OverlappingRangesError, RangeFile, boundary, gaps, ranges, within
-from consumerd.spark.source.files_reading import read_files_split
-from consumerd.spark.source.files_split import files_splits
-from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.files.listing import OverlappingRangesError, RangeFile, boundary, gaps, ranges, within
+from consumerd.spark.source.files.reading import read_files_split
+from consumerd.spark.source.files.split import files_splits
+from consumerd.spark.source.v07.reading import ReadRequest
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.spark.source.files_split import FilesSplit
+    from consumerd.spark.source.files.split import FilesSplit
 
 HERE = TopicPartition("events", 3, 10)
 ALL = tuple(column.name for column in COLUMNS)

@@ -1,6 +1,6 @@
 """A split of the `files` handler's output -> its rows as Arrow batches: what an executor's task does.
 
-Strategy: file by file, piece by piece (`consumerd.spark.source.files_lines`). A line says where its message begins, not
+Strategy: file by file, piece by piece (`consumerd.spark.source.files.lines`). A line says where its message begins, not
 where it ends; the next line does, or the end of the range after the last one. So one piece is held back until the next
 one is known, and the leaves of a compressed message come out as everywhere: only the last one moves the position.
 
@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from consumerd.spark.source.columns import Mode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError
-from consumerd.spark.source.files_lines import Place, Rows, read_rows
+from consumerd.spark.source.files.lines import Place, Rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.spark.source.files_listing import RangeFile
-    from consumerd.spark.source.files_split import FilesSplit
-    from consumerd.spark.source.reading import ReadRequest
+    from consumerd.spark.source.files.listing import RangeFile
+    from consumerd.spark.source.files.split import FilesSplit
+    from consumerd.spark.source.v07.reading import ReadRequest
 
 log = logging.getLogger(__name__)
 

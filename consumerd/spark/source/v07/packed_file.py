@@ -13,7 +13,7 @@ from consumerd.storage.archive_packed import UnpackedStream
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consumerd.spark.source.segment_reading import Place
+    from consumerd.spark.source.v07.segment_file import Place
 
 #: The end of a packed file's name.
 SUFFIX: Final = ".gz"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from consumerd.spark.source import reading
-from consumerd.spark.source import rows as making
 from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError, SplitBoundaryError
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import BrokerRange, FileRange, Split
+from consumerd.spark.source.v07 import reading
+from consumerd.spark.source.v07 import rows as making
+from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split
 from consumerd.wire.v07 import Codec, Limits, encode_message, encode_message_set
 
 if TYPE_CHECKING:

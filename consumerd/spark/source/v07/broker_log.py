@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.errors import OffsetGoneError
+from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.wire.v07 import EARLIEST
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consumerd.spark.source.split import BrokerRange
+    from consumerd.spark.source.v07.split import BrokerRange
 
 
 #: Bytes asked of a broker at once: what Kafka 0.7's own consumers ask for (golden notes, 6).

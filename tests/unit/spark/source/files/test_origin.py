@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.spark.source.files_origin import FilesOrigin
+from consumerd.spark.source.files.origin import FilesOrigin
 from consumerd.spark.source.options import FilesPlace, read_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.spark.source.files_origin import FilesLog
+    from consumerd.spark.source.files.origin import FilesLog
 
 
 def write(directory: Path, topic: str, name: str, *ranges: tuple[int, int, list[tuple[int, int]]]) -> None:

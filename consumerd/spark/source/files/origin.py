@@ -17,9 +17,9 @@ from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import PlaceError
-from consumerd.spark.source.files_lines import Place, read_rows
-from consumerd.spark.source.files_listing import RangeFile, boundary, gaps, ranges, within
-from consumerd.spark.source.files_split import files_splits
+from consumerd.spark.source.files.lines import Place, read_rows
+from consumerd.spark.source.files.listing import RangeFile, boundary, gaps, ranges, within
+from consumerd.spark.source.files.split import files_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
-from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
 from consumerd.spark.source.logs import Segment, SegmentLog
 from consumerd.spark.source.options import OptionError, ZooKeeperPlace
-from consumerd.spark.source.split import BrokerRange
+from consumerd.spark.source.v07.client import BrokerClient
+from consumerd.spark.source.v07.split import BrokerRange
 from consumerd.wire.v07 import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.ports import ZooKeeper
-    from consumerd.spark.source.boundaries import Fetch
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BrokerPlace, SourceOptions
+    from consumerd.spark.source.v07.boundaries import Fetch
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,7 @@ class BrokerOrigin:
             return _listed(self._place, self._choice)
         now = time.monotonic()
         if self._registered is None or now - self._asked > REGISTRY_AGE:
-            from consumerd.spark.source.zookeeper import ask_zookeeper  # noqa: PLC0415 - not where brokers are listed
+            from consumerd.spark.source.v07.zookeeper import ask_zookeeper  # noqa: PLC0415 - not where brokers are listed
 
             self._registered = ask_zookeeper(self._place.connect, self._options.timeout, self._read)
             self._asked = now

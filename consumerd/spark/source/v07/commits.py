@@ -17,7 +17,7 @@ from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, check_name, offset_path
 from consumerd.spark.source.offsets import entries, parse_offsets
 from consumerd.spark.source.options import OptionError
-from consumerd.spark.source.zookeeper import ask_zookeeper
+from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,7 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.spark.source.split import Split
+    from consumerd.spark.source.v07.split import Split
     from consumerd.spark.source.v08.split import V08Split
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.spark.source.broker_client import BrokerClient
 from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
+from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, FetchResponse, OffsetsRequest, OffsetsResponse
 from consumerd.wire.v07 import decode_request as decode
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.spark.source.boundaries import Boundaries, Span
+from consumerd.spark.source.v07.boundaries import Boundaries, Span
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ one, a chain of intact messages is looked for just before the wanted place. A ch
 short messages as they are, and a payload may be a recorded log, so an inner chain looks the same. So every place before
 it, back to the size of a large message, is tried for an intact message that reaches *around* the chain; where one does,
 its end is the candidate, and the question is put again. What nothing reaches around is a boundary. Whoever cuts there
-still asserts it when he reads (`consumerd.spark.source.reading`); where no boundary is found, nobody cuts.
+still asserts it when he reads (`consumerd.spark.source.v07.reading`); where no boundary is found, nobody cuts.
 """
 
 from __future__ import annotations
