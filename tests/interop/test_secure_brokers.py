@@ -33,7 +33,7 @@ from consumerd.spark.source.errors import BrokerRefusesError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.v07.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.kafka import RELEASES, kafka_jars

@@ -21,7 +21,7 @@ from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_values import BootstrapPlace
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.v07.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08 import client as kafka_client
 from consumerd.spark.source.v08.commits import V08Committer
 from consumerd.spark.source.v08.reading import read_v08_split

@@ -22,7 +22,8 @@ from consumerd.spark.source.files.split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
-from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import Split
 from consumerd.spark.source.v08.split import V08Split
 

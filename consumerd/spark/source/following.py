@@ -14,11 +14,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.committing import committer_of
-from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.offsets import entries, sorted_offsets
 from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
-from consumerd.spark.source.v07.message_sizes import bytes_per_message, some
+from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

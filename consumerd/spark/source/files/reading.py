@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.source.batches import Repeated
 from consumerd.spark.source.columns import Mode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError
 from consumerd.spark.source.files.lines import Place, Rows, read_rows
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.files.listing import RangeFile
     from consumerd.spark.source.files.split import FilesSplit
-    from consumerd.spark.source.v07.reading import ReadRequest
+    from consumerd.spark.source.request import ReadRequest
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class _Reader:
         self._split = split
         self._request = request
         self._schema = arrow_schema(request.columns)
+        self._same = Repeated(split, codec=None)
         self.dropped = 0
 
     def read(self, file: RangeFile) -> Iterator[pa.RecordBatch]:
@@ -102,21 +104,11 @@ class _Reader:
         if rows.problems is not None:
             varying["_corrupt"] = rows.problems
             varying["crc_ok"] = pc.if_else(rows.problems.is_null(), True, pa.scalar(None, pa.bool_()))
-        columns = [varying[field.name] if field.name in varying else self._same(field, count) for field in self._schema]
+        columns = [
+            varying[field.name] if field.name in varying else self._same.column(field, count) for field in self._schema
+        ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return self._cut(batch, rows.offsets)
-
-    def _same(self, field: pa.Field, count: int) -> pa.Array:
-        split = self._split
-        values = {
-            "topic": split.topic,
-            "partition": split.partition,
-            "broker": split.broker,
-            "broker_partition": split.broker_partition,
-            "crc_ok": True,
-        }
-        value = values.get(field.name)
-        return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), count)
 
     def _cut(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch | None:
         """Leave out what the split's offsets leave out of its first and last file."""

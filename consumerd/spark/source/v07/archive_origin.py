@@ -19,10 +19,10 @@ from consumerd.archive.sources import Packing, find_sources
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import PlaceError
-from consumerd.spark.source.logs import Segment, SegmentLog
 from consumerd.spark.source.v07.boundaries import Boundaries
-from consumerd.spark.source.v07.opening import open_file, open_place
 from consumerd.spark.source.v07.packed_file import unpacked_size
+from consumerd.spark.source.v07.segment_file import open_file, open_place
+from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archive_names import Layout
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.errors import reason_of
 from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, OffsetGoneError
+from consumerd.spark.source.request import DEFAULT_TIMEOUT
 from consumerd.wire.errors import WireError
 from consumerd.wire.tls import is_tls_alert
 from consumerd.wire.v07 import (
+    EARLIEST,
     ErrorCode,
     FetchRequest,
     OffsetsRequest,
@@ -26,12 +28,14 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-#: Seconds for connecting, and for each answer.
-DEFAULT_TIMEOUT: Final = 30.0
+    from consumerd.spark.source.v07.split import BrokerRange
+
 #: What a fetch's answer has before the log's bytes: the error code.
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
+#: Fetches are never larger, whatever is asked for: what one of them brings is in memory several times.
+_LARGEST_FETCH: Final = 8 << 20
 #: A broker's whole list of segments is never longer: it is an int32 of bytes.
 _MAX_OFFSETS: Final = 1 << 20
 
@@ -91,6 +95,34 @@ class BrokerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BrokerLog:
+    """One partition's log, over one connection, which is made at once. Raises BrokerReadError."""
+
+    def __init__(self, place: BrokerRange, topic: str, partition: int, *, fetch_size: int, timeout: float) -> None:
+        self._client = BrokerClient(place.host, place.port, timeout)
+        self._topic = topic
+        self._partition = partition
+        self.window = min(fetch_size, _LARGEST_FETCH)
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        try:
+            return self._client.fetch(self._topic, self._partition, offset, min(size, self.window))
+        except OffsetGoneError:
+            return b""
+
+    def goes_on_at(self, offset: int) -> int | None:
+        found = self._client.offsets(self._topic, self._partition, EARLIEST, 1)
+        return found[0] if found and found[0] > offset else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
 
 
 class _FrameSocket:

@@ -18,9 +18,9 @@ from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.choice import Choice
 from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
-from consumerd.spark.source.logs import Segment, SegmentLog
 from consumerd.spark.source.options import OptionError, ZooKeeperPlace
 from consumerd.spark.source.v07.client import BrokerClient
+from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
 from consumerd.spark.source.v07.split import BrokerRange
 from consumerd.wire.v07 import LATEST
 

@@ -9,24 +9,18 @@ because its rows would be missing here and the next split would begin inside of 
 
 from __future__ import annotations
 
-import gc
 import logging
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from pyspark import TaskContext
-
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
-from consumerd.spark.source.v07.broker_log import DEFAULT_FETCH_SIZE
-from consumerd.spark.source.v07.client import DEFAULT_TIMEOUT
-from consumerd.spark.source.v07.opening import open_place
+from consumerd.spark.source.request import settle_worker
 from consumerd.spark.source.v07.rows import BatchBuilder
-from consumerd.spark.source.v07.segment_file import SplitStream
+from consumerd.spark.source.v07.segment_file import SplitStream, open_place
 from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
-from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, Limits
+from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from consumerd.spark.source.request import ReadRequest
     from consumerd.spark.source.v07.segment_file import Place
     from consumerd.spark.source.v07.split import Split
 
@@ -45,22 +40,6 @@ _ANY_EXPANSION: Final = 1 << 40
 _PIECE_BYTES: Final = 1 << 20
 #: What a message has beside its payload, at most.
 _ROOM: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """What is asked of every split of a query.
-
-    `columns`: names of `consumerd.spark.source.columns.COLUMNS` in the order of the batches. `fetch_size`: bytes asked
-    of a broker at once. `timeout`: seconds that a broker may take for anything.
-    """
-
-    columns: tuple[str, ...]
-    mode: Mode = Mode.PERMISSIVE
-    fail_on_data_loss: bool = True
-    limits: Limits = DEFAULT_LIMITS
-    fetch_size: int = DEFAULT_FETCH_SIZE
-    timeout: float = DEFAULT_TIMEOUT
 
 
 def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -173,15 +152,3 @@ class _SplitReader:
         if self.request.fail_on_data_loss:
             raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")
         log.warning("%s; going on without them", what)
-
-
-_settled = False
-
-
-def settle_worker() -> None:
-    """In a worker of Spark's: take what is imported out of the garbage collections, one of which ends each task."""
-    global _settled  # noqa: PLW0603 - a process settles once
-    if not _settled and TaskContext.get() is not None:
-        _settled = True
-        gc.collect()
-        gc.freeze()

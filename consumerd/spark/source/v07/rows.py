@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.source.batches import BATCH_BYTES, BATCH_ROWS, Repeated, numbers
 from consumerd.spark.source.columns import arrow_schema
 from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, Run
 from consumerd.wire.v07 import Codec
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from consumerd.spark.source.v07.split import Split
-    from consumerd.spark.source.v08.split import V08Split
 
-#: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
-BATCH_ROWS: Final = 1 << 16
-BATCH_BYTES: Final = 4 << 20
 #: Plain messages in a row from which on they are worth a piece of their own.
 LONG_RUN: Final = 128
 #: Bytes from which on a message is worth a batch of its own, because that takes no copy of it.
@@ -108,31 +105,6 @@ class BatchBuilder:
             for piece, size in zip(self._pieces, self._sizes, strict=True)
         ]
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
-
-
-class Repeated:
-    """Columns of one value each: what the split says of all its messages, and what holds for all that is plain."""
-
-    def __init__(self, split: Split | V08Split) -> None:
-        self._values = {
-            "topic": split.topic,
-            "partition": split.partition,
-            "broker": split.broker,
-            "broker_partition": split.broker_partition,
-            "index": 0,
-            "codec": Codec.NONE.name.lower(),
-            "crc_ok": True,
-        }
-        self._made: dict[str, pa.Array] = {}
-
-    def column(self, field: pa.Field, rows: int) -> pa.Array:
-        """The column of that name, so many rows long; null where nothing is said."""
-        made = self._made.get(field.name)
-        if made is None or len(made) < rows:
-            value = self._values.get(field.name)
-            made = pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
-            self._made[field.name] = made
-        return made.slice(0, rows)
 
 
 def _plain_piece(run: Run, wanted: frozenset[str]) -> dict[str, pa.Array]:
@@ -236,8 +208,3 @@ def _binary(payloads: Sequence[bytes | None]) -> pa.Array:
         bounds = array("i", (0, len(payloads[0])))
         return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(payloads[0])])
     return pa.array(payloads, pa.binary())
-
-
-def numbers(values: array[int], kind: pa.DataType) -> pa.Array:
-    """The array's own memory as a column."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetGoneError
-from consumerd.spark.source.v07.reading import settle_worker
+from consumerd.spark.source.request import settle_worker
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.rows import V08Rows
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from consumerd.spark.source.v07.reading import ReadRequest
+    from consumerd.spark.source.request import ReadRequest
     from consumerd.spark.source.v08.client import Fetched
     from consumerd.spark.source.v08.split import V08Split
     from consumerd.wire.v08.records import RecordSet

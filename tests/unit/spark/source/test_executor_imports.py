@@ -13,7 +13,7 @@ before = set(sys.modules)
 import pyspark.worker
 spark = set(sys.modules)
 import consumerd.spark.source.datasource
-import consumerd.spark.source.v07.broker_log
+import consumerd.spark.source.v07.client
 print(json.dumps([sorted(set(sys.modules) - spark), sorted(spark)]))
 """
 HEAVY = {

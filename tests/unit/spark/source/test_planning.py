@@ -30,8 +30,9 @@ from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.archive_origin import OverlapError
-from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import FileRange, Split
 from consumerd.storage.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set

@@ -19,7 +19,7 @@ from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.spark.source.files.listing import OverlappingRangesError, RangeFile, boundary, gaps, ranges, within
 from consumerd.spark.source.files.reading import read_files_split
 from consumerd.spark.source.files.split import files_splits
-from consumerd.spark.source.v07.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from consumerd.spark.source import request
 from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError, SplitBoundaryError
-from consumerd.spark.source.v07 import reading
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07 import rows as making
-from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import BrokerRange, FileRange, Split
 from consumerd.wire.v07 import Codec, Limits, encode_message, encode_message_set
 
@@ -288,7 +289,7 @@ def test_values_of_large_messages_are_not_copied(segment: SegmentWriter) -> None
 def test_a_worker_settles_once_and_only_workers_do(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[None] = []
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(None))
-    monkeypatch.setattr(reading, "_settled", False)
+    monkeypatch.setattr(request, "_settled", False)
     split = segment(ONE)
     read_rows(split)
     assert not frozen

@@ -10,7 +10,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from consumerd.spark.source.errors import DataLossError, PlaceError
-from consumerd.spark.source.v07.reading import ReadRequest, read_split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.remote_file import RemoteFile, is_remote
 from consumerd.spark.source.v07.split import FileRange, Split
 from consumerd.wire.v07 import encode_message_set

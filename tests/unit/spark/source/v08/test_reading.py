@@ -17,7 +17,7 @@ from consumerd.spark.source.errors import (
     MalformedMessageError,
 )
 from consumerd.spark.source.option_values import BootstrapPlace
-from consumerd.spark.source.v07.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.crc32c import crc32c
