@@ -41,7 +41,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
         return dict(source)
     options = read_options(source)
     origin = open_origin(options)
-    logs = origin.look()
+    logs = origin.snapshot()
     fixed = began(spark, pipeline)
     if fixed is None:
         if (missing := origin.missing(logs)) is not None:

@@ -6,23 +6,44 @@ With them a step sees before its first batch whether the table is the one that i
 put back from an older copy, lacks batches that would never be written again; a checkpoint that was put back would give
 numbers that the table has to other rows, which would never be written at all. And it sees whether the files that Spark
 goes on from are whole, since Spark says of one that is not only what its parser met.
+
+One run at a time uses a checkpoint: a lock of the kernel's on a file in its folder, which ends with the process that
+holds it, so nothing is left behind by a kill. Spark itself notices a second run only when both want to note the same
+batch; by then each may have removed what the other one was writing. That is how it is noticed on file systems that
+have no locks.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from consumerd.errors import ConsumerdError, ExitCode
 from consumerd.spark.offset_log import CheckpointError, OffsetLog
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
-from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.files import LocalFiles, locate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
     from consumerd.spark.tables import Table
 
+#: The lock file in a checkpoint's folder.
+LOCK_FILE: Final = "_run.lock"
 _REMEDY: Final = "restore the checkpoint from a backup, or move it and the tables that it counts away to begin anew"
+
+
+class CheckpointLockedError(ConsumerdError):
+    """Another run uses the same checkpoint; nothing was written."""
+
+    exit_code = ExitCode.REFUSED
 
 
 class Checkpoint:
@@ -96,6 +117,36 @@ class Checkpoint:
                 f"the checkpoint {self.path} tells of batches 0-{done} and the table {table.path} has {have}: put the "
                 "table back, or move the checkpoint and the table away to write all of it anew."
             )
+
+
+@contextmanager
+def locked(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Lock the checkpoint against other runs, where its file system has locks.
+
+    Raises CheckpointLockedError, and OSError if the lock file cannot be written.
+    """
+    path, files = locate(spark, checkpoint, renames=False)
+    if not isinstance(files, LocalFiles):
+        yield
+        return
+    files.make_folder(path)
+    with Path(path, LOCK_FILE).open("a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read(200).decode(errors="replace").strip() or "another process"
+            raise CheckpointLockedError(
+                f"{holder} is using the checkpoint {path}: wait for it to end, or stop it; two pipelines must "
+                "differ in name or root."
+            ) from None
+        except OSError:
+            yield  # a mount without locks
+            return
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        lock.flush()
+        yield
 
 
 def _is_entry(data: bytes) -> bool:

@@ -91,7 +91,7 @@ def declared(error: Exception, place: str | None = None) -> ConsumerdError:
         return _file_failed(refused, text, place)
     if "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return SparkFailedError(
-            f"another run works with the checkpoint {place or 'of this query'}: let one of the two go on, and stop the "
+            f"another run is using the checkpoint {place or 'of this query'}: let one of the two go on, and stop the "
             "other; two pipelines need a name or a root of their own."
         )
     if (memory := _OUT_OF_MEMORY.search(text)) is not None:

@@ -83,7 +83,7 @@ def _look(options: Mapping[str, str], *, resumed: bool) -> None:
     """Raise what planning would raise of places and names. `resumed`: a stream may have outlived what it began with."""
     read = read_options(options)
     origin = open_origin(read)
-    found = origin.look()
+    found = origin.snapshot()
     if (missing := origin.missing(found)) is not None and not (resumed and not read.fail_on_data_loss):
         raise NotFoundError(missing)
 

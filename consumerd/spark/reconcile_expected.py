@@ -79,7 +79,7 @@ def planned(
     starts = dict(entries(began(spark, pipeline) or {}))
     unknown = [key for key, _ in entries(ends) if key not in starts]
     if unknown:
-        logs = open_origin(read_options(pipeline.source)).look()
+        logs = open_origin(read_options(pipeline.source)).snapshot()
         landed = first_landed()
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
@@ -96,7 +96,7 @@ class Available(NamedTuple):
 
 def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> Available:
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
-    logs = open_origin(read_options(pipeline.source)).look()
+    logs = open_origin(read_options(pipeline.source)).snapshot()
     found = {
         key: Span(max(span.start, logs[key].start), min(span.end, logs[key].end))
         for key, span in wanted.items()

@@ -35,7 +35,7 @@ def wait_for(place: Any, wanted: set[str]) -> list[tuple[str, str]]:
     """The partitions, once brokers have registered these topics, which they do in their own time."""
     deadline = time.monotonic() + 20
     while True:
-        found = sorted(place.look())
+        found = sorted(place.snapshot())
         if {topic for topic, _ in found} == wanted:
             return found
         assert time.monotonic() < deadline
@@ -62,21 +62,21 @@ def test_partitions_are_those_that_are_registered(
         ("clicks", "0-0"), ("clicks", "0-1"), ("clicks", "10-0"), ("clicks", "10-1"), ("views", "0-0"), ("views", "0-1")
     ]  # fmt: skip
     some = look(zk_root, assign='{"clicks": ["10-1"], "views": ["10-1"]}')
-    found = some.look()
+    found = some.snapshot()
     assert list(found) == [("clicks", "10-1")]
     assert some.missing(found) == "there is no partition views/10-1"
     named = look(zk_root, subscribe="view,clicks")
-    assert named.missing(named.look()) == "there is no topic view; did you mean views?"
+    assert named.missing(named.snapshot()) == "there is no topic view; did you mean views?"
 
     brokers[0].produce("sales", [b"three"])
     brokers[1].stop()
     assert ("clicks", "10-0") not in wait_for(every, {"clicks", "sales", "views"})
     brokers[0].stop()
-    assert named.look() == {}
+    assert named.snapshot() == {}
     assert named.missing({}) == "there is no topic view; did you mean views?"
     host = zk_root.partition("/")[0]
     with pytest.raises(NotFoundError, match="there is no node /none in ZooKeeper at"):
-        look(f"{host}/none", subscribe="t").look()
+        look(f"{host}/none", subscribe="t").snapshot()
 
 
 def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:

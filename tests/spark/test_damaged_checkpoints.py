@@ -12,8 +12,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.spark.checkpoints import LOCK_FILE, CheckpointLockedError
 from consumerd.spark.failures import FileFailedError, declared
-from consumerd.spark.holding import FILE, CheckpointHeldError
 from consumerd.spark.land import land
 from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
@@ -95,14 +95,14 @@ def test_what_spark_itself_goes_on_from_is_let_through(spark: SparkSession, pipe
 def test_two_runs_on_one_checkpoint_refuse_the_second(spark: SparkSession, pipeline: PipelineSpec) -> None:
     checkpoint = Path(pipeline.checkpoint("land"))
     checkpoint.mkdir(parents=True)
-    with (checkpoint / FILE).open("wb") as lock:
+    with (checkpoint / LOCK_FILE).open("wb") as lock:
         lock.write(b"process 1 on elsewhere")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CheckpointHeldError, match=f"process 1 on elsewhere works with the checkpoint {checkpoint}"):
+        with pytest.raises(CheckpointLockedError, match=f"process 1 on elsewhere is using the checkpoint {checkpoint}"):
             land(spark, pipeline)
     assert land(spark, pipeline).rows == 300
-    assert CheckpointHeldError.exit_code is ExitCode.REFUSED
+    assert CheckpointLockedError.exit_code is ExitCode.REFUSED
 
 
 def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
@@ -128,7 +128,7 @@ def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
     thread.start()
     try:
         with pytest.raises(
-            ConsumerdError, match=f"another run works with the checkpoint {checkpoint}: let one"
+            ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: let one"
         ) as caught:
             land(spark, pipeline)
     finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.spark.source.options import BootstrapPlace, FilesPlace, PathPlace, ZooKeeperPlace
+from consumerd.spark.source.options import BootstrapLocation, FilesLocation, PathLocation, ZooKeeperLocation
 
 if TYPE_CHECKING:
     from consumerd.spark.source.logs import Origin
@@ -36,33 +36,33 @@ class Committer(Protocol):
 
 def open_origin(options: SourceOptions) -> Origin:
     """The origin of these options; nothing is read yet."""
-    if isinstance(options.place, PathPlace):
+    if isinstance(options.location, PathLocation):
         from consumerd.spark.source.v07.archive_origin import ArchiveOrigin  # noqa: PLC0415
 
-        return ArchiveOrigin(options.place, options)
-    if isinstance(options.place, FilesPlace):
+        return ArchiveOrigin(options.location, options)
+    if isinstance(options.location, FilesLocation):
         from consumerd.spark.source.files.origin import FilesOrigin  # noqa: PLC0415
 
-        return FilesOrigin(options.place, options)
-    if isinstance(options.place, BootstrapPlace):
+        return FilesOrigin(options.location, options)
+    if isinstance(options.location, BootstrapLocation):
         from consumerd.spark.source.v08.origin import V08Origin  # noqa: PLC0415
 
-        return V08Origin(options.place, options)
+        return V08Origin(options.location, options)
     from consumerd.spark.source.v07.origin import BrokerOrigin  # noqa: PLC0415
 
-    return BrokerOrigin(options.place, options)
+    return BrokerOrigin(options.location, options)
 
 
 def committer_of(options: SourceOptions) -> Committer | None:
     """The committer of these options; None where no offsets are to be written."""
     if not options.commit_offsets or options.group_id is None:
         return None
-    if isinstance(options.place, ZooKeeperPlace):
+    if isinstance(options.location, ZooKeeperLocation):
         from consumerd.spark.source.v07.commits import ZooKeeperCommitter  # noqa: PLC0415
 
-        return ZooKeeperCommitter(options.place.connect, options.group_id)
-    if isinstance(options.place, BootstrapPlace):
+        return ZooKeeperCommitter(options.location.connect, options.group_id)
+    if isinstance(options.location, BootstrapLocation):
         from consumerd.spark.source.v08.commits import V08Committer  # noqa: PLC0415
 
-        return V08Committer(options.place, options.group_id, options.timeout)
+        return V08Committer(options.location, options.group_id, options.timeout)
     return None

@@ -9,7 +9,7 @@ class ColumnError(ConfigError):
     """A schema asks for a column that the source does not have, or by another type."""
 
 
-class PlaceError(ConsumerdError):
+class FileReadError(ConsumerdError):
     """A file or URL of a split cannot be read: no permission, no such host, no library for it."""
 
     exit_code = ExitCode.NOT_FOUND
@@ -33,17 +33,17 @@ class BrokerReadError(BrokerError):
     """A broker cannot be reached, hangs up, is too slow, or answers what is no answer."""
 
 
-class BrokerGoneError(BrokerReadError):
+class BrokerUnavailableError(BrokerReadError):
     """A broker cannot be reached, or hangs up."""
 
 
-class BrokerLateError(BrokerReadError):
+class BrokerTimeoutError(BrokerReadError):
     """A broker takes too long."""
 
 
-class BrokerRefusesError(BrokerReadError):
+class BrokerRejectedError(BrokerReadError):
     """A broker does not do what it is asked, and asking again would not help."""
 
 
-class OffsetGoneError(BrokerReadError):
+class OffsetUnavailableError(BrokerReadError):
     """A broker's log does not reach to the offset: retention has been there, or it began anew."""

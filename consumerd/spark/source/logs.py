@@ -64,7 +64,7 @@ class PartitionLog(Protocol):
 class Origin(Protocol):
     """Where partitions are. May keep what it found out between looks."""
 
-    def look(self) -> Mapping[Key, PartitionLog]:
+    def snapshot(self) -> Mapping[Key, PartitionLog]:
         """The partitions that were chosen and are there now. Raises a ConsumerdError where that cannot be told."""
         ...
 

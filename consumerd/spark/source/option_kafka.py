@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.option_texts import OptionError, read_text
-from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 from consumerd.wire.scram import SCRAM_HASHES
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ BY_UNIT: Final[Mapping[str, str]] = {
 }
 
 
-def bootstrap_place(given: Mapping[str, Any]) -> BootstrapPlace:
-    """The place that these options describe. Raises OptionError where they contradict each other."""
+def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:
+    """The cluster that these options describe. Raises OptionError where they contradict each other."""
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     for word, names in (("SSL", "kafka.ssl."), ("SASL", "kafka.sasl.")):
         named = [name for name in given if name.startswith(names)]
@@ -96,6 +96,6 @@ def bootstrap_place(given: Mapping[str, Any]) -> BootstrapPlace:
                 "kafka.sasl.password and kafka.sasl.password.file"
             )
         login = Login(user, password, file, given.get("kafka.sasl.mechanism", "PLAIN"))
-    return BootstrapPlace(
+    return BootstrapLocation(
         given["bootstrap"], given.get("kafka.isolation.level") == "read_committed", tls, login
     )  # fmt: skip

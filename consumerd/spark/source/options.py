@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.option_kafka import ALIASES, BY_UNIT, DECIDING, KAFKA_READERS, bootstrap_place, read_servers
+from consumerd.spark.source.option_kafka import (
+    ALIASES,
+    BY_UNIT,
+    DECIDING,
+    KAFKA_READERS,
+    bootstrap_location,
+    read_servers,
+)
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
@@ -39,14 +46,14 @@ from consumerd.spark.source.option_texts import (
 from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
     Assign,
-    BootstrapPlace,
-    BrokerPlace,
-    FilesPlace,
-    PathPlace,
+    BootstrapLocation,
+    BrokersLocation,
+    FilesLocation,
+    PathLocation,
     SourceOptions,
     Subscribe,
     SubscribePattern,
-    ZooKeeperPlace,
+    ZooKeeperLocation,
 )
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.v07 import LATEST
@@ -56,25 +63,25 @@ log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.spark.source.option_values import Place
+    from consumerd.spark.source.option_values import Location
 
 __all__ = [
     "BATCH_ONLY",
     "CHOICES",
     "DEFAULT_SPLIT_BYTES",
+    "LOCATIONS",
     "OPTIONS",
-    "PLACES",
     "STREAM_ONLY",
     "Assign",
-    "BootstrapPlace",
-    "BrokerPlace",
-    "FilesPlace",
+    "BootstrapLocation",
+    "BrokersLocation",
+    "FilesLocation",
     "OptionError",
-    "PathPlace",
+    "PathLocation",
     "SourceOptions",
     "Subscribe",
     "SubscribePattern",
-    "ZooKeeperPlace",
+    "ZooKeeperLocation",
     "read_options",
     "refuse_options",
 ]
@@ -118,7 +125,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 #: All names, in the order of the documentation.
 OPTIONS: Final = tuple(_READERS)
-PLACES: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
+LOCATIONS: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 #: Options that nobody is to see, in lower case.
 SECRET: Final = frozenset({"kafka.sasl.password"})
@@ -154,16 +161,16 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         given[name] = _READERS[name](name, value)
     if "paths" in given:
         given["path"] = (*given.get("path", ()), *given.pop("paths"))
-    place = _exactly_one(given, PLACES, "where the messages are")
+    location = _exactly_one(given, LOCATIONS, "where the messages are")
     choice = _exactly_one(given, CHOICES, "which topics to read")
     for name, other in _ONLY_WITH.items():
         if name in given and other not in given:
             raise OptionError(f"the option {name} means something together with {other} only; add that or leave it out")
     _check_together(given)
-    split, trigger = BY_UNIT.values() if place == "bootstrap" else BY_UNIT
+    split, trigger = BY_UNIT.values() if location == "bootstrap" else BY_UNIT
     broker = _only_broker(given)
     return SourceOptions(
-        place=_place(place, given),
+        location=_location(location, given),
         topics=with_broker(broker, given[choice]) if choice == "assign" else given[choice],
         starting=offsets_with_broker(broker, given.get("startingOffsets")),
         ending=offsets_with_broker(broker, given.get("endingOffsets", LATEST)),
@@ -173,9 +180,9 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         mode=given.get("mode", Mode.PERMISSIVE),
         include_headers=given.get("includeHeaders", False),
         min_partitions=given.get("minPartitions", 1),
-        max_split=given.get(split, 0 if place == "bootstrap" else DEFAULT_SPLIT_BYTES),
+        max_split=given.get(split, 0 if location == "bootstrap" else DEFAULT_SPLIT_BYTES),
         max_per_trigger=given.get(trigger),
-        max_messages=None if place == "bootstrap" else given.get("maxOffsetsPerTrigger"),
+        max_messages=None if location == "bootstrap" else given.get("maxOffsetsPerTrigger"),
         group_id=given.get("groupId"),
         commit_offsets=given.get("commitOffsets", False),
         fetch_size=given.get("fetchSize", 1 << 20),
@@ -207,17 +214,17 @@ def refuse_options(options: Iterable[str], names: Iterable[str], where: str) -> 
             raise OptionError(f"the option {name} means nothing in {where}; leave it out")
 
 
-def _place(name: str, given: Mapping[str, Any]) -> Place:
+def _location(name: str, given: Mapping[str, Any]) -> Location:
     if name == "path":
         paths = tuple(path if "://" in path or "::" in path else str(Path(path).absolute()) for path in given[name])
-        return PathPlace(paths, given.get("layout", DEFAULT_LAYOUT), given.get("broker"))
+        return PathLocation(paths, given.get("layout", DEFAULT_LAYOUT), given.get("broker"))
     if name == "zookeeper":
-        return ZooKeeperPlace(given[name])
+        return ZooKeeperLocation(given[name])
     if name == "brokers":
-        return BrokerPlace(given[name], given.get("partitions"))
+        return BrokersLocation(given[name], given.get("partitions"))
     if name == "bootstrap":
-        return bootstrap_place(given)
-    return FilesPlace(given[name])
+        return bootstrap_location(given)
+    return FilesLocation(given[name])
 
 
 def _exactly_one(given: Mapping[str, Any], names: tuple[str, ...], what: str) -> str:

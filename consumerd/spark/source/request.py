@@ -36,7 +36,7 @@ class ReadRequest:
 _settled = False
 
 
-def settle_worker() -> None:
+def freeze_imports() -> None:
     """In a worker of Spark's: take what is imported out of the garbage collections, one of which ends each task."""
     global _settled  # noqa: PLW0603 - a process settles once
     if not _settled and TaskContext.get() is not None:

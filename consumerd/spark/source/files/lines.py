@@ -5,8 +5,8 @@ that the folder names, offsets within the file's range, positions that only go u
 again line by line, which is slower and says which line is wrong and why. So good files cost no Python per line, and
 both ways give the same rows.
 
-A line that cannot be read has no offset of its own that could be trusted. It takes the place after the line before it,
-as one more leaf of the same message: an identity that no message has, the same at every reading.
+A line that cannot be read has no offset that could be trusted. It takes the position after the line before it, as one
+more leaf of the same message: an identity that no message has, the same at every reading.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARSE: Final = pa_json.ParseOptions(explicit_schema=_MEMBERS, unexpected_field_
 _INT32: Final = 1 << 31
 
 
-class Place(NamedTuple):
+class ExpectedRange(NamedTuple):
     """What the file's path says of its lines: the partition, and the range [start, end) of its log."""
 
     topic: str
@@ -69,9 +69,11 @@ class LineError(ValueError):
     """A line that is no record of this file; says why."""
 
 
-def read_rows(file: BinaryIO, place: Place, *, piece: int = PIECE, max_line: int = MAX_LINE) -> Iterator[Rows]:
+def read_rows(
+    file: BinaryIO, expected: ExpectedRange, *, piece: int = PIECE, max_line: int = MAX_LINE
+) -> Iterator[Rows]:
     """All lines of `file`, in order. Never raises for what it reads; OSError comes through."""
-    reader = _Reader(place)
+    reader = _Reader(expected)
     for lines, flaw in _pieces(file, piece, max_line):
         if lines:
             yield reader.read(lines)
@@ -121,10 +123,10 @@ def _skip_line(file: BinaryIO, size: int, piece: int) -> tuple[int, bytes]:
 class _Reader:
     """Turns lines to rows, and knows the position of the last one."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, expected: ExpectedRange) -> None:
+        self._expected = expected
         #: (offset, index) of the last row; before the first one, what every position is above.
-        self._last = (place.start, -1)
+        self._last = (expected.start, -1)
 
     def read(self, lines: bytes) -> Rows:
         rows = self._at_once(lines)
@@ -159,18 +161,18 @@ class _Reader:
 
     def _is_ours(self, found: dict[str, pa.Array]) -> bool:
         """Whether every row has the file's identity, and a position in it that is above the one before."""
-        place, offsets, indexes = self._place, found["offset"], found["index"]
+        expected, offsets, indexes = self._expected, found["offset"], found["index"]
         if any(found[name].null_count for name in ("topic", *_NUMBERS)):
             return False
         first = (offsets[0].as_py(), indexes[0].as_py())
-        if not (self._last < first and place.start <= first[0] and offsets[-1].as_py() < place.end):
+        if not (self._last < first and expected.start <= first[0] and offsets[-1].as_py() < expected.end):
             return False
         step = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
         rises = pc.greater(indexes.slice(1), indexes.slice(0, len(indexes) - 1))
         checks = (
-            pc.equal(found["topic"], place.topic),
-            pc.equal(found["broker"], place.broker),
-            pc.equal(found["partition"], place.partition),
+            pc.equal(found["topic"], expected.topic),
+            pc.equal(found["broker"], expected.broker),
+            pc.equal(found["partition"], expected.partition),
             pc.and_(pc.greater_equal(indexes, 0), pc.less(indexes, _INT32)),
             pc.or_(pc.greater(step, 0), pc.and_(pc.equal(step, 0), rises)),
         )
@@ -184,7 +186,7 @@ class _Reader:
         last = self._last
         for line in lines.split(b"\n")[:-1]:
             try:
-                offset, index, value = parse_line(line, self._place, last)
+                offset, index, value = parse_line(line, self._expected, last)
                 problem = None
             except LineError as error:
                 offset, index, value, problem = last[0], last[1] + 1, line, str(error)
@@ -215,7 +217,7 @@ def _values(texts: pa.Array, encoded: pa.Array) -> pa.Array | None:
     return pc.coalesce(plain, pa.array(decoded, pa.binary()))
 
 
-def parse_line(line: bytes, place: Place, last: tuple[int, int]) -> tuple[int, int, bytes]:
+def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> tuple[int, int, bytes]:
     """(offset, index, payload) of one line, given the position of the line before it. Raises LineError."""
     try:
         record = json.loads(line.decode(), object_pairs_hook=_members)
@@ -226,13 +228,13 @@ def parse_line(line: bytes, place: Place, last: tuple[int, int]) -> tuple[int, i
     unknown = [name for name in record if name not in _MEMBERS.names]
     if unknown:
         raise LineError(f"the line has the member {unknown[0][:80]!r}, which no record has")
-    for name, expected in (("topic", place.topic), ("broker", place.broker), ("partition", place.partition)):
+    for name, wanted in (("topic", expected.topic), ("broker", expected.broker), ("partition", expected.partition)):
         found = record.get(name)
-        if type(found) is not type(expected) or found != expected:
-            raise LineError(f"the line says {name} {str(found)[:80]!r}, its folder {expected!r}")
+        if type(found) is not type(wanted) or found != wanted:
+            raise LineError(f"the line says {name} {str(found)[:80]!r}, its folder {wanted!r}")
     position = (_number(record, "offset"), _number(record, "index"))
-    if not place.start <= position[0] < place.end:
-        raise LineError(f"offset {position[0]} is not within the file's range, {place.start} to {place.end}")
+    if not expected.start <= position[0] < expected.end:
+        raise LineError(f"offset {position[0]} is not within the file's range, {expected.start} to {expected.end}")
     if position[1] >= _INT32:
         raise LineError(f"index {position[1]} is none that a message can have")
     if position <= last:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.choice import Choice
-from consumerd.spark.source.errors import PlaceError
-from consumerd.spark.source.files.lines import Place, read_rows
+from consumerd.spark.source.errors import FileReadError
+from consumerd.spark.source.files.lines import ExpectedRange, read_rows
 from consumerd.spark.source.files.listing import RangeFile, boundary, gaps, ranges, within
 from consumerd.spark.source.files.split import files_splits
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import FilesPlace, SourceOptions
+    from consumerd.spark.source.options import FilesLocation, SourceOptions
 
 
 class FilesOrigin:
     """The chosen partitions of one directory. Raises what `ranges` raises."""
 
-    def __init__(self, place: FilesPlace, options: SourceOptions) -> None:
-        self._directory = place.directory
+    def __init__(self, location: FilesLocation, options: SourceOptions) -> None:
+        self._directory = location.directory
         self._choice = Choice(options.topics)
         self._topics: set[str] = set()
 
-    def look(self) -> Mapping[Key, FilesLog]:
+    def snapshot(self) -> Mapping[Key, FilesLog]:
         self._topics.clear()
         found = ranges(self._directory, self._wants)
         return {key: FilesLog(TopicPartition.parse(*key), tuple(files)) for key, files in found.items() if files}
@@ -90,7 +90,7 @@ class FilesLog:
         (file,) = found
         last = None
         with _opened(file) as lines:
-            for rows in read_rows(lines, Place(*self.named, file.start, file.end)):
+            for rows in read_rows(lines, ExpectedRange(*self.named, file.start, file.end)):
                 for position in rows.offsets.to_pylist():
                     if position > offset:
                         return last
@@ -126,9 +126,11 @@ def _opened(file: RangeFile) -> Iterator[BinaryIO]:
         with Path(file.path).open("rb", buffering=0) as opened:
             yield opened
     except FileNotFoundError:
-        raise NotFoundError(f"{file.path} was there and is gone; start the query again") from None
+        raise NotFoundError(f"{file.path} was deleted while the query was planned; start the query again") from None
     except OSError as error:
-        raise PlaceError(f"{file.path} cannot be read: {error.strerror or error}; make it readable") from error
+        raise FileReadError(
+            f"cannot read {file.path}: {error.strerror or error}; make it readable for Spark's driver"
+        ) from error
 
 
 def _modified(file: RangeFile) -> float:
@@ -136,4 +138,4 @@ def _modified(file: RangeFile) -> float:
     try:
         return os.stat(file.path).st_mtime_ns / 1e6  # noqa: PTH116 - one of very many
     except FileNotFoundError:
-        raise NotFoundError(f"{file.path} was there and is gone; start the query again") from None
+        raise NotFoundError(f"{file.path} was deleted while the query was planned; start the query again") from None

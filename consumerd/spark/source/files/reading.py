@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from consumerd.spark.source.batches import Repeated
 from consumerd.spark.source.columns import Mode, arrow_schema
-from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError
-from consumerd.spark.source.files.lines import Place, Rows, read_rows
+from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError
+from consumerd.spark.source.files.lines import ExpectedRange, Rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def read_files_split(split: FilesSplit, request: ReadRequest) -> Iterator[pa.Rec
     """The split's rows, in the order of the log.
 
     Raises MalformedMessageError in mode FAILFAST, DataLossError for a file that is gone where that is to fail, and
-    PlaceError. Memory: some times the longest line, and a batch.
+    FileReadError. Memory: some times the longest line, and a batch.
     """
     reader = _Reader(split, request)
     for file in split.files:
@@ -55,19 +55,19 @@ class _Reader:
 
     def read(self, file: RangeFile) -> Iterator[pa.RecordBatch]:
         split = self._split
-        place = Place(split.topic, split.broker, split.partition, file.start, file.end)
+        expected = ExpectedRange(split.topic, split.broker, split.partition, file.start, file.end)
         held: Rows | None = None
-        for rows in self._rows(file, place):
+        for rows in self._rows(file, expected):
             if held is not None and (batch := self._batch(held, rows.offsets[0].as_py())) is not None:
                 yield batch
             held = rows
         if held is not None and (batch := self._batch(held, file.end)) is not None:
             yield batch
 
-    def _rows(self, file: RangeFile, place: Place) -> Iterator[Rows]:
+    def _rows(self, file: RangeFile, expected: ExpectedRange) -> Iterator[Rows]:
         try:
             with Path(file.path).open("rb", buffering=0) as opened:
-                for rows in read_rows(opened, place):
+                for rows in read_rows(opened, expected):
                     kept = self._judged(rows, file)
                     if len(kept.offsets):
                         yield kept
@@ -75,7 +75,7 @@ class _Reader:
             self._gone(file)
         except OSError as error:
             reason = error.strerror or error
-            raise PlaceError(f"{file.path} cannot be read: {reason}; make it readable for Spark's workers") from error
+            raise FileReadError(f"cannot read {file.path}: {reason}; make it readable for Spark's workers") from error
 
     def _judged(self, rows: Rows, file: RangeFile) -> Rows:
         """What the mode lets through of rows that may have problems."""

@@ -18,10 +18,10 @@ from consumerd.archive.errors import NoSourceError
 from consumerd.archive.sources import Packing, find_sources
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.choice import Choice
-from consumerd.spark.source.errors import PlaceError
+from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.packed_file import unpacked_size
-from consumerd.spark.source.v07.segment_file import open_file, open_place
+from consumerd.spark.source.v07.segment_file import open_file, open_segment
 from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archive_names import Layout
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
     from consumerd.archive.sources import Source
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import PathPlace, SourceOptions
+    from consumerd.spark.source.options import PathLocation, SourceOptions
     from consumerd.spark.source.v07.boundaries import Fetch
 
 
-class OverlapError(PlaceError):
+class OverlapError(FileReadError):
     """Two files hold the same offsets of one partition."""
 
 
 class ArchiveOrigin:
-    """The chosen partitions below some paths. Looks raise ReadFailedError, MisnamedSegmentError and PlaceError."""
+    """The chosen partitions below some paths. Looks raise ReadFailedError, MisnamedSegmentError and FileReadError."""
 
-    def __init__(self, place: PathPlace, options: SourceOptions) -> None:
-        self._paths = place.paths
-        self._layout = Layout(place.layout, place.broker)
+    def __init__(self, location: PathLocation, options: SourceOptions) -> None:
+        self._paths = location.paths
+        self._layout = Layout(location.layout, location.broker)
         self._choice = Choice(options.topics)
         self._limits = options.limits
         self._known: set[Key] = set()
@@ -54,7 +54,7 @@ class ArchiveOrigin:
         self._ends: dict[str, tuple[int, int]] = {}
         self._times: dict[str, int] = {}
 
-    def look(self) -> Mapping[Key, SegmentLog]:
+    def snapshot(self) -> Mapping[Key, SegmentLog]:
         partitions: dict[tuple[str, int | None, int], list[tuple[int, Source]]] = {}
         self._known.clear()
         self._times.clear()
@@ -94,7 +94,7 @@ class ArchiveOrigin:
         for left, right in pairwise(segments):
             if right.start < left.end or left.start == right.start:
                 raise OverlapError(
-                    f"{left.place} and {right.place} both hold offset {right.start} of "
+                    f"{left.location} and {right.location} both hold offset {right.start} of "
                     f"{topic}/{broker_partition(broker, partition)}; name one of them only, or the broker in the layout"
                 )
         segments[-1] = self._ended(segments[-1], topic, partition)
@@ -102,27 +102,27 @@ class ArchiveOrigin:
 
     def _segment(self, start: int, source: Source, next_start: int | None) -> Segment:
         """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
-        place = FileRange(source.path, start)
+        location = FileRange(source.path, start)
         if source.packing is Packing.NONE:
-            return Segment(start, start + (source.size or 0), place)
+            return Segment(start, start + (source.size or 0), location)
         if next_start is not None:
-            return Segment(start, next_start, place, whole=True)
+            return Segment(start, next_start, location, whole=True)
         state = (source.path, source.stamp)
         if state not in self._sizes:
-            with _present(place), open_file(source.path, 0) as packed:
+            with _present(location), open_file(source.path, 0) as packed:
                 self._sizes[state] = unpacked_size(packed)
-        return Segment(start, start + self._sizes[state], place, whole=True)
+        return Segment(start, start + self._sizes[state], location, whole=True)
 
     def _ended(self, last: Segment, topic: str, partition: int) -> Segment:
         """The last segment, up to its last whole message."""
-        path = str(last.place)
+        path = str(last.location)
         size, end = self._ends.get(path, (0, last.start))
         if size != last.end - last.start:
             if size > last.end - last.start:
                 end = last.start
-            with _present(last.place), open_place(last.place, topic, partition) as place:
-                look = Boundaries(place.fetch, last.end, max_payload=self._limits.max_message_bytes)
-                end = look.last(end)
+            with _present(last.location), open_segment(last.location, topic, partition) as reader:
+                boundaries = Boundaries(reader.fetch, last.end, max_payload=self._limits.max_message_bytes)
+                end = boundaries.last(end)
             self._ends[path] = (last.end - last.start, end)
         return last._replace(end=end)
 
@@ -130,34 +130,34 @@ class ArchiveOrigin:
         """As a broker tells it (golden notes, 3): the last of those segments that were not written to since."""
         if time_ms >= time.time() * 1000:
             return log.end
-        old = [segment.start for segment in log.segments if self._modified(str(segment.place)) <= time_ms]
+        old = [segment.start for segment in log.segments if self._modified(str(segment.location)) <= time_ms]
         return old[-1] if old else log.start
 
     def _modified(self, path: str) -> int:
         if path not in self._times:
-            raise PlaceError(f"nobody tells when {path} was written last; leave out startingTimestamp")
+            raise FileReadError(f"nobody tells when {path} was written last; leave out startingTimestamp")
         return self._times[path]
 
 
 @contextlib.contextmanager
 def _open(log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
-    with _present(segment.place), open_place(segment.place, log.topic, log.partition) as place:
-        yield place.fetch
+    with _present(segment.location), open_segment(segment.location, log.topic, log.partition) as reader:
+        yield reader.fetch
 
 
 @contextlib.contextmanager
-def _present(place: object) -> Iterator[None]:
+def _present(location: object) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise NotFoundError(f"{place} was there and is gone; start the query again") from None
+        raise NotFoundError(f"{location} was deleted while the query was planned; start the query again") from None
 
 
 def _readable(source: Source) -> Source:
-    """The source, if a task can read it. Raises PlaceError."""
+    """The source, if a task can read it. Raises FileReadError."""
     unreadable = source.is_tar or source.packing is Packing.ZSTD
     if unreadable or (source.size is None and source.packing is Packing.NONE):
-        raise PlaceError(
+        raise FileReadError(
             f"{source.name} cannot be read as it is packed (plain segments and those in .gz can); unpack it, or read "
             "what `consumerd log export` makes of it"
         )

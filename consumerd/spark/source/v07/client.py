@@ -12,7 +12,12 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.errors import reason_of
-from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerReadError, OffsetGoneError
+from consumerd.spark.source.errors import (
+    BrokerReadError,
+    BrokerTimeoutError,
+    BrokerUnavailableError,
+    OffsetUnavailableError,
+)
 from consumerd.spark.source.request import DEFAULT_TIMEOUT
 from consumerd.wire.errors import WireError
 from consumerd.wire.tls import is_tls_alert
@@ -54,7 +59,7 @@ class BrokerClient:
     def fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the log from `offset` on, cut off anywhere; b"" at its end and for unknown topics.
 
-        A fetch never crosses a segment. Raises OffsetGoneError too, after which the client can still be used.
+        A fetch never crosses a segment. Raises OffsetUnavailableError too, after which the client can still be used.
         """
         where = f"{topic}/{partition} from {offset}"
         try:
@@ -63,7 +68,7 @@ class BrokerClient:
         except WireError as error:
             raise self._frames.broken(f"has no valid answer to a fetch of {where}: {error}") from error
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetGoneError(f"broker {self.name} has nothing of {where}: OffsetOutOfRange")
+            raise OffsetUnavailableError(f"broker {self.name} has nothing of {where}: OffsetOutOfRange")
         if answer.error is not ErrorCode.NONE:
             raise self._frames.broken(f"refuses a fetch of {where}: {answer.error.name}")
         return answer.data
@@ -100,8 +105,8 @@ class BrokerClient:
 class BrokerLog:
     """One partition's log, over one connection, which is made at once. Raises BrokerReadError."""
 
-    def __init__(self, place: BrokerRange, topic: str, partition: int, *, fetch_size: int, timeout: float) -> None:
-        self._client = BrokerClient(place.host, place.port, timeout)
+    def __init__(self, broker: BrokerRange, topic: str, partition: int, *, fetch_size: int, timeout: float) -> None:
+        self._client = BrokerClient(broker.host, broker.port, timeout)
         self._topic = topic
         self._partition = partition
         self.window = min(fetch_size, _LARGEST_FETCH)
@@ -109,10 +114,10 @@ class BrokerLog:
     def fetch(self, offset: int, size: int) -> bytes:
         try:
             return self._client.fetch(self._topic, self._partition, offset, min(size, self.window))
-        except OffsetGoneError:
+        except OffsetUnavailableError:
             return b""
 
-    def goes_on_at(self, offset: int) -> int | None:
+    def next_available(self, offset: int) -> int | None:
         found = self._client.offsets(self._topic, self._partition, EARLIEST, 1)
         return found[0] if found and found[0] > offset else None
 
@@ -128,9 +133,9 @@ class BrokerLog:
 class _FrameSocket:
     """A connection, made at once, that carries frames: a request out, its answer in, each with its size before it.
 
-    One deadline for each whole answer: a broker that trickles bytes is as late as one that is silent. Every method
-    raises BrokerReadError: BrokerGoneError for a broker that is unreachable or hangs up, BrokerLateError for one that
-    takes longer than `timeout` seconds; after it the connection is closed. `name`: `host:port`.
+    One deadline for each whole response: a broker that trickles bytes times out like one that is silent. Every method
+    raises BrokerReadError, after which the connection is closed: BrokerUnavailableError if the broker is unreachable
+    or closes the connection, BrokerTimeoutError after `timeout` seconds. `name`: `host:port`.
     """
 
     def __init__(self, host: str, port: int, timeout: float) -> None:
@@ -140,7 +145,7 @@ class _FrameSocket:
             self._socket = socket.create_connection((host, port), timeout=timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError, OverflowError) as error:  # names and numbers that no address has
-            raise BrokerGoneError(
+            raise BrokerUnavailableError(
                 f"no connection to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
             ) from error
 
@@ -158,10 +163,10 @@ class _FrameSocket:
             return self._receive(size, deadline)
         except TimeoutError as error:
             what = f"did not answer about {where} within {self._timeout:g} s; is it overloaded?"
-            raise self.broken(what, BrokerLateError) from error
+            raise self.broken(what, BrokerTimeoutError) from error
         except OSError as error:
             what = f"ended the connection before it answered about {where}: {_reason(error)}"
-            raise self.broken(what, BrokerGoneError) from error
+            raise self.broken(what, BrokerUnavailableError) from error
 
     def close(self) -> None:
         """End the connection; more than once is fine."""

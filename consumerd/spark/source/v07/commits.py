@@ -74,19 +74,19 @@ class ZooKeeperCommitter:
     """Writes the offsets of `group`; a `Committer`."""
 
     def __init__(self, zookeeper: str, group: str) -> None:
-        self._place = zookeeper, group
+        self._group = zookeeper, group
 
     def check(self) -> None:
         """As `check_group`."""
-        check_group(*self._place)
+        check_group(*self._group)
 
     def commit(self, offsets: Offsets) -> int:
         """As `commit_offsets`."""
-        return commit_offsets(*self._place, offsets)
+        return commit_offsets(*self._group, offsets)
 
     def commit_if_possible(self, offsets: Offsets) -> None:
         """As the function of that name."""
-        commit_if_possible(*self._place, offsets)
+        commit_if_possible(*self._group, offsets)
 
 
 async def _unused(session: Session, group: str) -> Survey | None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.choice import Choice
-from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
-from consumerd.spark.source.options import OptionError, ZooKeeperPlace
+from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
+from consumerd.spark.source.options import OptionError, ZooKeeperLocation
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
 from consumerd.spark.source.v07.split import BrokerRange
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.ports import ZooKeeper
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import BrokerPlace, SourceOptions
+    from consumerd.spark.source.options import BrokersLocation, SourceOptions
     from consumerd.spark.source.v07.boundaries import Fetch
 
 _T = TypeVar("_T")
@@ -51,8 +51,8 @@ class Registered(NamedTuple):
 class BrokerOrigin:
     """The chosen partitions of live brokers. Looks raise BrokerReadError, and with ZooKeeper ZooKeeperError."""
 
-    def __init__(self, place: BrokerPlace | ZooKeeperPlace, options: SourceOptions) -> None:
-        self._place = place
+    def __init__(self, location: BrokersLocation | ZooKeeperLocation, options: SourceOptions) -> None:
+        self._location = location
         self._options = options
         self._choice = Choice(options.topics)
         self._registered: Registered | None = None
@@ -60,7 +60,7 @@ class BrokerOrigin:
         self._clients: dict[BrokerRange, BrokerClient] = {}
         weakref.finalize(self, _close, self._clients)
 
-    def look(self) -> Mapping[Key, SegmentLog]:
+    def snapshot(self) -> Mapping[Key, SegmentLog]:
         registered = self._look_up()
         logs = [self._log(partition, *registered.brokers[partition.broker]) for partition in registered.partitions]
         return {log.key: log for log in logs}
@@ -69,13 +69,13 @@ class BrokerOrigin:
         return self._choice.missing(found, self._look_up().topics)
 
     def _look_up(self) -> Registered:
-        if not isinstance(self._place, ZooKeeperPlace):
-            return _listed(self._place, self._choice)
+        if not isinstance(self._location, ZooKeeperLocation):
+            return _listed(self._location, self._choice)
         now = time.monotonic()
         if self._registered is None or now - self._asked > REGISTRY_AGE:
             from consumerd.spark.source.v07.zookeeper import ask_zookeeper  # noqa: PLC0415 - not where brokers are listed
 
-            self._registered = ask_zookeeper(self._place.connect, self._options.timeout, self._read)
+            self._registered = ask_zookeeper(self._location.connect, self._options.timeout, self._read)
             self._asked = now
         return self._registered
 
@@ -100,12 +100,12 @@ class BrokerOrigin:
         )
 
     def _log(self, partition: TopicPartition, host: str, port: int) -> SegmentLog:
-        place = BrokerRange(host, port)
-        bounds = sorted(set(self._offsets(partition, place, LATEST, MAX_SEGMENTS)))
+        broker = BrokerRange(host, port)
+        bounds = sorted(set(self._offsets(partition, broker, LATEST, MAX_SEGMENTS)))
         if not bounds:
             raise BrokerReadError(f"broker {host}:{port} names no offsets of {partition}; is it a broker of Kafka 0.7?")
         segments = tuple(
-            Segment(start, end, place) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
+            Segment(start, end, broker) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
         )
         return SegmentLog(
             partition.topic, partition.broker, partition.partition, segments, self._open, self._before,
@@ -114,47 +114,47 @@ class BrokerOrigin:
 
     def _before(self, log: SegmentLog, time_ms: int) -> int:
         """As the broker tells it; everything is younger where it names nothing."""
-        place = log.segments[0].place
-        assert isinstance(place, BrokerRange)
+        broker = log.segments[0].location
+        assert isinstance(broker, BrokerRange)
         assert log.broker is not None
-        found = self._offsets(TopicPartition(log.topic, log.broker, log.partition), place, time_ms, 1)
+        found = self._offsets(TopicPartition(log.topic, log.broker, log.partition), broker, time_ms, 1)
         return min(max(found[0], log.start), log.end) if found else log.start
 
-    def _offsets(self, partition: TopicPartition, place: BrokerRange, when: int, count: int) -> tuple[int, ...]:
-        return self._ask(place, lambda client: client.offsets(partition.topic, partition.partition, when, count))
+    def _offsets(self, partition: TopicPartition, broker: BrokerRange, when: int, count: int) -> tuple[int, ...]:
+        return self._ask(broker, lambda client: client.offsets(partition.topic, partition.partition, when, count))
 
-    def _ask(self, place: BrokerRange, question: Callable[[BrokerClient], _T]) -> _T:
+    def _ask(self, broker: BrokerRange, question: Callable[[BrokerClient], _T]) -> _T:
         """Ask a broker; once more on a new connection where the kept one has ended. Raises BrokerReadError."""
-        kept = self._clients.pop(place, None)
+        kept = self._clients.pop(broker, None)
         if kept is not None:
             try:
                 found = question(kept)
-            except OffsetGoneError:
-                self._clients[place] = kept
+            except OffsetUnavailableError:
+                self._clients[broker] = kept
                 raise
             except BrokerReadError:
                 kept.close()
             else:
-                self._clients[place] = kept
+                self._clients[broker] = kept
                 return found
-        client = BrokerClient(place.host, place.port, self._options.timeout)
+        client = BrokerClient(broker.host, broker.port, self._options.timeout)
         try:
             found = question(client)
         except BaseException:
             client.close()
             raise
-        self._clients[place] = client
+        self._clients[broker] = client
         return found
 
     @contextlib.contextmanager
     def _open(self, log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
-        place, most = segment.place, self._options.fetch_size
-        assert isinstance(place, BrokerRange)
+        broker, most = segment.location, self._options.fetch_size
+        assert isinstance(broker, BrokerRange)
 
         def fetch(offset: int, size: int) -> bytes:
             try:
-                return self._ask(place, lambda client: client.fetch(log.topic, log.partition, offset, min(size, most)))
-            except OffsetGoneError:
+                return self._ask(broker, lambda client: client.fetch(log.topic, log.partition, offset, min(size, most)))
+            except OffsetUnavailableError:
                 return b""
 
         yield fetch
@@ -165,7 +165,7 @@ def _close(clients: Mapping[BrokerRange, BrokerClient]) -> None:
         client.close()
 
 
-def _listed(place: BrokerPlace, choice: Choice) -> Registered:
+def _listed(location: BrokersLocation, choice: Choice) -> Registered:
     """What the options say there is."""
     partitions = []
     for topic, name in choice.assigned:
@@ -173,13 +173,13 @@ def _listed(place: BrokerPlace, choice: Choice) -> Registered:
             partition = TopicPartition.parse(topic, name)
         except ValueError as error:
             raise OptionError(f"the option assign is wrong: {error}") from None
-        if partition.broker not in place.brokers:
+        if partition.broker not in location.brokers:
             raise NotFoundError(
                 f"the option assign names {partition}, and the option brokers has no {partition.broker}"
             )
         partitions.append(partition)
     if not partitions:
         for topic in choice.topics or ():
-            for broker in place.brokers:
-                partitions += [TopicPartition(topic, broker, number) for number in range(place.partitions or 0)]
-    return Registered(place.brokers, tuple(partitions), frozenset(partition.topic for partition in partitions))
+            for broker in location.brokers:
+                partitions += [TopicPartition(topic, broker, number) for number in range(location.partitions or 0)]
+    return Registered(location.brokers, tuple(partitions), frozenset(partition.topic for partition in partitions))

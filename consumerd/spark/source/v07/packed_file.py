@@ -13,7 +13,7 @@ from consumerd.storage.archive_packed import UnpackedStream
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consumerd.spark.source.v07.segment_file import Place
+    from consumerd.spark.source.v07.segment_file import SegmentReader
 
 #: The end of a packed file's name.
 SUFFIX: Final = ".gz"
@@ -29,7 +29,7 @@ class PackedFile:
 
     window = 1 << 20
 
-    def __init__(self, packed: Place, segment_start: int) -> None:
+    def __init__(self, packed: SegmentReader, segment_start: int) -> None:
         self._packed = packed
         self._start = segment_start
         self._rewind()
@@ -46,7 +46,7 @@ class PackedFile:
         self._offset += len(data)
         return data
 
-    def goes_on_at(self, offset: int) -> int | None:
+    def next_available(self, offset: int) -> int | None:
         return None
 
     def _rewind(self) -> None:
@@ -66,7 +66,7 @@ class PackedFile:
 class _FrontToBack:
     """The packed bytes as a stream."""
 
-    def __init__(self, packed: Place) -> None:
+    def __init__(self, packed: SegmentReader) -> None:
         self._packed = packed
         self._position = 0
 
@@ -76,8 +76,8 @@ class _FrontToBack:
         return data
 
 
-def unpacked_size(packed: Place) -> int:
-    """How many bytes come out of a packed file; reads all of it. Raises DamagedArchiveError, PlaceError."""
+def unpacked_size(packed: SegmentReader) -> int:
+    """How many bytes come out of a packed file; reads all of it. Raises DamagedArchiveError, FileReadError."""
     stream, size = UnpackedStream(_FrontToBack(packed)), 0
     while data := stream.read(_STEP):
         size += len(data)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
-from consumerd.spark.source.request import settle_worker
+from consumerd.spark.source.request import freeze_imports
 from consumerd.spark.source.v07.rows import BatchBuilder
-from consumerd.spark.source.v07.segment_file import SplitStream, open_place
+from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
 from consumerd.storage.archive import MESSAGE_FLAWS, Flaw, FlawKind, Run, read_runs
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from consumerd.spark.source.request import ReadRequest
-    from consumerd.spark.source.v07.segment_file import Place
+    from consumerd.spark.source.v07.segment_file import SegmentReader
     from consumerd.spark.source.v07.split import Split
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ def read_split(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """The split's rows, in the order of the log.
 
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail,
-    SplitBoundaryError, PlaceError, BrokerReadError. Memory: some times the largest message, and a batch.
+    SplitBoundaryError, FileReadError, BrokerReadError. Memory: some times the largest message, and a batch.
     """
-    settle_worker()
+    freeze_imports()
     return _SplitReader(split, request).read()
 
 
@@ -65,8 +65,8 @@ class _SplitReader:
         if self.split.start == self.split.end:
             return
         try:
-            place = open_place(
-                self.split.place,
+            reader = open_segment(
+                self.split.location,
                 self.split.topic,
                 self.split.partition,
                 fetch_size=self.request.fetch_size,
@@ -75,31 +75,31 @@ class _SplitReader:
         except FileNotFoundError:
             self._lost(self.split.start, self.split.end, "the file is gone")
             return
-        with place:
-            yield from self._read(place)
+        with reader:
+            yield from self._read(reader)
         if (batch := self.builder.finish()) is not None:
             yield batch
         if self.dropped:
             log.warning("dropped %d unreadable stretches of %s", self.dropped, self.split)
 
-    def _read(self, place: Place) -> Iterator[pa.RecordBatch]:
+    def _read(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
         start, end = self.split.start, self.split.end
-        while (position := (yield from self._read_from(place, start))) < end:
+        while (position := (yield from self._read_from(reader, start))) < end:
             # Where nothing was found either, nothing is asked again: a log that is cut all the time never ends.
-            further = place.goes_on_at(position) if position > start or start == self.split.start else None
+            further = reader.next_available(position) if position > start or start == self.split.start else None
             start = end if further is None else min(further, end)
             self._lost(position, start, "the log has been cut since the read was planned")
 
-    def _read_from(self, place: Place, position: int) -> Generator[pa.RecordBatch, None, int]:
-        """Read as far as the place has bytes without a gap; returns up to where."""
+    def _read_from(self, reader: SegmentReader, position: int) -> Generator[pa.RecordBatch, None, int]:
+        """Read as far as the segment has bytes without a gap; returns up to where."""
         end = self.split.end
         limits = self.request.limits
-        stream = SplitStream(place, position, end + limits.max_message_bytes + _ROOM)
+        stream = SplitStream(reader, position, end + limits.max_message_bytes + _ROOM)
         for found in read_runs(
             stream,
             position,
             limits=limits,
-            window=place.window,
+            window=reader.window,
             resync=True,
             expansion=_ANY_EXPANSION,
             piece_bytes=_PIECE_BYTES,
@@ -147,7 +147,7 @@ class _SplitReader:
         """Offsets that were planned are not there."""
         what = (
             f"the offsets {start} to {end} of {self.split.topic}/{self.split.broker_partition} are not in "
-            f"{self.split.place} any more: {why}"
+            f"{self.split.location} any more: {why}"
         )
         if self.request.fail_on_data_loss:
             raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from consumerd.errors import ConsumerdError
-from consumerd.spark.source.errors import PlaceError
+from consumerd.spark.source.errors import FileReadError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,7 +25,7 @@ def is_remote(path: str) -> bool:
 
 
 class RemoteFile:
-    """A plain segment file behind a URL. Raises PlaceError; FileNotFoundError only where there is no such file."""
+    """A plain segment file behind a URL. Raises FileReadError; FileNotFoundError only where there is no such file."""
 
     window = 8 << 20
 
@@ -35,7 +35,7 @@ class RemoteFile:
         try:
             core: Any = importlib.import_module("fsspec.core")
         except ImportError as error:
-            raise PlaceError(f"reading {url} needs the package fsspec on every executor; install it there") from error
+            raise FileReadError(f"reading {url} requires the package fsspec; install it on every executor") from error
         with _declared(url):
             self._files, self._path = core.url_to_fs(url)
             #: None where the store does not tell.
@@ -51,10 +51,12 @@ class RemoteFile:
         with _declared(self._url):
             data: bytes = self._files.cat_file(self._path, start=position, end=position + size)
         if len(data) > size:
-            raise PlaceError(f"{self._url} cannot be read in ranges: its server ignores them; copy it somewhere else")
+            raise FileReadError(
+                f"cannot read ranges of {self._url}: its server ignores range requests; copy the file elsewhere"
+            )
         return data
 
-    def goes_on_at(self, offset: int) -> int | None:
+    def next_available(self, offset: int) -> int | None:
         return None
 
     def __enter__(self) -> Self:
@@ -67,7 +69,7 @@ class RemoteFile:
 
 
 class _declared:  # noqa: N801 - reads as a verb
-    """Turns whatever a file system raises into a PlaceError; FileNotFoundError stays."""
+    """Turns whatever a file system raises into a FileReadError; FileNotFoundError stays."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -79,6 +81,6 @@ class _declared:  # noqa: N801 - reads as a verb
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, (FileNotFoundError, ConsumerdError)):
-            raise PlaceError(
-                f"{self._url} cannot be read: {type(error).__name__}: {error}; see to it that executors can read it"
+            raise FileReadError(
+                f"cannot read {self._url}: {type(error).__name__}: {error}; make it readable for the executors"
             ) from error

@@ -1,6 +1,6 @@
 """The bytes of a stretch of a segment file, as `consumerd.storage.archive.read_runs` wants them.
 
-Strategy: a *place* is open for the time of one split and gives bytes by their offsets, those behind the split's end
+Strategy: a reader is open for the time of one split and gives bytes by their offsets, those behind the split's end
 too: what stands there tells a segment that ends within a message from a split that does.
 """
 
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from consumerd.spark.source.errors import PlaceError
+from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.v07.client import BrokerLog
 from consumerd.spark.source.v07.packed_file import SUFFIX, PackedFile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Place(Protocol):
+class SegmentReader(Protocol):
     """Bytes of one segment by their log offsets. A context manager; errors are declared ones."""
 
     @property
@@ -32,11 +32,11 @@ class Place(Protocol):
     def fetch(self, offset: int, size: int) -> bytes:
         """At least one and at most `size` bytes of the segment from `offset` on; b"" where it has ended.
 
-        Raises a ConsumerdError where the place cannot be read.
+        Raises a ConsumerdError where the segment cannot be read.
         """
         ...
 
-    def goes_on_at(self, offset: int) -> int | None:
+    def next_available(self, offset: int) -> int | None:
         """Of an `offset` with nothing there: the next one with something; None where nothing follows."""
         ...
 
@@ -48,7 +48,7 @@ class Place(Protocol):
 
 
 class LocalFile:
-    """A plain segment file of this machine. Raises PlaceError; FileNotFoundError only where there is no such file."""
+    """A plain local segment file. Raises FileReadError, and FileNotFoundError if there is no such file."""
 
     window = 1 << 20
 
@@ -68,13 +68,11 @@ class LocalFile:
         except OSError as error:
             raise self._failure(error) from error
 
-    def goes_on_at(self, offset: int) -> int | None:
+    def next_available(self, offset: int) -> int | None:
         return None
 
-    def _failure(self, error: OSError) -> PlaceError:
-        return PlaceError(
-            f"{self._path} cannot be read: {error.strerror or error}; see to it that executors can read it"
-        )
+    def _failure(self, error: OSError) -> FileReadError:
+        return FileReadError(f"cannot read {self._path}: {error.strerror or error}; make it readable for the executors")
 
     def __enter__(self) -> Self:
         return self
@@ -86,13 +84,13 @@ class LocalFile:
 
 
 class SplitStream:
-    """Bytes of a place in order, each once. `position`: the offset up to which they were handed out.
+    """Bytes of a segment in order, each once. `position`: the offset up to which they were handed out.
 
-    It ends where the place does, at the latest at offset `end`.
+    It ends where the segment does, at the latest at offset `end`.
     """
 
-    def __init__(self, place: Place, start: int, end: int) -> None:
-        self._place = place
+    def __init__(self, reader: SegmentReader, start: int, end: int) -> None:
+        self._reader = reader
         self.position = start
         self._end = end
 
@@ -100,30 +98,30 @@ class SplitStream:
         wanted = min(size, self._end - self.position)
         if wanted <= 0:
             return b""
-        data = self._place.fetch(self.position, wanted)
+        data = self._reader.fetch(self.position, wanted)
         self.position += len(data)
         return data
 
 
-def open_place(
-    place: FileRange | BrokerRange,
+def open_segment(
+    location: FileRange | BrokerRange,
     topic: str,
     partition: int,
     *,
     fetch_size: int = DEFAULT_FETCH_SIZE,
     timeout: float = DEFAULT_TIMEOUT,
-) -> Place:
-    """The open place, to be used as a context manager.
+) -> SegmentReader:
+    """The open segment, to be used as a context manager.
 
-    Raises FileNotFoundError for a file that is not there, PlaceError, BrokerReadError.
+    Raises FileNotFoundError for a file that is not there, FileReadError, BrokerReadError.
     """
-    if isinstance(place, BrokerRange):
-        return BrokerLog(place, topic, partition, fetch_size=fetch_size, timeout=timeout)
-    if not place.path.endswith(SUFFIX):
-        return open_file(place.path, place.segment_start)
-    return PackedFile(open_file(place.path, 0), place.segment_start)
+    if isinstance(location, BrokerRange):
+        return BrokerLog(location, topic, partition, fetch_size=fetch_size, timeout=timeout)
+    if not location.path.endswith(SUFFIX):
+        return open_file(location.path, location.segment_start)
+    return PackedFile(open_file(location.path, 0), location.segment_start)
 
 
-def open_file(path: str, start: int) -> Place:
-    """A file as it lies there, its first byte at offset `start`. Raises FileNotFoundError, PlaceError."""
+def open_file(path: str, start: int) -> SegmentReader:
+    """A file as it lies there, its first byte at offset `start`. Raises FileNotFoundError, FileReadError."""
     return RemoteFile(path, start) if is_remote(path) else LocalFile(path, start)

@@ -37,7 +37,7 @@ class Segment(NamedTuple):
 
     start: int
     end: int
-    place: FileRange | BrokerRange
+    location: FileRange | BrokerRange
     #: Reading from the middle is no cheaper than reading all of it, so it is one split.
     whole: bool = False
 
@@ -116,7 +116,7 @@ class SegmentLog:
             if low < high:
                 cuts = [low, *self._cuts(segment, low, high, max_bytes), high]
                 found += [
-                    Split(self.topic, self.broker, self.partition, left, right, segment.place)
+                    Split(self.topic, self.broker, self.partition, left, right, segment.location)
                     for left, right in pairwise(cuts)
                 ]
         return found
@@ -155,19 +155,19 @@ class SegmentLog:
         return Boundaries(fetch, segment.end, max_payload=most, reach=max(reach, REACH))
 
 
-def bytes_per_message(places: Iterable[tuple[PartitionLog, int]]) -> float:
-    """The mean over the messages behind these places; 1 where nothing can be read. Raises as the logs do."""
+def bytes_per_message(starts: Iterable[tuple[PartitionLog, int]]) -> float:
+    """The mean over the messages from these offsets on; 1 where nothing can be read. Raises as the logs do."""
     size = count = 0
-    for log, start in places:
+    for log, start in starts:
         sampled = _sample(log, start)
         size, count = size + sampled[0], count + sampled[1]
     return max(1.0, size / count) if count else 1.0
 
 
-def some(places: list[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, int]]:
+def some(starts: list[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, int]]:
     """Evenly spread ones of many."""
-    step = -(-len(places) // _PARTITIONS) or 1
-    return places[::step]
+    step = -(-len(starts) // _PARTITIONS) or 1
+    return starts[::step]
 
 
 def _sample(log: PartitionLog, start: int) -> tuple[int, int]:

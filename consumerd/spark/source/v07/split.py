@@ -45,7 +45,7 @@ class Split(InputPartition):
     partition: int
     start: int
     end: int
-    place: FileRange | BrokerRange
+    location: FileRange | BrokerRange
 
     @property
     def broker_partition(self) -> str:

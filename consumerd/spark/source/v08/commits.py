@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import Channel, ClusterClient
     from consumerd.spark.source.offsets import Offsets
-    from consumerd.spark.source.option_values import BootstrapPlace
+    from consumerd.spark.source.option_values import BootstrapLocation
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ class V08Committer:
     Methods raise RefusedError for a group that is in use, and BrokerReadError.
     """
 
-    def __init__(self, place: BootstrapPlace, group: str, timeout: float) -> None:
-        self._place = place
+    def __init__(self, cluster: BootstrapLocation, group: str, timeout: float) -> None:
+        self._cluster = cluster
         self._group = group
         self._timeout = timeout
 
     def check(self) -> None:
-        """Raise RefusedError if the group has members, BrokerRefusesError for brokers that know of no groups."""
+        """Raise RefusedError if the group has members, BrokerRejectedError for brokers that know of no groups."""
 
         async def ask(client: ClusterClient, coordinator: Channel) -> None:
             answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
@@ -116,5 +116,5 @@ class V08Committer:
                 client.forget_coordinator(self._group)
                 raise
 
-        with KafkaClient(with_password(self._place), self._timeout) as client:
+        with KafkaClient(with_password(self._cluster), self._timeout) as client:
             return client.ask(f"reach the coordinator of {self._name}", attempt)

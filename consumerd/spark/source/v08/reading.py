@@ -14,8 +14,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetGoneError
-from consumerd.spark.source.request import settle_worker
+from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetUnavailableError
+from consumerd.spark.source.request import freeze_imports
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.rows import V08Rows
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
@@ -50,7 +50,7 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail, and
     BrokerReadError. Memory: some times a fetch, or the largest message or batch, decompressed.
     """
-    settle_worker()
+    freeze_imports()
     reader = _Reader(split, request)
     yield from reader.read()
     if reader.dropped:
@@ -64,7 +64,7 @@ class _Reader:
         self.dropped = 0
         self._split = split
         self._request = request
-        self._place = split.topic, split.partition
+        self._partition = split.topic, split.partition
         self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
         #: What one message or batch may take of a fetch.
@@ -76,12 +76,12 @@ class _Reader:
     def read(self) -> Iterator[pa.RecordBatch]:
         split, request = self._split, self._request
         position = split.start
-        leaders, largest = {self._place: split.leader}, max(self._usual, self._most)
-        with KafkaClient(split.place, request.timeout, leaders=leaders, largest=largest) as client:
+        leaders, largest = {self._partition: split.leader}, max(self._usual, self._most)
+        with KafkaClient(split.location, request.timeout, leaders=leaders, largest=largest) as client:
             while position < split.end:
                 try:
-                    answer = client.fetch(self._place, position, self._size)
-                except OffsetGoneError as error:
+                    answer = client.fetch(self._partition, position, self._size)
+                except OffsetUnavailableError as error:
                     position = self._gone(client, position, error)
                     continue
                 records = decode_records(answer.data, position, limits=request.limits, aborted=answer.aborted)
@@ -129,10 +129,10 @@ class _Reader:
         time.sleep(_PAUSE)
         return position
 
-    def _gone(self, client: KafkaClient, position: int, error: OffsetGoneError) -> int:
+    def _gone(self, client: KafkaClient, position: int, error: OffsetUnavailableError) -> int:
         """The broker does not have the offset: where to go on. Raises DataLossError where that is to fail."""
         end = self._split.end
-        first, last = (client.offsets([self._place], when)[self._place] for when in (EARLIEST, LATEST))
+        first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
             following = min(first, end)
             self._lost(position, following, "the log has been cut since the read was planned")

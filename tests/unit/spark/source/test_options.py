@@ -14,14 +14,14 @@ from consumerd.spark.source.options import (
     DEFAULT_SPLIT_BYTES,
     OPTIONS,
     Assign,
-    BootstrapPlace,
-    BrokerPlace,
-    FilesPlace,
+    BootstrapLocation,
+    BrokersLocation,
+    FilesLocation,
     OptionError,
-    PathPlace,
+    PathLocation,
     Subscribe,
     SubscribePattern,
-    ZooKeeperPlace,
+    ZooKeeperLocation,
     read_options,
     refuse_options,
 )
@@ -36,7 +36,7 @@ ZOOKEEPER = {"zookeeper": "zk:2181/kafka", "subscribe": "t"}
 
 def test_what_is_left_out() -> None:
     found = read_options(HERE)
-    assert found.place == PathPlace(("/logs",))
+    assert found.location == PathLocation(("/logs",))
     assert found.topics == Subscribe(("t",))
     assert (found.start_of_batch(), found.start_of_stream(), found.ending) == (EARLIEST, LATEST, LATEST)
     assert found.max_split == DEFAULT_SPLIT_BYTES
@@ -47,25 +47,25 @@ def test_what_is_left_out() -> None:
 
 def test_places_and_choices() -> None:
     several = read_options({"path": "/a, s3://b/c,/a", "subscribe": "x, y", "layout": "b{broker}/{topic}-{partition}"})
-    assert several.place == PathPlace(("/a", "s3://b/c"), "b{broker}/{topic}-{partition}")
+    assert several.location == PathLocation(("/a", "s3://b/c"), "b{broker}/{topic}-{partition}")
     assert several.topics == Subscribe(("x", "y"))
     listed = read_options({"paths": '["/a,b", "file:///c"]', "subscribePattern": " e.*, f", "broker": "7"})
-    assert listed.place == PathPlace(("/a,b", "/c"), broker=7)
+    assert listed.location == PathLocation(("/a,b", "/c"), broker=7)
     assert listed.topics == SubscribePattern("e.*|f")
-    assert read_options({**HERE, "path": "logs"}).place == PathPlace((str(Path("logs").absolute()),))
-    assert read_options({"files": "file:/out", "subscribe": "t"}).place == FilesPlace("/out")
-    assert read_options(ZOOKEEPER).place == ZooKeeperPlace("zk:2181/kafka")
+    assert read_options({**HERE, "path": "logs"}).location == PathLocation((str(Path("logs").absolute()),))
+    assert read_options({"files": "file:/out", "subscribe": "t"}).location == FilesLocation("/out")
+    assert read_options(ZOOKEEPER).location == ZooKeeperLocation("zk:2181/kafka")
     brokers = read_options({"brokers": "0=a:1, 12=[::1]:2", "assign": '{"t": ["0-0", "12-1"]}'})
-    assert brokers.place == BrokerPlace({0: ("a", 1), 12: ("::1", 2)})
+    assert brokers.location == BrokersLocation({0: ("a", 1), 12: ("::1", 2)})
     assert brokers.topics == Assign({"t": ("0-0", "12-1")})
-    assert read_options({"brokers": "0=a:1", "subscribe": "t", "partitions": "4"}).place == BrokerPlace(
+    assert read_options({"brokers": "0=a:1", "subscribe": "t", "partitions": "4"}).location == BrokersLocation(
         {0: ("a", 1)}, 4
     )
 
 
 def test_brokers_of_later_dialects() -> None:
     found = read_options({"Kafka.Bootstrap.Servers": "a:1, [::1]:2,a:1", "subscribePattern": "e.*"})
-    assert found.place == BootstrapPlace((("a", 1), ("::1", 2)))
+    assert found.location == BootstrapLocation((("a", 1), ("::1", 2)))
     assert (found.max_split, found.max_per_trigger, found.counts_messages) == (0, None, True)
     secure = read_options(
         {
@@ -82,7 +82,7 @@ def test_brokers_of_later_dialects() -> None:
         }
     )
     tls, login = Tls("/ca.pem", check_hostname=False), Login("u", "secret", mechanism="SCRAM-SHA-512")
-    assert secure.place == BootstrapPlace((("a", 1),), True, tls, login)
+    assert secure.location == BootstrapLocation((("a", 1),), True, tls, login)
     assert (secure.max_split, secure.max_per_trigger) == (100, 1000)
     assert pickle.loads(pickle.dumps(secure)) == secure
     assert "secret" not in repr(secure)
@@ -255,7 +255,7 @@ def test_equal_offsets_have_equal_texts() -> None:
 
 def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    place = BootstrapPlace((("a", 1),), login=Login("u", password_file=str(file)))
+    place = BootstrapLocation((("a", 1),), login=Login("u", password_file=str(file)))
     file.write_bytes("w\u00f6rd\r\nmore\n".encode())
     assert with_password(place).login == Login("u", "w\u00f6rd")
     file.write_bytes(b"\nmore\n")

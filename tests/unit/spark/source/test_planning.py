@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from consumerd.archive.errors import NoSourceError
 from consumerd.errors import ConsumerdError, NotFoundError
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.errors import DataLossError, PlaceError
+from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
@@ -86,7 +86,7 @@ def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
     ]
     assert ranges(plan(tmp_path, maxSplitBytes=1))[:2] == [("0", 0, 50), ("0", 50, 100)]
     assert len(plan(tmp_path, minPartitions=6)) == 6
-    assert [split.place for split in plan(tmp_path)] == [
+    assert [split.location for split in plan(tmp_path)] == [
         FileRange(str(tmp_path / "t-0" / f"{start:020d}.kafka"), start) for start in (0, 500)
     ]
 
@@ -236,7 +236,7 @@ def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
     with pytest.raises(MisnamedSegmentError, match="is in no folder of the layout"):
         plan(tmp_path / "d")
     write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
-    with pytest.raises(PlaceError, match="cannot be read as it is packed"):
+    with pytest.raises(FileReadError, match="cannot be read as it is packed"):
         plan(tmp_path / "e")
 
 

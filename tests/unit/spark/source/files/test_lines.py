@@ -8,9 +8,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.spark.source.files.lines import Place, Rows, _Reader, read_rows
+from consumerd.spark.source.files.lines import ExpectedRange, Rows, _Reader, read_rows
 
-PLACE = Place("t", 0, 1, 0, 1 << 40)
+PLACE = ExpectedRange("t", 0, 1, 0, 1 << 40)
 
 
 def record(number: int, payload: str) -> bytes:

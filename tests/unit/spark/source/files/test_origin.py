@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.spark.source.files.origin import FilesOrigin
-from consumerd.spark.source.options import FilesPlace, read_options
+from consumerd.spark.source.options import FilesLocation, read_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +34,8 @@ def write(directory: Path, topic: str, name: str, *ranges: tuple[int, int, list[
 
 def origin(directory: Path, **choice: str) -> FilesOrigin:
     options = read_options({"files": str(directory), **choice})
-    assert isinstance(options.place, FilesPlace)
-    return FilesOrigin(options.place, options)
+    assert isinstance(options.location, FilesLocation)
+    return FilesOrigin(options.location, options)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def log(tmp_path: Path) -> FilesLog:
         (900, 1000, [(900, 0)]),
     ]
     write(tmp_path, "t", "1-2", *plain)
-    return origin(tmp_path, subscribe="t").look()["t", "1-2"]
+    return origin(tmp_path, subscribe="t").snapshot()["t", "1-2"]
 
 
 def test_the_chosen_partitions_are_found_and_the_others_named(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_the_chosen_partitions_are_found_and_the_others_named(tmp_path: Path) ->
     write(tmp_path, "orders", "0-1", (5, 10, [(5, 0)]))
     write(tmp_path, "events", "0-0", (0, 10, [(0, 0)]))
     write(tmp_path, "empty", "0-0")
-    assert sorted(origin(tmp_path, subscribePattern=".*").look()) == [
+    assert sorted(origin(tmp_path, subscribePattern=".*").snapshot()) == [
         ("events", "0-0"), ("orders", "0-0"), ("orders", "0-1")
     ]  # fmt: skip
-    assert list(origin(tmp_path, assign='{"orders": ["0-1"]}').look()) == [("orders", "0-1")]
+    assert list(origin(tmp_path, assign='{"orders": ["0-1"]}').snapshot()) == [("orders", "0-1")]
     wrong = origin(tmp_path, subscribe="order")
-    assert wrong.missing(wrong.look()) == "there is no topic order; did you mean orders?"
+    assert wrong.missing(wrong.snapshot()) == "there is no topic order; did you mean orders?"
 
 
 def test_a_partition_reaches_over_its_ranges(log: FilesLog) -> None:

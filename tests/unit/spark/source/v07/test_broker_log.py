@@ -48,7 +48,7 @@ def test_a_broker_and_its_files_give_the_same_rows(consumerd_broker: LoopbackBro
     """However small the fetches are: messages larger than one are put together."""
     split = filled(consumerd_broker)
     file = consumerd_broker.log_directory / "events-1" / f"{0:020d}.kafka"
-    expected = read_rows(replace(split, place=FileRange(str(file), 0)))
+    expected = read_rows(replace(split, location=FileRange(str(file), 0)))
     if fetch_size < 100:
         split = replace(split, end=expected[20]["next_offset"])
         expected = expected[:21]
@@ -84,7 +84,7 @@ def test_a_broker_that_dies_in_the_middle(
         return data
 
     proxy = consumerd_proxy_factory(consumerd_broker.host, consumerd_broker.port, hook=die, frames=True)
-    split = replace(split, place=BrokerRange(proxy.host, proxy.port))
+    split = replace(split, location=BrokerRange(proxy.host, proxy.port))
     with pytest.raises(BrokerReadError, match="ended the connection before it answered about events/1 from"):
         read_rows(split, fetch_size=1000, fail_on_data_loss=False)
 
@@ -94,7 +94,7 @@ def test_connections_are_closed_also_when_nobody_reads_on(
 ) -> None:
     split = filled(consumerd_broker)
     proxy = consumerd_proxy_factory(consumerd_broker.host, consumerd_broker.port)
-    reading = read_split(replace(split, place=BrokerRange(proxy.host, proxy.port)), ReadRequest(("value",)))
+    reading = read_split(replace(split, location=BrokerRange(proxy.host, proxy.port)), ReadRequest(("value",)))
     next(reading)
     reading.close()  # type: ignore[attr-defined]  # it is a generator
     assert proxy.accepted == 1
@@ -163,6 +163,6 @@ def test_a_broker_that_lies_about_where_its_log_begins_does_not_keep_us(
         return struct.pack(">ih", 2, 1)
 
     proxy = consumerd_proxy_factory(consumerd_broker.host, consumerd_broker.port, hook=lie, frames=True)
-    split = replace(split, place=BrokerRange(proxy.host, proxy.port))
+    split = replace(split, location=BrokerRange(proxy.host, proxy.port))
     assert read_rows(split, fail_on_data_loss=False) == []
     assert asked < 10

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.spark.source.errors import BrokerReadError, OffsetGoneError
+from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, FetchResponse, OffsetsRequest, OffsetsResponse
 from consumerd.wire.v07 import decode_request as decode
@@ -74,10 +74,10 @@ def test_requests_and_answers() -> None:
 def test_an_offset_that_is_gone_leaves_the_connection_open() -> None:
     gone = FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"").encode()
     with talking(gone, FetchResponse(ErrorCode.NONE, b"").encode()) as (_, client):
-        with pytest.raises(OffsetGoneError, match="has nothing of events/3 from 77") as caught:
+        with pytest.raises(OffsetUnavailableError, match="has nothing of events/3 from 77") as caught:
             client.fetch("events", 3, 77, 100)
         assert client.fetch("events", 3, 77, 100) == b""
-    assert isinstance(pickle.loads(pickle.dumps(caught.value)), OffsetGoneError)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), OffsetUnavailableError)
 
 
 @pytest.mark.parametrize(
@@ -189,5 +189,5 @@ def test_with_a_broker(consumerd_broker: LoopbackBroker) -> None:
         assert len(data) == end
         assert client.fetch("events", 1, 3, 5) == data[3:8]
         assert client.fetch("nothing", 0, 0, 100) == b""
-        with pytest.raises(OffsetGoneError):
+        with pytest.raises(OffsetUnavailableError):
             client.fetch("events", 1, end + 1, 100)

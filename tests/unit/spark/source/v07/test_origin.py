@@ -63,7 +63,7 @@ def test_all_partitions_are_read_however_they_are_cut(broker: LoopbackBroker) ->
     wanted = [*fill(broker, 0), *fill(broker, 1)]
     segments = plan(broker, maxSplitBytes=0)
     assert values(segments) == wanted
-    assert {split.place for split in segments} == {BrokerRange(broker.host, broker.port)}
+    assert {split.location for split in segments} == {BrokerRange(broker.host, broker.port)}
     assert {split.broker_partition for split in segments} == {"7-0", "7-1"}
     files = [path.name for number in (0, 1) for path in sorted((broker.log_directory / f"t-{number}").iterdir())]
     assert [f"{split.start:020d}.kafka" for split in segments] == files[: len(segments)]
@@ -119,10 +119,10 @@ def test_a_stream_lives_through_a_restart_and_ends_with_the_broker(broker: Loopb
 
 def test_a_kept_connection_that_has_ended_is_made_anew(broker: LoopbackBroker) -> None:
     origin = open_origin(options(broker))
-    before = origin.look()["t", "7-0"].end
+    before = origin.snapshot()["t", "7-0"].end
     broker.restart()
     fill(broker)
-    assert origin.look()["t", "7-0"].end == broker.end("t") > before
+    assert origin.snapshot()["t", "7-0"].end == broker.end("t") > before
 
 
 def test_a_server_that_names_no_offsets_is_no_broker() -> None:
@@ -138,5 +138,5 @@ def test_a_server_that_names_no_offsets_is_no_broker() -> None:
         thread.start()
         given = {"brokers": f"0=127.0.0.1:{server.getsockname()[1]}", "assign": '{"t": ["0-0"]}', "timeoutMs": "5000"}
         with pytest.raises(BrokerReadError, match="names no offsets of t/0-0; is it a broker"):
-            open_origin(read_options(given)).look()
+            open_origin(read_options(given)).snapshot()
         thread.join()

@@ -14,7 +14,7 @@ import pytest
 
 from consumerd.spark.source import request
 from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
-from consumerd.spark.source.errors import DataLossError, MalformedMessageError, PlaceError, SplitBoundaryError
+from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07 import rows as making
 from consumerd.spark.source.v07.reading import read_split
@@ -107,7 +107,7 @@ def test_batches_end_by_rows_and_by_bytes(segment: SegmentWriter, monkeypatch: p
 
 def test_a_part_of_a_segment(segment: SegmentWriter) -> None:
     split = segment(ONE, ZIPPED, TWO, start=50)
-    assert isinstance(split.place, FileRange)
+    assert isinstance(split.location, FileRange)
     part = replace(split, start=50 + len(ONE), end=50 + len(ONE) + len(ZIPPED))
     assert [row["value"] for row in read_rows(part)] == [b"a", b"", b"c"]
     assert read_rows(replace(split, start=50, end=50)) == []
@@ -210,7 +210,7 @@ def test_the_limits_are_the_requests(segment: SegmentWriter) -> None:
 
 
 def test_a_file_that_is_gone(segment: SegmentWriter, caplog: pytest.LogCaptureFixture) -> None:
-    split = replace(segment(ONE, start=5), place=FileRange("/no/such/file.kafka", 5))
+    split = replace(segment(ONE, start=5), location=FileRange("/no/such/file.kafka", 5))
     sentence = f"the offsets 5 to {split.end} of events/2-3 are not in /no/such/file.kafka any more"
     with pytest.raises(DataLossError, match=f"{sentence}.*failOnDataLoss=false"):
         read_rows(split)
@@ -222,8 +222,8 @@ def test_a_file_that_is_gone(segment: SegmentWriter, caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("kept", [0, len(ONE), len(ONE) + 3, len(ONE) + len(TWO)])
 def test_a_file_that_has_become_shorter(segment: SegmentWriter, kept: int, caplog: pytest.LogCaptureFixture) -> None:
     split = segment(ONE, TWO, ZIPPED)
-    assert isinstance(split.place, FileRange)
-    with Path(split.place.path).open("r+b") as file:
+    assert isinstance(split.location, FileRange)
+    with Path(split.location.path).open("r+b") as file:
         file.truncate(kept)
     whole = [0, len(ONE), len(ONE) + len(TWO)]
     first_lost = max(end for end in whole if end <= kept)
@@ -236,7 +236,7 @@ def test_a_file_that_has_become_shorter(segment: SegmentWriter, kept: int, caplo
 
 def test_a_place_that_is_no_file(tmp_path: Path) -> None:
     split = Split("events", 2, 3, 0, 10, FileRange(str(tmp_path), 0))
-    with pytest.raises(PlaceError, match=f"{tmp_path} cannot be read: Is a directory"):
+    with pytest.raises(FileReadError, match=f"cannot read {tmp_path}: Is a directory"):
         read_rows(split)
 
 

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from consumerd.spark.source.errors import DataLossError, PlaceError
+from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.remote_file import RemoteFile, is_remote
@@ -67,14 +67,14 @@ def test_a_url_with_less_behind_it_than_was_planned(bucket: Any) -> None:
 
 
 def test_what_fsspec_refuses_is_one_sentence() -> None:
-    with pytest.raises(PlaceError, match=r"nosuchscheme://x/y\.kafka cannot be read: ValueError"):
+    with pytest.raises(FileReadError, match=r"cannot read nosuchscheme://x/y\.kafka: ValueError"):
         RemoteFile("nosuchscheme://x/y.kafka", 0)
 
 
 def test_a_server_without_ranges_is_refused(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.pipe_file("/x.kafka", DATA)
     monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda *_, **__: DATA)
-    with pytest.raises(PlaceError, match="its server ignores them"):
+    with pytest.raises(FileReadError, match="its server ignores range requests"):
         RemoteFile("memory://x.kafka", 0).fetch(10, 20)
 
 
@@ -84,7 +84,7 @@ def test_whatever_a_store_raises_is_one_sentence(bucket: Any, monkeypatch: pytes
 
     bucket.pipe_file("/x.kafka", DATA)
     monkeypatch.setattr(MemoryFileSystem, "cat_file", broken)
-    with pytest.raises(PlaceError, match=r"memory://x\.kafka cannot be read: RuntimeError: out of order"):
+    with pytest.raises(FileReadError, match=r"cannot read memory://x\.kafka: RuntimeError: out of order"):
         RemoteFile("memory://x.kafka", 0).fetch(10, 20)
 
 
