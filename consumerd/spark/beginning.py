@@ -62,7 +62,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     for topic, name in starts:
         if (topic, name) not in logs:
             raise NotFoundError(
-                f"{topic}/{name} was to be landed and is not there any more; bring it back, or move "
+                f"{topic}/{name} was to be landed and no longer exists; bring it back, or move "
                 f"{pipeline.base} away to begin anew"
             )
     kept = {name: value for name, value in source.items() if name.lower() not in _REPLACED}

@@ -95,8 +95,8 @@ class ConsumerdDataSource(DataSource):
         kept = options_in(schema)
         if not kept and not self._given:
             raise OptionError(
-                "there are no options; a table keeps them where CREATE TABLE names no columns: leave the columns out, "
-                "and select some from the table"
+                "no options given; a table keeps its options only if CREATE TABLE names no columns: create it without "
+                "columns, and select those you need"
             )
         given = {name.lower() for name in self._given}
         return {name: value for name, value in kept.items() if name.lower() not in given} | self._given

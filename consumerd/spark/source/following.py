@@ -70,7 +70,7 @@ class Follower:
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
             if key not in logs:
-                self._losses.report(f"{'/'.join(key)} was read up to {reached} and is not there any more")
+                self._losses.report(f"{'/'.join(key)} was read up to {reached} and no longer exists")
         for key, each in logs.items():
             if key not in ends:
                 if self._target is None or key in self._target:
@@ -103,7 +103,7 @@ class Follower:
             if begin is not None and begin >= reached:
                 continue
             if key not in logs:
-                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and is not there any more")
+                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and no longer exists")
                 continue
             each = logs[key]
             begin = self._begin(each, begin)

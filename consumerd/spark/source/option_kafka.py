@@ -27,7 +27,7 @@ def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
         host, colon, port = piece.strip().rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
             raise OptionError(
-                f"the option {name} has {piece.strip()!r}; name brokers as in kafka1:9092,kafka2:9092"
+                f"invalid broker {piece.strip()!r} in option {name}: must be HOST:PORT, as in kafka1:9092,kafka2:9092"
             )  # fmt: skip
         servers[host.removeprefix("[").removesuffix("]"), int(port)] = None
     return tuple(servers)
@@ -37,7 +37,7 @@ def _one_of(*words: str, hint: str = "") -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         found = next((word for word in words if word.lower() == value.strip().lower()), None)
         if found is None:
-            raise OptionError(f"the option {name} is {value!r}; it is one of {', '.join(words)}{hint}")
+            raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(words)}{hint}")
         return found
 
     return read
@@ -51,7 +51,7 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "kafka.ssl.certificate.location": read_text,
     "kafka.ssl.key.location": read_text,
     "kafka.ssl.endpoint.identification.algorithm": _one_of("https", "none"),
-    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint=": others are not supported in Spark"),
+    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint="; others are not supported in Spark"),
     "kafka.sasl.username": read_text,
     "kafka.sasl.password": read_text,
     "kafka.sasl.password.file": read_text,
@@ -78,13 +78,13 @@ def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:
         named = [name for name in given if name.startswith(names)]
         if named and word not in protocol:
             raise OptionError(
-                f"the option {named[0]} means nothing with kafka.security.protocol={protocol}; give one with {word}"
+                f"option {named[0]} has no effect with kafka.security.protocol={protocol}; use one with {word}"
             )
     tls = login = None
     if "SSL" in protocol:
         certificate, key = given.get("kafka.ssl.certificate.location"), given.get("kafka.ssl.key.location")
         if key is not None and certificate is None:
-            raise OptionError("the option kafka.ssl.key.location needs kafka.ssl.certificate.location; give both")
+            raise OptionError("option kafka.ssl.key.location requires option kafka.ssl.certificate.location; set both")
         named = given.get("kafka.ssl.endpoint.identification.algorithm", "https") == "https"
         tls = Tls(given.get("kafka.ssl.ca.location"), certificate, key, check_hostname=named)
     if protocol.startswith("SASL"):

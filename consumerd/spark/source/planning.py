@@ -40,10 +40,10 @@ class Losses:
     def report(self, what: str) -> None:
         """Raise DataLossError, or go on; the same sentence is logged once."""
         if self._fail:
-            raise DataLossError(f"{what}; start elsewhere, or with failOnDataLoss=false to go on without them")
+            raise DataLossError(f"{what}; start elsewhere, or set failOnDataLoss=false to continue without them")
         if what not in self._reported:
             self._reported.add(what)
-            log.warning("%s; going on without them", what)
+            log.warning("%s; continuing without them", what)
 
 
 def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:
@@ -57,7 +57,7 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
     ends = resolve(logs, options.ending, "endingOffsets", losses)
     for key, start in starts.items():
         if start > ends[key]:
-            raise OptionError(f"{_name(key)} starts at {start}, behind its end at {ends[key]}; see endingOffsets")
+            raise OptionError(f"{_name(key)} starts at {start}, after its end at {ends[key]}; check endingOffsets")
     ranges = {key: (starts[key], ends[key]) for key in logs if pruning.wants(logs[key])}
     return [
         split
@@ -91,10 +91,10 @@ def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str,
     named = dict(entries(given))
     for key in named:
         if key not in logs:
-            raise OptionError(f"the option {option} names {_name(key)}, which is none of the partitions that are read")
+            raise OptionError(f"option {option} names {_name(key)}, which is not among the partitions that are read")
     for key in logs:
         if key not in named:
-            raise OptionError(f"the option {option} leaves out {_name(key)}; name it{hint}")
+            raise OptionError(f"option {option} leaves out {_name(key)}; name it{hint}")
     return named
 
 
@@ -106,8 +106,8 @@ def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> in
         return min(max(offset, each.start), each.end)
     begins = each.message_at(offset)
     if begins != offset:
-        where = "what stands before it cannot be read" if begins is None else f"the one around it begins at {begins}"
-        raise OptionError(f"the option {option} names {offset} of {_name(each.key)}, where no message begins; {where}")
+        where = "what precedes it cannot be read" if begins is None else f"the message around it begins at {begins}"
+        raise OptionError(f"option {option} names {offset} of {_name(each.key)}, where no message begins; {where}")
     return offset
 
 

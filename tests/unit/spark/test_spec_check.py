@@ -53,7 +53,7 @@ def test_the_daemon_leaves_pipelines_alone(tmp_path: Path, capsys: pytest.Captur
 
 def test_options_of_the_source_are_those_of_a_stream(tmp_path: Path) -> None:
     text = SPARK.replace("[spark.pipelines.p.source]\n", '[spark.pipelines.p.source]\nendingOffsets = "latest"\n')
-    with pytest.raises(ConfigError, match="pipeline p: the option endingOffsets means nothing in a stream"):
+    with pytest.raises(ConfigError, match="pipeline p: option endingOffsets is not supported in a stream"):
         check_spark(load_spark(written(tmp_path, text)))
 
 

@@ -100,14 +100,14 @@ def _pieces(file: BinaryIO, piece: int, max_line: int) -> Iterator[tuple[bytes, 
         rest += data
         if len(rest) > max_line:
             size, after = _skip_line(file, len(rest), piece)
-            yield b"", _Flaw(None, f"a line of {size} bytes is longer than any message makes it")
+            yield b"", _Flaw(None, f"a line of {size} bytes is longer than any message")
             rest = b""
             if after:
                 end = after.rfind(b"\n") + 1
                 yield after[:end], None
                 rest = after[end:]
     if rest:
-        yield b"", _Flaw(rest, "the file breaks off within a line")
+        yield b"", _Flaw(rest, "the file ends within a line")
 
 
 def _skip_line(file: BinaryIO, size: int, piece: int) -> tuple[int, bytes]:
@@ -222,12 +222,12 @@ def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> t
     try:
         record = json.loads(line.decode(), object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:
-        raise LineError(f"the line is no JSON: {error}") from error
+        raise LineError(f"the line is not JSON: {error}") from error
     if not isinstance(record, dict):
-        raise LineError("the line is no JSON object")
+        raise LineError("the line is not a JSON object")
     unknown = [name for name in record if name not in _MEMBERS.names]
     if unknown:
-        raise LineError(f"the line has the member {unknown[0][:80]!r}, which no record has")
+        raise LineError(f"the line has the field {unknown[0][:80]!r}, which is not a field of a record")
     for name, wanted in (("topic", expected.topic), ("broker", expected.broker), ("partition", expected.partition)):
         found = record.get(name)
         if type(found) is not type(wanted) or found != wanted:
@@ -236,7 +236,7 @@ def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> t
     if not expected.start <= position[0] < expected.end:
         raise LineError(f"offset {position[0]} is not within the file's range, {expected.start} to {expected.end}")
     if position[1] >= _INT32:
-        raise LineError(f"index {position[1]} is none that a message can have")
+        raise LineError(f"index {position[1]} is out of range")
     if position <= last:
         raise LineError(f"offset {position[0]}, index {position[1]} does not follow offset {last[0]}, index {last[1]}")
     return *position, _payload(record)
@@ -245,29 +245,29 @@ def parse_line(line: bytes, expected: ExpectedRange, last: tuple[int, int]) -> t
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a member is there twice")
+        raise ValueError("a field is there twice")
     return members
 
 
 def _number(record: dict[str, Any], name: str) -> int:
     found = record.get(name)
     if type(found) is not int or found < 0:
-        raise LineError(f"{name} is {str(found)[:80]!r}, not a number from 0 on")
+        raise LineError(f"{name} is {str(found)[:80]!r}, not a whole number of at least 0")
     return found
 
 
 def _payload(record: dict[str, Any]) -> bytes:
     text, encoded = record.get("payload"), record.get("payload_base64")
     if (text is None) == (encoded is None):
-        raise LineError("the line has not exactly one of payload and payload_base64")
+        raise LineError("the line must have exactly one of payload and payload_base64")
     if isinstance(text, str):
         try:
             return text.encode()
         except UnicodeEncodeError as error:
-            raise LineError(f"payload is no text: {error.reason}") from error
+            raise LineError(f"payload is not text: {error.reason}") from error
     if isinstance(encoded, str):
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise LineError(f"payload_base64 is no base64: {error}") from error
-    raise LineError("the payload is no string")
+            raise LineError(f"payload_base64 is not base64: {error}") from error
+    raise LineError("the payload is not a string")

@@ -127,7 +127,7 @@ def _ranges_in(folder: str) -> list[RangeFile]:
     for one, other in pairwise(found):
         if other.start < one.end:
             raise OverlappingRangesError(
-                f"{one.path} and {other.path} hold the same part of the log; the topic was made anew or files were "
+                f"{one.path} and {other.path} hold the same part of the log; the topic was created again or files were "
                 "copied together: move one of the two away"
             )
     return found

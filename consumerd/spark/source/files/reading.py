@@ -85,8 +85,8 @@ class _Reader:
         if self._request.mode is Mode.FAILFAST:
             bad = pc.index(fine, False).as_py()
             raise MalformedMessageError(
-                f"{file.path} cannot be read behind offset {rows.offsets[bad]}: {rows.problems[bad]}; "
-                "read with mode=PERMISSIVE or DROPMALFORMED to go on"
+                f"{file.path} cannot be read after offset {rows.offsets[bad]}: {rows.problems[bad]}; "
+                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
         self.dropped += pc.sum(pc.invert(fine)).as_py()
         return Rows(rows.offsets.filter(fine), rows.indexes.filter(fine), rows.values.filter(fine), None)
@@ -121,8 +121,8 @@ class _Reader:
         split = self._split
         what = (
             f"the offsets {file.start} to {file.end} of {split.topic}/{split.broker_partition} are lost: {file.path} "
-            "was removed since it was planned"
+            "was deleted after the read was planned"
         )
         if self._request.fail_on_data_loss:
-            raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
+            raise DataLossError(f"{what}; set failOnDataLoss=false to continue without them")
         log.warning("%s", what)

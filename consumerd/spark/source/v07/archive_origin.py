@@ -95,7 +95,7 @@ class ArchiveOrigin:
             if right.start < left.end or left.start == right.start:
                 raise OverlapError(
                     f"{left.location} and {right.location} both hold offset {right.start} of "
-                    f"{topic}/{broker_partition(broker, partition)}; name one of them only, or the broker in the layout"
+                    f"{topic}/{broker_partition(broker, partition)}; read only one, or name the broker in the layout"
                 )
         segments[-1] = self._ended(segments[-1], topic, partition)
         return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
@@ -135,7 +135,7 @@ class ArchiveOrigin:
 
     def _modified(self, path: str) -> int:
         if path not in self._times:
-            raise FileReadError(f"nobody tells when {path} was written last; leave out startingTimestamp")
+            raise FileReadError(f"the modification time of {path} is unknown; remove startingTimestamp")
         return self._times[path]
 
 
@@ -158,7 +158,7 @@ def _readable(source: Source) -> Source:
     unreadable = source.is_tar or source.packing is Packing.ZSTD
     if unreadable or (source.size is None and source.packing is Packing.NONE):
         raise FileReadError(
-            f"{source.name} cannot be read as it is packed (plain segments and those in .gz can); unpack it, or read "
-            "what `consumerd log export` makes of it"
+            f"{source.name} cannot be read in its compressed form (only plain and .gz segments can); decompress it, or "
+            "read the output of `consumerd log export`"
         )
     return source

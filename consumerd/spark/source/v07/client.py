@@ -48,8 +48,8 @@ _MAX_OFFSETS: Final = 1 << 20
 class BrokerClient:
     """A connection, made at once. Close it, or use it as a context manager.
 
-    Every method raises BrokerReadError (unreachable, hung up, late, or no valid answer), after which the client is
-    closed. Not for several threads.
+    Every method raises BrokerReadError (unreachable, connection closed, timeout, or an invalid response), after which
+    the client is closed. Not for several threads.
     """
 
     def __init__(self, host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -66,11 +66,11 @@ class BrokerClient:
             request = FetchRequest(topic, partition, offset, size).encode()
             answer = decode_fetch_response(self._frames.ask(request, _FETCH_HEAD, _FETCH_HEAD + size, where))
         except WireError as error:
-            raise self._frames.broken(f"has no valid answer to a fetch of {where}: {error}") from error
+            raise self._frames.broken(f"sent an invalid response to a fetch of {where}: {error}") from error
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetUnavailableError(f"broker {self.name} has nothing of {where}: OffsetOutOfRange")
+            raise OffsetUnavailableError(f"broker {self.name} does not have {where}: OffsetOutOfRange")
         if answer.error is not ErrorCode.NONE:
-            raise self._frames.broken(f"refuses a fetch of {where}: {answer.error.name}")
+            raise self._frames.broken(f"rejected a fetch of {where}: {answer.error.name}")
         return answer.data
 
     def offsets(self, topic: str, partition: int, when: int, count: int) -> tuple[int, ...]:
@@ -82,11 +82,11 @@ class BrokerClient:
             request = OffsetsRequest(topic, partition, when, count).encode()
             answer = decode_offsets_response(self._frames.ask(request, _OFFSETS_HEAD, most, where))
         except WireError as error:
-            raise self._frames.broken(f"has no valid answer about the offsets of {where}: {error}") from error
+            raise self._frames.broken(f"sent an invalid response to an offsets request for {where}: {error}") from error
         if answer.error is not ErrorCode.NONE:
-            raise self._frames.broken(f"refuses to tell the offsets of {where}: {answer.error.name}")
+            raise self._frames.broken(f"rejected an offsets request for {where}: {answer.error.name}")
         if any(offset < 0 for offset in answer.offsets):
-            raise self._frames.broken(f"tells negative offsets of {where}")
+            raise self._frames.broken(f"sent negative offsets of {where}")
         return answer.offsets
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class _FrameSocket:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError, OverflowError) as error:  # names and numbers that no address has
             raise BrokerUnavailableError(
-                f"no connection to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
+                f"cannot connect to broker {self.name}: {_reason(error)}; is it running, and reachable from executors?"
             ) from error
 
     def ask(self, request: bytes, least: int, most: int, where: str) -> memoryview:
@@ -159,13 +159,15 @@ class _FrameSocket:
             if size > most and is_tls_alert(size):
                 raise self.broken("answered with TLS, which brokers of Kafka 0.7 do not speak")
             if not least <= size <= most:
-                raise self.broken(f"announces an answer of {size} bytes about {where}, where {most} are the most")
+                raise self.broken(
+                    f"announced a response of {size} bytes to a request for {where}; expected {least} to {most} bytes"
+                )
             return self._receive(size, deadline)
         except TimeoutError as error:
-            what = f"did not answer about {where} within {self._timeout:g} s; is it overloaded?"
+            what = f"did not respond to a request for {where} within {self._timeout:g} s; is it overloaded?"
             raise self.broken(what, BrokerTimeoutError) from error
         except OSError as error:
-            what = f"ended the connection before it answered about {where}: {_reason(error)}"
+            what = f"closed the connection before it responded to a request for {where}: {_reason(error)}"
             raise self.broken(what, BrokerUnavailableError) from error
 
     def close(self) -> None:
@@ -187,12 +189,12 @@ class _FrameSocket:
             self._socket.settimeout(left)
             count = self._socket.recv_into(view[filled:])
             if not count:
-                raise ConnectionResetError(0, f"it hung up after {filled} of {size} bytes")
+                raise ConnectionResetError(0, f"end of stream after {filled} of {size} bytes")
             filled += count
         return view
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it took too long"
+        return "timed out"
     return error.strerror if isinstance(error, OSError) and error.strerror else reason_of(error)

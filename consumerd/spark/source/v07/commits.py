@@ -37,7 +37,7 @@ def check_group(zookeeper: str, group: str, *, timeout: float = TIMEOUT) -> None
     try:
         check_name("group", group)
     except RegistryError as error:
-        raise OptionError(f"the option groupId is wrong: {error}") from None
+        raise OptionError(f"invalid option groupId: {error}") from None
 
     async def look(session: Session) -> None:
         await _unused(session, group)
@@ -67,7 +67,7 @@ def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout:
     try:
         commit_offsets(zookeeper, group, offsets, timeout=timeout)
     except ZooKeeperError as error:
-        log.warning("the offsets of group %s are not written this time: %s", group, error)
+        log.warning("cannot commit the offsets of group %s, which the next batch will retry: %s", group, error)
 
 
 class ZooKeeperCommitter:
@@ -99,8 +99,8 @@ async def _unused(session: Session, group: str) -> Survey | None:
     who += [f"an owner of {partition}" for partition in survey.view.owners]
     if who:
         raise RefusedError(
-            f"the group {group} is in use ({who[0]} lives), and its offsets are not overwritten; "
-            "give another groupId, or leave out commitOffsets"
+            f"the group {group} is in use ({who[0]} is alive), so its offsets are not overwritten; "
+            "use another groupId, or remove commitOffsets"
         )
     return survey
 

@@ -103,7 +103,7 @@ class BrokerOrigin:
         broker = BrokerRange(host, port)
         bounds = sorted(set(self._offsets(partition, broker, LATEST, MAX_SEGMENTS)))
         if not bounds:
-            raise BrokerReadError(f"broker {host}:{port} names no offsets of {partition}; is it a broker of Kafka 0.7?")
+            raise BrokerReadError(f"broker {host}:{port} returned no offsets of {partition}; is it a 0.7 broker?")
         segments = tuple(
             Segment(start, end, broker) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
         )
@@ -172,11 +172,9 @@ def _listed(location: BrokersLocation, choice: Choice) -> Registered:
         try:
             partition = TopicPartition.parse(topic, name)
         except ValueError as error:
-            raise OptionError(f"the option assign is wrong: {error}") from None
+            raise OptionError(f"invalid option assign: {error}") from None
         if partition.broker not in location.brokers:
-            raise NotFoundError(
-                f"the option assign names {partition}, and the option brokers has no {partition.broker}"
-            )
+            raise NotFoundError(f"option assign names {partition}, but option brokers has no broker {partition.broker}")
         partitions.append(partition)
     if not partitions:
         for topic in choice.topics or ():

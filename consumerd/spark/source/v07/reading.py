@@ -73,14 +73,14 @@ class _SplitReader:
                 timeout=self.request.timeout,
             )
         except FileNotFoundError:
-            self._lost(self.split.start, self.split.end, "the file is gone")
+            self._lost(self.split.start, self.split.end, "the file was deleted")
             return
         with reader:
             yield from self._read(reader)
         if (batch := self.builder.finish()) is not None:
             yield batch
         if self.dropped:
-            log.warning("dropped %d unreadable stretches of %s", self.dropped, self.split)
+            log.warning("dropped %d unreadable ranges of %s", self.dropped, self.split)
 
     def _read(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
         start, end = self.split.start, self.split.end
@@ -88,7 +88,7 @@ class _SplitReader:
             # Where nothing was found either, nothing is asked again: a log that is cut all the time never ends.
             further = reader.next_available(position) if position > start or start == self.split.start else None
             start = end if further is None else min(further, end)
-            self._lost(position, start, "the log has been cut since the read was planned")
+            self._lost(position, start, "the start of the log was deleted after the read was planned")
 
     def _read_from(self, reader: SegmentReader, position: int) -> Generator[pa.RecordBatch, None, int]:
         """Read as far as the segment has bytes without a gap; returns up to where."""
@@ -138,7 +138,7 @@ class _SplitReader:
         if self.request.mode is Mode.FAILFAST:
             raise MalformedMessageError(
                 f"{self.split.topic}/{self.split.broker_partition} cannot be read at offset {flaw.offset}: "
-                f"{flaw.problem}; read with mode=PERMISSIVE or DROPMALFORMED to go on"
+                f"{flaw.problem}; read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
         if self.request.mode is Mode.DROPMALFORMED:
             self.dropped += 1
@@ -146,9 +146,9 @@ class _SplitReader:
     def _lost(self, start: int, end: int, why: str) -> None:
         """Offsets that were planned are not there."""
         what = (
-            f"the offsets {start} to {end} of {self.split.topic}/{self.split.broker_partition} are not in "
-            f"{self.split.location} any more: {why}"
+            f"the offsets {start} to {end} of {self.split.topic}/{self.split.broker_partition} are no longer in "
+            f"{self.split.location}: {why}"
         )
         if self.request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")
-        log.warning("%s; going on without them", what)
+            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
+        log.warning("%s; continuing without them", what)

@@ -60,7 +60,7 @@ async def _ask(connect: str, timeout: float, work: Callable[[Session], Awaitable
         return await session.exists(chroot) is not None
 
     if chroot and not await _on(servers, timeout, look):
-        raise NotFoundError(f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address")
+        raise NotFoundError(f"node {chroot} does not exist in ZooKeeper at {servers}; check the chroot")
     return await _on(servers + chroot, timeout, work)
 
 

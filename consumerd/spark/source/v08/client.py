@@ -158,7 +158,7 @@ class KafkaClient:
             for name, topic in metadata.topics.items():
                 if not wants(name) or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
-                if error := error_of(topic.error, f"the brokers tell nothing of the topic {name}"):
+                if error := error_of(topic.error, f"the brokers do not describe the topic {name}"):
                     raise error
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
@@ -247,8 +247,10 @@ class KafkaClient:
                 for each in partitions:
                     name = f"{each[0]}/{each[1]}"
                     if (part := told.get(each)) is None:
-                        raise BrokerReadError(f"broker {channel.address} leaves {name} out of its answer about offsets")
-                    self._raise_for(part.error, f"broker {channel.address} names no offset of {name}", each)
+                        raise BrokerReadError(f"broker {channel.address} sent a response without the offsets of {name}")
+                    self._raise_for(
+                        part.error, f"broker {channel.address} rejected an offsets request for {name}", each
+                    )
                     found[each] = next(iter(part.offsets), None), part.by_segment
             return found
 
@@ -280,11 +282,11 @@ class KafkaClient:
         ]
         code = answer.get("error_code", 0) or next((part["error_code"] for part in parts), 0)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetUnavailableError(f"broker {channel.address} has nothing of {where}: OFFSET_OUT_OF_RANGE")
-        self._raise_for(code, f"broker {channel.address} refuses", partition)
+            raise OffsetUnavailableError(f"broker {channel.address} does not have {where}: OFFSET_OUT_OF_RANGE")
+        self._raise_for(code, f"broker {channel.address} rejected a fetch of {where}", partition)
         if len(parts) != 1:
             raise BrokerReadError(
-                f"broker {channel.address} has {len(parts)} partitions in its answer to a fetch of {where}"
+                f"broker {channel.address} has {len(parts)} partitions in its response to a fetch of {where}"
             )
         (part,) = parts
         data, throttled = part["record_set"] or b"", silence(FETCH, version, answer) > 0
@@ -417,6 +419,6 @@ def _context(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody is there to be asked
     except OSError as error:  # SSLError is one
         raise BrokerRejectedError(
-            f"the PEM files of kafka.ssl.* cannot be used: {error}; they have to be on every machine that reads"
+            f"the PEM files of kafka.ssl.* cannot be used: {error}; they must exist on every executor and on the driver"
         ) from error
     return context

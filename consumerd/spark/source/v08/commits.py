@@ -55,9 +55,9 @@ class V08Committer:
             answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
             for found in answer["groups"]:
                 if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
-                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} tells nothing of")
+                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} does not describe")
                 if found["members"]:
-                    raise self._in_use(f"member {found['members'][0]['member_id']} lives")
+                    raise self._in_use(f"member {found['members'][0]['member_id']} is alive")
 
         self._at_coordinator(ask)
 
@@ -79,7 +79,7 @@ class V08Committer:
             for code in codes:
                 if code in _IN_USE:
                     raise self._in_use("it has members")
-                self._raise_for(code, client, f"broker {coordinator.address} does not take offsets of")
+                self._raise_for(code, client, f"broker {coordinator.address} rejected the offsets of")
             return len(codes)
 
         return self._at_coordinator(ask) if any(entries(offsets)) else 0
@@ -89,7 +89,7 @@ class V08Committer:
         try:
             self.commit(offsets)
         except BrokerReadError as error:
-            log.warning("the offsets of %s are not written this time: %s", self._name, error)
+            log.warning("cannot commit the offsets of %s, which the next batch will retry: %s", self._name, error)
 
     @property
     def _name(self) -> str:
@@ -97,8 +97,8 @@ class V08Committer:
 
     def _in_use(self, who: str) -> RefusedError:
         return RefusedError(
-            f"the {self._name} is in use ({who}), and its offsets are not overwritten; "
-            "give another groupId, or leave out commitOffsets"
+            f"the {self._name} is in use ({who}), so its offsets are not overwritten; "
+            "use another groupId, or remove commitOffsets"
         )
 
     def _raise_for(self, code: int, client: ClusterClient, what: str) -> None:

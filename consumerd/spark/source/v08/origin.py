@@ -134,9 +134,9 @@ def with_password(cluster: BootstrapLocation) -> BootstrapLocation:
     try:
         password = Path(login.password_file).read_text("utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"the option kafka.sasl.password.file names what cannot be read: {error}") from error
+        raise OptionError(f"option kafka.sasl.password.file names a file that cannot be read: {error}") from error
     if not password:
         raise OptionError(
-            f"the option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
+            f"option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
         )
     return replace(cluster, login=replace(login, password=password, password_file=None))

@@ -54,7 +54,7 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     reader = _Reader(split, request)
     yield from reader.read()
     if reader.dropped:
-        log.warning("dropped %d unreadable stretches of %s", reader.dropped, split)
+        log.warning("dropped %d unreadable ranges of %s", reader.dropped, split)
 
 
 class _Reader:
@@ -103,7 +103,7 @@ class _Reader:
         if self._request.mode is Mode.FAILFAST:
             raise MalformedMessageError(
                 f"{self._split.topic}/{self._split.partition} cannot be read at offset {position}: {problem}; "
-                "read with mode=PERMISSIVE or DROPMALFORMED to go on"
+                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
         if self._request.mode is Mode.DROPMALFORMED:
             self.dropped += 1
@@ -135,22 +135,20 @@ class _Reader:
         first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
             following = min(first, end)
-            self._lost(position, following, "the log has been cut since the read was planned")
+            self._lost(position, following, "the start of the log was deleted after the read was planned")
             return following
         if last is not None and position > last:
             self._lost(position, end, f"the log ends at {last} now")
             return end
         self._empty += 1  # it has it after all
         if self._empty > _BELIEVED:
-            raise BrokerReadError(f"{error}, though it says that it has {first} to {last}")
+            raise BrokerReadError(f"{error}, although it reports offsets {first} to {last}")
         time.sleep(_PAUSE)
         return position
 
     def _lost(self, start: int, end: int, why: str) -> None:
         """Offsets that were planned are not there."""
-        what = (
-            f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} are not there any more: {why}"
-        )
+        what = f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} no longer exist: {why}"
         if self._request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")
-        log.warning("%s; going on without them", what)
+            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
+        log.warning("%s; continuing without them", what)

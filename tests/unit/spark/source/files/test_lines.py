@@ -63,7 +63,7 @@ def test_what_is_taken_at_once_is_what_is_read_one_by_one(payloads: list[str], c
 
 def test_a_line_too_long_to_hold_is_one_row_and_what_follows_is_read() -> None:
     text = record(0, "a") + b"x" * 5000 + b"\n" + record(3, "b") + b"y" * 3000
-    too_long = "a line of {} bytes is longer than any message makes it"
+    too_long = "a line of {} bytes is longer than any message"
     assert flat(list(read_rows(io.BytesIO(text), PLACE, piece=100, max_line=1000))) == [
         (0, 0, b"a", None),
         (0, 1, None, too_long.format(5000)),

@@ -60,7 +60,7 @@ def test_the_chosen_partitions_are_found_and_the_others_named(tmp_path: Path) ->
     ]  # fmt: skip
     assert list(origin(tmp_path, assign='{"orders": ["0-1"]}').snapshot()) == [("orders", "0-1")]
     wrong = origin(tmp_path, subscribe="order")
-    assert wrong.missing(wrong.snapshot()) == "there is no topic order; did you mean orders?"
+    assert wrong.missing(wrong.snapshot()) == "topic order does not exist; did you mean orders?"
 
 
 def test_a_partition_reaches_over_its_ranges(log: FilesLog) -> None:

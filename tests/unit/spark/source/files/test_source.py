@@ -164,14 +164,14 @@ def damaged(tmp_path: Path) -> list[RangeFile]:
 
 
 WRONG = {
-    b"no json\n": "is no JSON",
-    b"[1]\n": "no JSON object",
-    b"\n": "is no JSON",
-    b"\xef\xbb\xbf" + record(offset=20, index=0, payload="x"): "is no JSON",
-    record(offset=20, index=0, payload="x").replace(b'"x"', b'"\xff"'): "is no JSON",
-    record(offset=20, index=0, payload="x", extra=1): "the member 'extra'",
-    record(offset=20, offsett=0, payload="x"): "the member 'offsett'",
-    record(offset=20, index=0, payload="x").replace(b'"index"', b'"offset": 21, "index"'): "twice",
+    b"no json\n": "is not JSON",
+    b"[1]\n": "not a JSON object",
+    b"\n": "is not JSON",
+    b"\xef\xbb\xbf" + record(offset=20, index=0, payload="x"): "is not JSON",
+    record(offset=20, index=0, payload="x").replace(b'"x"', b'"\xff"'): "is not JSON",
+    record(offset=20, index=0, payload="x", extra=1): "the field 'extra'",
+    record(offset=20, offsett=0, payload="x"): "the field 'offsett'",
+    record(offset=20, index=0, payload="x").replace(b'"index"', b'"offset": 21, "index"'): "a field is there twice",
     record(offset=20, index=0, payload="x", topic="other"): "topic 'other', its folder 'events'",
     record(offset=20, index=0, payload="x", broker=4): "broker '4', its folder 3",
     record(offset=20, index=0, payload="x", partition="10"): "partition '10', its folder 10",
@@ -184,10 +184,10 @@ WRONG = {
     record(offset=20, index=1 << 31, payload="x"): "index 2147483648",
     record(offset=20, index=0): "exactly one of payload",
     record(offset=20, index=0, payload="x", payload_base64="eA=="): "exactly one of payload",
-    record(offset=20, index=0, payload=1): "no string",
-    record(offset=20, index=0, payload="\ud800"): "payload is no text",
-    record(offset=20, index=0, payload_base64="eA"): "no base64",
-    record(offset=20, index=0, payload_base64="e A=="): "no base64",
+    record(offset=20, index=0, payload=1): "not a string",
+    record(offset=20, index=0, payload="\ud800"): "payload is not text",
+    record(offset=20, index=0, payload_base64="eA"): "not base64",
+    record(offset=20, index=0, payload_base64="e A=="): "not base64",
 }
 
 
@@ -216,7 +216,7 @@ def test_a_file_that_breaks_off_is_told_apart(damaged: list[RangeFile]) -> None:
         (20, 0, 20),
         (20, 1, 40),
     ]
-    assert rows[2]["_corrupt"] == "the file breaks off within a line"
+    assert rows[2]["_corrupt"] == "the file ends within a line"
 
 
 def test_a_file_that_was_removed_follows_the_policy(damaged: list[RangeFile]) -> None:

@@ -65,7 +65,7 @@ def test_a_split_that_ends_inside_a_message_is_refused(consumerd_broker: Loopbac
 def test_a_broker_that_cannot_be_reached(consumerd_broker: LoopbackBroker) -> None:
     split = filled(consumerd_broker)
     consumerd_broker.kill()
-    with pytest.raises(BrokerReadError, match=r"no connection to broker .* reachable from executors"):
+    with pytest.raises(BrokerReadError, match=r"cannot connect to broker .* reachable from executors"):
         read_rows(split, fail_on_data_loss=False)
 
 
@@ -85,7 +85,7 @@ def test_a_broker_that_dies_in_the_middle(
 
     proxy = consumerd_proxy_factory(consumerd_broker.host, consumerd_broker.port, hook=die, frames=True)
     split = replace(split, location=BrokerRange(proxy.host, proxy.port))
-    with pytest.raises(BrokerReadError, match="ended the connection before it answered about events/1 from"):
+    with pytest.raises(BrokerReadError, match=r"closed the connection before it responded to .* events/1 from"):
         read_rows(split, fetch_size=1000, fail_on_data_loss=False)
 
 
@@ -133,7 +133,7 @@ def test_a_trimmed_log_is_read_from_where_it_begins(
     values = [row["value"] for row in read_rows(longer, fail_on_data_loss=False)]
     assert values == broker.payloads("events")
     assert 0 < len(values) < len(LINES)
-    assert caplog.text.count(f"the offsets 0 to {split.end} of events/0-0 are not in") == 2
+    assert caplog.text.count(f"the offsets 0 to {split.end} of events/0-0 are no longer in") == 2
 
 
 def test_a_log_that_has_become_shorter(consumerd_broker: LoopbackBroker) -> None:

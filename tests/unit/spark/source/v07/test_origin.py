@@ -86,13 +86,13 @@ def test_time_is_asked_of_the_broker(broker: LoopbackBroker) -> None:
 
 def test_what_cannot_be_there(broker: LoopbackBroker) -> None:
     found = {"subscribe": None, "partitions": None}
-    with pytest.raises(NotFoundError, match="the option assign names t/8-0, and the option brokers has no 8"):
+    with pytest.raises(NotFoundError, match="option assign names t/8-0, but option brokers has no broker 8"):
         plan(broker, **found, assign='{"t": ["8-0"]}')
-    with pytest.raises(OptionError, match="the option assign is wrong: 'x' is not a broker-partition name such as 0-3"):
+    with pytest.raises(OptionError, match="invalid option assign: 'x' is not a broker-partition name such as 0-3"):
         plan(broker, **found, assign='{"t": ["x"]}')
     assert plan(broker, **found, assign='{"t": [0]}') == plan(broker, **found, assign='{"t": ["7-0"]}')
     assert plan(broker, subscribe="nothing") == [], "a broker answers for topics that it has not"
-    with pytest.raises(BrokerReadError, match="ended the connection before it answered about t/5"):
+    with pytest.raises(BrokerReadError, match="closed the connection before it responded to a request for t/5"):
         plan(broker, **found, assign='{"t": ["7-5"]}')
 
 
@@ -113,7 +113,7 @@ def test_a_stream_lives_through_a_restart_and_ends_with_the_broker(broker: Loopb
     assert ends[-1] == broker.end("t")
     assert len(ends) > 3
     broker.kill()
-    with pytest.raises(BrokerReadError, match=f"no connection to broker {broker.address}: "):
+    with pytest.raises(BrokerReadError, match=f"cannot connect to broker {broker.address}: "):
         Follower(options(broker)).latest(end, None)
 
 
@@ -137,6 +137,6 @@ def test_a_server_that_names_no_offsets_is_no_broker() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         given = {"brokers": f"0=127.0.0.1:{server.getsockname()[1]}", "assign": '{"t": ["0-0"]}', "timeoutMs": "5000"}
-        with pytest.raises(BrokerReadError, match="names no offsets of t/0-0; is it a broker"):
+        with pytest.raises(BrokerReadError, match=r"returned no offsets of t/0-0; is it a 0\.7 broker"):
             open_origin(read_options(given)).snapshot()
         thread.join()

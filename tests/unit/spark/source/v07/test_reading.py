@@ -183,7 +183,7 @@ def test_malformed_messages_can_be_dropped(
     columns = tuple(name for name in ALL if name != "_corrupt")
     rows = read_rows(split, columns, mode=Mode.DROPMALFORMED)
     assert [row["value"] for row in rows] == [b"one", b"two", b"two", b"two", b"two"]
-    assert "dropped 2 unreadable stretches of events/2-3" in caplog.text
+    assert "dropped 2 unreadable ranges of events/2-3" in caplog.text
 
 
 @pytest.mark.parametrize("bad", [BAD, BOTCHED, NO_LENGTH])
@@ -211,7 +211,7 @@ def test_the_limits_are_the_requests(segment: SegmentWriter) -> None:
 
 def test_a_file_that_is_gone(segment: SegmentWriter, caplog: pytest.LogCaptureFixture) -> None:
     split = replace(segment(ONE, start=5), location=FileRange("/no/such/file.kafka", 5))
-    sentence = f"the offsets 5 to {split.end} of events/2-3 are not in /no/such/file.kafka any more"
+    sentence = f"the offsets 5 to {split.end} of events/2-3 are no longer in /no/such/file.kafka: the file was deleted"
     with pytest.raises(DataLossError, match=f"{sentence}.*failOnDataLoss=false"):
         read_rows(split)
     assert read_rows(split, fail_on_data_loss=False) == []
@@ -227,7 +227,7 @@ def test_a_file_that_has_become_shorter(segment: SegmentWriter, kept: int, caplo
         file.truncate(kept)
     whole = [0, len(ONE), len(ONE) + len(TWO)]
     first_lost = max(end for end in whole if end <= kept)
-    with pytest.raises(DataLossError, match=f"the offsets {first_lost} to {split.end} of events/2-3 are not in"):
+    with pytest.raises(DataLossError, match=f"the offsets {first_lost} to {split.end} of events/2-3 are no longer in"):
         read_rows(split)
     values = [row["value"] for row in read_rows(split, fail_on_data_loss=False)]
     assert values == [b"one", b"two"][: whole.index(first_lost)]
@@ -258,7 +258,7 @@ def test_a_packed_segment_that_is_damaged(segment: SegmentWriter) -> None:
     data = encode_message_set([b"%d" % number for number in range(50_000)])
     packed = gzip.compress(data)
     split = replace(segment(packed[: len(packed) // 2], name="00000000000000000000.kafka.gz"), end=len(data))
-    with pytest.raises(DataLossError, match=f"to {len(data)} of events/2-3 are not in"):
+    with pytest.raises(DataLossError, match=f"to {len(data)} of events/2-3 are no longer in"):
         read_rows(split)
     rows = read_rows(split, fail_on_data_loss=False)
     assert [row["value"] for row in rows[:-1]] == [b"%d" % number for number in range(len(rows) - 1)]

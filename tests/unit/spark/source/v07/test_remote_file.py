@@ -51,7 +51,7 @@ def test_a_url(bucket: Any) -> None:
 
 def test_a_url_with_nothing_behind_it(bucket: Any) -> None:
     split = split_of("memory://logs/none.kafka")
-    with pytest.raises(DataLossError, match=r"memory://logs/none\.kafka any more: the file is gone"):
+    with pytest.raises(DataLossError, match=r"memory://logs/none\.kafka: the file was deleted"):
         values(split)
     assert values(split, fail_on_data_loss=False) == []
 

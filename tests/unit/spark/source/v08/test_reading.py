@@ -115,10 +115,10 @@ def test_what_is_gone_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> No
     with V08Broker(*cut_off, first=60) as broker:
         assert read(broker, 10, fail_on_data_loss=False) == plain(*range(60, 100))
     (told,) = caplog.messages
-    assert told.startswith("the offsets 10 to 60 of events/0 are not there any more: the log has been cut since")
+    assert told.startswith("the offsets 10 to 60 of events/0 no longer exist: the start of the log was deleted after")
     with V08Broker((1, -1, b""), last=5) as broker, pytest.raises(DataLossError, match="the log ends at 5 now"):
         read(broker, 10)
-    with V08Broker((1, -1, b"")) as broker, pytest.raises(BrokerReadError, match="though it says that it has 0 to"):
+    with V08Broker((1, -1, b"")) as broker, pytest.raises(BrokerReadError, match="although it reports offsets 0 to"):
         read(broker, 10)
 
 
@@ -172,9 +172,13 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
         (
             (29, -1, b""),
             BrokerRejectedError,
-            "fetch events/0 from 0: broker .* refuses: TOPIC_AUTHORIZATION_FAILED",
+            "fetch events/0 from 0: broker .* rejected a fetch of events/0 from 0: TOPIC_AUTHORIZATION_FAILED",
         ),
-        (lambda *_: {"responses": []}, BrokerReadError, "has 0 partitions in its answer to a fetch of events/0 from 0"),
+        (
+            lambda *_: {"responses": []},
+            BrokerReadError,
+            "has 0 partitions in its response to a fetch of events/0 from 0",
+        ),
     ],
 )
 def test_answers_that_are_none_end_the_task(answer: Any, kind: type[Exception], sentence: str) -> None:
