@@ -95,7 +95,7 @@ def build_coordination(config: Config) -> CoordinationSettings:
             heartbeat_interval=group.heartbeat_interval,
             rebalance_timeout=group.rebalance_timeout,
             drain_timeout=rebalance.drain_timeout,
-            look_interval=rebalance.reconcile_interval,
+            topic_refresh_interval=rebalance.reconcile_interval,
             retry_interval=rebalance.retry_interval,
             assignors=all_assignors(group.assignor),
             instance_id=group.instance_id,

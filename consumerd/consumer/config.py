@@ -141,11 +141,11 @@ class ConsumerConfig:
             raise ConfigError(f"{error}.") from error
         for name in ("commit_interval", "listener_timeout", "stop_timeout", "budget", "partition_budget"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, and is {getattr(self, name)}.")
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}.")
         if self.drain_timeout < 0 or (self.consumer_timeout or 0) < 0:
             raise ConfigError("drain_timeout and consumer_timeout must not be negative.")
         if self.initial not in ("earliest", "latest"):
-            raise ConfigError(f"initial must be earliest or latest, and is {self.initial!r}.")
+            raise ConfigError(f"initial must be earliest or latest, not {self.initial!r}.")
         parse_bootstrap(self.bootstrap)
         self._check_coordination()
 
@@ -153,21 +153,21 @@ class ConsumerConfig:
         for name, there in _CHOICES.items():
             if getattr(self, name) not in there:
                 words = ", ".join(each for each in there if each is not None)
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; there is {words}.")
+                raise ConfigError(f"{name} must be one of {words}, not {getattr(self, name)!r}.")
         if self.by_zookeeper:
             if self.instance_id is not None:
-                raise ConfigError("instance_id is for groups that a broker coordinates: give bootstrap.")
+                raise ConfigError("instance_id requires a group that a broker coordinates: set bootstrap.")
             if self.dialect == "0.7":
                 self.require_v07()
             return
         if not self.bootstrap:
-            raise ConfigError('coordination = "kafka" needs bootstrap: brokers to begin with, such as ["kafka1:9092"].')
+            raise ConfigError('coordination = "kafka" requires bootstrap: a list of brokers, such as ["kafka1:9092"].')
         if self.dialect != "auto":
-            raise ConfigError("dialect is for groups in ZooKeeper: leave it out.")
+            raise ConfigError("dialect applies only to groups that ZooKeeper coordinates: remove it.")
         if self.offsets == "zookeeper":
             raise ConfigError(
-                'offsets = "zookeeper" does not go with a group that a broker coordinates: only Kafka knows whose a '
-                'partition is; use "both" to keep a copy in ZooKeeper.'
+                'offsets = "zookeeper" is not supported in a group that a broker coordinates: only the broker knows '
+                'the owner of a partition; use "both" to keep a copy in ZooKeeper.'
             )
         self.coordination_settings()
 
@@ -180,7 +180,7 @@ class ConsumerConfig:
         """Raise ConfigError for what brokers and members of 0.7 do not have."""
         for name, there in _ONLY_V07.items():
             if getattr(self, name) not in there:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, which Kafka 0.7 does not have: leave it out.")
+                raise ConfigError(f"{name} = {getattr(self, name)!r} is not supported by Kafka 0.7: remove it.")
 
     def offset_settings(self) -> OffsetSettings:
         """Where offsets are kept, the default resolved."""

@@ -183,7 +183,7 @@ class SimpleConsumer:
     async def _connected(self) -> Connection:
         async with self._connecting:
             if self._closed:
-                raise ConnectorStateError("the consumer is closed; make a new one")
+                raise ConnectorStateError("the consumer is closed; create a new one")
             if self._connection is None or self._connection.closed:
                 self._connection = await self._connect(self._host, self._port)
             return self._connection
