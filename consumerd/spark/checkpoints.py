@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"
-_REMEDY: Final = "restore the checkpoint from a backup, or move it and the tables that it counts away to begin anew"
+_REMEDY: Final = "restore the checkpoint from a backup, or move it and the tables that it counts away to start over"
 
 
 class CheckpointLockedError(ConsumerdError):
@@ -61,7 +61,7 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, RecursionError):
             found = None
         if not isinstance(found, str):
-            raise TableCorruptError(f"{self.path}/metadata does not tell the id of a query: {_REMEDY}.")
+            raise TableCorruptError(f"{self.path}/metadata does not contain the id of a query: {_REMEDY}.")
         return found
 
     def last_committed(self) -> int | None:
@@ -91,7 +91,7 @@ class Checkpoint:
                 )
             offsets.end(batch)
         if done is not None and not _is_entry(self._files.read(f"{self.path}/commits/{done}") or b""):
-            raise CheckpointError(f"{self.path}/commits/{done} is no entry of a commit log: {_REMEDY}.")
+            raise CheckpointError(f"{self.path}/commits/{done} is not a valid entry of a commit log: {_REMEDY}.")
 
     def must_match(self, table: Table) -> None:
         """Raise if the table and the checkpoint are not of one time, or the checkpoint is not whole.
@@ -107,15 +107,15 @@ class Checkpoint:
         if there and there[-1][-1] > known and self._files.exists(f"{self.path}/metadata"):
             raise CheckpointError(
                 f"the table {table.path} has batches up to {there[-1][-1]}, and the checkpoint {self.path} counts "
-                f"{known + 1} in all, so it is older than the table, or another one: {_REMEDY}."
+                f"{known + 1} in all, so it is older than the table, or belongs to another one: {_REMEDY}."
             )
         if done is None:
             return
         if not there or there[0].start > 0 or there[0].stop <= done:
             have = f"batches {', '.join(f'{each.start}-{each[-1]}' for each in there)}" if there else "no batches"
             raise TableBehindError(
-                f"the checkpoint {self.path} tells of batches 0-{done} and the table {table.path} has {have}: put the "
-                "table back, or move the checkpoint and the table away to write all of it anew."
+                f"the checkpoint {self.path} lists batches 0-{done}, but the table {table.path} has {have}: restore "
+                "the table, or move the checkpoint and the table away to write everything again."
             )
 
 

@@ -62,11 +62,17 @@ def older(checkpoint: Path) -> None:
     [
         (lambda at: without(last(at / "offsets")), r"/offsets/\d+ is missing, and .*/commits says that batch \d+ is"),
         (lambda at: shutil.rmtree(at / "offsets"), r"/offsets/\d+ is missing"),
-        (lambda at: halved(last(at / "offsets")), r"/offsets/\d+ (is no entry of an offset log|holds no offsets)"),
-        (lambda at: last(at / "offsets").write_bytes(b'v1\n{}\n{"t": {"0": '), r"/offsets/\d+ holds no offsets"),
-        (lambda at: halved(last(at / "commits")), r"/commits/\d+ is no entry of a commit log"),
-        (lambda at: halved(at / "metadata"), "/metadata does not tell the id of a query"),
-        (lambda at: (at / "metadata").unlink(), "/metadata does not tell the id of a query"),
+        (
+            lambda at: halved(last(at / "offsets")),
+            r"/offsets/\d+ (is not a valid entry of an offset log|contains no valid offsets)",
+        ),
+        (
+            lambda at: last(at / "offsets").write_bytes(b'v1\n{}\n{"t": {"0": '),
+            r"/offsets/\d+ contains no valid offsets",
+        ),
+        (lambda at: halved(last(at / "commits")), r"/commits/\d+ is not a valid entry of a commit log"),
+        (lambda at: halved(at / "metadata"), "/metadata does not contain the id of a query"),
+        (lambda at: (at / "metadata").unlink(), "/metadata does not contain the id of a query"),
         (older, r"has batches up to \d+, and the checkpoint .* counts \d+ in all, so it is older than the table"),
     ],
 )
@@ -128,7 +134,7 @@ def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
     thread.start()
     try:
         with pytest.raises(
-            ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: let one"
+            ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: stop one"
         ) as caught:
             land(spark, pipeline)
     finally:
@@ -147,7 +153,7 @@ def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession)
     wrapped = jvm.java.lang.RuntimeException("o240.parquet", jvm.java.lang.RuntimeException("Job aborted", full))
     error = declared(Py4JJavaError("An error occurred while calling o240.parquet", wrapped), "/lake/p")
     assert type(error) is FileFailedError
-    assert str(error).startswith("/lake/p cannot be read or written (No space left on device): look at the room")
+    assert str(error).startswith("/lake/p cannot be read or written (No space left on device): check free space")
     assert error.exit_code is ExitCode.SPARK
     denied = jvm.java.io.FileNotFoundException("/elsewhere/part-0 (Permission denied)")
     said = str(declared(Py4JJavaError("An error occurred while calling o241.parquet", denied), "/lake/p"))
