@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from consumerd.address import parse_addresses
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, SaslAuthenticator
 from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
 from consumerd.config.build_sasl import build_mechanism
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
     """The addresses to begin with. Raises ConfigError."""
-    addresses = []
-    for address in section.bootstrap:
-        host, colon, port = address.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise ConfigError(f"kafka.bootstrap: {address!r} is not of the form host:port.")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return addresses
+    return parse_addresses(section.bootstrap, "kafka.bootstrap")
 
 
 def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:

@@ -37,6 +37,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from consumerd.defaults import default_of
+from consumerd.group.membership_settings import MembershipSettings
+
 
 class Phase(Enum):
     """Where a member is."""
@@ -112,12 +115,12 @@ class CoordinationSettings:
     #: How long the coordinator waits for a member to join again. Brokers of 0.9 take the session timeout.
     rebalance_timeout: float = 60.0
     #: How long handlers may finish what they hold; less if the rebalance timeout is short.
-    drain_timeout: float = 4.0
+    drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
     #: Between refreshes of the topics.
-    topic_refresh_interval: float = 30.0
+    topic_refresh_interval: float = default_of(MembershipSettings, "reconcile_interval")
     #: Between attempts at what failed; doubled up to the second.
-    retry_interval: float = 0.2
-    retry_interval_max: float = 2.0
+    retry_interval: float = default_of(MembershipSettings, "retry_interval")
+    retry_interval_max: float = default_of(MembershipSettings, "retry_interval_max")
     #: How often leaving is tried.
     leave_attempts: int = 3
     #: The assignors that we know, dearest first: "range", "roundrobin".

@@ -24,7 +24,7 @@ KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"bootstrap": "kafka1:9092"}, "bootstrap is a list of brokers"),
+        ({"bootstrap": "kafka1:9092"}, "bootstrap must be a list of brokers"),
         ({"bootstrap": ["kafka1"]}, "'kafka1' is not of the form host:port"),
         ({"bootstrap": ["kafka1:99999"]}, "is not of the form host:port"),
         ({"coordination": "kafka"}, "requires bootstrap"),
