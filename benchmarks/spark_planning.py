@@ -64,7 +64,7 @@ def measure(partitions: int, segments: int, megabytes: int, root: Path) -> dict[
     found["look seconds"] = time.perf_counter() - began
 
     one = read_options({"path": str(large.parent.parent), **options})
-    (log,) = open_origin(one).look().values()
+    (log,) = open_origin(one).snapshot().values()
     began = time.perf_counter()
     cuts = len(log.splits(log.start, log.end, 16 << 20)) - 1
     found["cut seconds"] = (time.perf_counter() - began) / cuts

@@ -101,7 +101,7 @@ class Work:
     def check(self) -> None:
         """Raise StoppedBySignal if a signal has asked for the end."""
         if self._signal is not None:
-            raise StoppedBySignal(f"stopped by {self._signal.name}; the same command goes on where this one ended.")
+            raise StoppedBySignal(f"stopped by {self._signal.name}; the same command continues where this one stopped.")
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until a signal asks for the end; whether one has."""

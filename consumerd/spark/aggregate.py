@@ -139,7 +139,7 @@ def _must_be_as_before(spark: SparkSession, pipeline: PipelineSpec, windows: Dec
         data = files.read(path) or b""
     if data.decode(errors="replace") != text:
         raise ConfigError(
-            f"the aggregate of the pipeline {pipeline.name} was declared otherwise when {pipeline.aggregate} was begun "
-            f"({data.decode(errors='replace')[:400]}): declare it so again, or move that table and "
-            f"{pipeline.checkpoint('aggregate')} away to aggregate everything anew."
+            f"the aggregate of the pipeline {pipeline.name} had a different declaration when {pipeline.aggregate} "
+            f"was begun ({data.decode(errors='replace')[:400]}): restore that declaration, or move that table and "
+            f"{pipeline.checkpoint('aggregate')} away to aggregate everything again."
         )

@@ -41,7 +41,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
         return dict(source)
     options = read_options(source)
     origin = open_origin(options)
-    logs = origin.look()
+    logs = origin.snapshot()
     fixed = began(spark, pipeline)
     if fixed is None:
         if (missing := origin.missing(logs)) is not None:
@@ -62,8 +62,8 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     for topic, name in starts:
         if (topic, name) not in logs:
             raise NotFoundError(
-                f"{topic}/{name} was to be landed and is not there any more; bring it back, or move "
-                f"{pipeline.base} away to begin anew"
+                f"{topic}/{name} was to be landed and no longer exists; restore it, or move "
+                f"{pipeline.base} away to start over"
             )
     kept = {name: value for name, value in source.items() if name.lower() not in _REPLACED}
     return kept | {"startingOffsets": format_offsets(sorted_offsets(starts))}
@@ -78,7 +78,7 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
     try:
         return parse_offsets(data.decode())
     except ValueError as error:
-        raise CheckpointError(f"{path} does not hold offsets ({error}): restore it from a backup.") from None
+        raise CheckpointError(f"{path} contains no valid offsets ({error}): restore it from a backup.") from None
 
 
 def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:

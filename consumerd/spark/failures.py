@@ -71,7 +71,7 @@ def declared_errors(place: str | None = None) -> Iterator[None]:
                 raise gone from error
             raise
         reason = f"{error.filename} cannot be read or written ({error.strerror})"
-        raise FileFailedError(f"{reason}: look at who may, and at the room that is left.") from error
+        raise FileFailedError(f"{reason}: check permissions and free space.") from error
     except (Py4JError, PySparkException) as error:
         raise declared(error, place) from error
 
@@ -91,12 +91,12 @@ def declared(error: Exception, place: str | None = None) -> ConsumerdError:
         return _file_failed(refused, text, place)
     if "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return SparkFailedError(
-            f"another run works with the checkpoint {place or 'of this query'}: let one of the two go on, and stop the "
-            "other; two pipelines need a name or a root of their own."
+            f"another run is using the checkpoint {place or 'of this query'}: stop one of them; two pipelines "
+            "must differ in name or root."
         )
     if (memory := _OUT_OF_MEMORY.search(text)) is not None:
         return SparkFailedError(
-            f"Spark ran out of memory ({memory[1].strip()}): give it more by spark.driver.memory, on a cluster by "
+            f"Spark ran out of memory ({memory[1].strip()}): raise spark.driver.memory, on a cluster "
             "spark.executor.memory, in [spark.config]."
         )
     return SparkFailedError(f"Spark failed: {': '.join(_said(texts))[:_WORDS]}")
@@ -107,8 +107,8 @@ def _gone(error: Exception) -> SparkGoneError | None:
     if ended is None:
         return None
     return SparkGoneError(
-        f"Spark's JVM {ended}: look at the kernel's log and at Spark's (--log), and at the memory that is left "
-        "(spark.driver.memory in [spark.config]); what was done is kept, and the same command goes on from there."
+        f"Spark's JVM {ended}: check the kernel's log, Spark's log (--log) and free memory "
+        "(spark.driver.memory in [spark.config]); completed work is kept, and the same command continues from there."
     )
 
 
@@ -119,8 +119,8 @@ def _file_failed(refused: re.Match[str], text: str, place: str | None) -> FileFa
         where = "the folder of Spark's temporary files (spark.local.dir, else /tmp)" if spilled else place
     where = "a file of Spark's" if where is None else where.removeprefix("file:")
     return FileFailedError(
-        f"{where} cannot be read or written ({refused['reason']}): look at the room that is left, and at who may; what "
-        "was done is kept, and the same command goes on from there."
+        f"{where} cannot be read or written ({refused['reason']}): check free space and "
+        "permissions; completed work is kept, and the same command continues from there."
     )
 
 

@@ -19,7 +19,7 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.offset_log import OffsetLog
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
-from consumerd.spark.source.committing import committer_of
+from consumerd.spark.source.discovery import committer_of
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 

@@ -60,8 +60,8 @@ def prepare_java(java: JavaRuntime) -> Path:
         launcher = home / "bin" / "java"
         if not os.access(launcher, os.X_OK):
             raise MissingRuntimeError(
-                f"{launcher} cannot be run, and {executable} needs it to start Spark: make it executable, or install a "
-                "whole JDK and name it in JAVA_HOME"
+                f"{launcher} is not executable, and {executable} needs it to start Spark: make it executable, or "
+                "install a whole JDK and name it in JAVA_HOME"
             )
         os.environ[LAUNCHER_VARIABLE] = str(executable)
     os.environ["JAVA_HOME"] = str(home)
@@ -103,9 +103,9 @@ def start_jvm(conf: SparkConf, log: IO[bytes] | None, level: str = "error") -> A
             return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         said = "it says why above" if log is None else last_reason(log) or "without a word"
-        raise SparkStartError(f"Spark's JVM ended before it was ready: {said}") from error
+        raise SparkStartError(f"Spark's JVM exited before it was ready: {said}") from error
     except OSError as error:
-        raise SparkStartError(f"Spark's JVM cannot be started: {reason_of(error)}") from error
+        raise SparkStartError(f"cannot start Spark's JVM: {reason_of(error)}") from error
 
 
 def _log_options(environ: Mapping[str, str], level: str) -> str:

@@ -50,7 +50,7 @@ class OffsetLog:
         lines = data.decode(errors="replace").splitlines()
         if len(lines) < 3 or not lines[0].startswith("v"):
             raise CheckpointError(
-                f"{self.path}/{batch} is no entry of an offset log: restore the checkpoint from a backup."
+                f"{self.path}/{batch} is not a valid entry of an offset log: restore the checkpoint from a backup."
             )
         return lines
 
@@ -59,5 +59,5 @@ class OffsetLog:
             return json.loads(line)
         except ValueError as error:
             raise CheckpointError(
-                f"{self.path}/{batch} holds no offsets ({error}): restore the checkpoint from a backup."
+                f"{self.path}/{batch} contains no valid offsets ({error}): restore the checkpoint from a backup."
             ) from None

@@ -176,7 +176,7 @@ def check_pattern(spark: SparkSession, spec: RefineSpec) -> None:
         gateway.jvm.java.util.regex.Pattern.compile(spec.pattern)
     except IllegalArgumentException as error:
         said = str(error).partition("\n")[0]
-        raise ConfigError(f"the pattern {spec.pattern!r} is wrong: {said}.") from error
+        raise ConfigError(f"invalid pattern {spec.pattern!r}: {said}.") from error
 
 
 def group_numbers(pattern: str) -> dict[str, int]:

@@ -37,7 +37,9 @@ def check_steps(pipeline: PipelineSpec, steps: Sequence[str], config: Mapping[st
     """
     check_pipeline(pipeline)
     if "refine" in steps and pipeline.refine is None:
-        raise ConfigError(f"the pipeline {pipeline.name} declares no [refine]: say how its messages are read.")
+        raise ConfigError(
+            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
+        )
     if "aggregate" in steps:
         DeclaredWindows.of(pipeline)
     base = _local(pipeline.base, config)
@@ -49,7 +51,7 @@ def check_steps(pipeline: PipelineSpec, steps: Sequence[str], config: Mapping[st
         folder = None if base is None or table is None else base / table
         if folder is not None and table not in written and not folder.exists():
             before = next(name for name, made in _WRITES.items() if made == table)
-            raise NotFoundError(f"there is no table at {folder}: run {before} of the pipeline {pipeline.name} first.")
+            raise NotFoundError(f"table {folder} does not exist: run {before} of the pipeline {pipeline.name} first.")
         if step in _WRITES:
             written.add(_WRITES[step])
     if "land" in steps:
@@ -64,7 +66,7 @@ def check_read(options: Mapping[str, str], target: str | None = None) -> None:
     _look(options, resumed=False)
     if target is not None and (folder := _local(target, {})) is not None:
         if folder.exists():
-            raise FileFailedError(f"{folder} exists already: name a folder that does not, or remove it.")
+            raise FileFailedError(f"{folder} already exists: name a new folder, or remove it.")
         check_folder(folder)
 
 
@@ -74,16 +76,16 @@ def check_folder(folder: Path) -> None:
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise FileFailedError(f"{folder} cannot be made: {place} is no folder.")
+        raise FileFailedError(f"cannot create {folder}: {place} is not a folder.")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise FileFailedError(f"{folder} cannot be written: {place} does not allow it; look at who may.")
+        raise FileFailedError(f"cannot write {folder}: permission denied for {place}; check its owner and mode.")
 
 
 def _look(options: Mapping[str, str], *, resumed: bool) -> None:
     """Raise what planning would raise of places and names. `resumed`: a stream may have outlived what it began with."""
     read = read_options(options)
     origin = open_origin(read)
-    found = origin.look()
+    found = origin.snapshot()
     if (missing := origin.missing(found)) is not None and not (resumed and not read.fail_on_data_loss):
         raise NotFoundError(missing)
 

@@ -131,9 +131,7 @@ class ProgressRecorder:
         try:
             self._progress_log.add(fresh)
         except (OSError, Py4JJavaError) as error:
-            _log.warning(
-                "the progress of a query could not be noted", query=str(self._query.id), reason=reason_of(error)
-            )
+            _log.warning("progress_write_failed", query=str(self._query.id), reason=reason_of(error))
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.spark.checkpoints import locked
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.holding import held
 from consumerd.spark.progress import ProgressRecorder, open_log
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run_query(
     )
     writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
     checkpoint = pipeline.checkpoint(step)
-    with stop_on_signals() as stop, declared_errors(checkpoint), held(spark, checkpoint):
+    with stop_on_signals() as stop, declared_errors(checkpoint), locked(spark, checkpoint):
         query = writer.start()
         stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop, grace)
     return QueryRun(done, time.monotonic() - began, stopped)

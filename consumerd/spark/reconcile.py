@@ -172,10 +172,10 @@ class _Reconciliation:
         try:
             write_seals(self._spark, self._pipeline, query, seals)
         except (OSError, Py4JJavaError) as error:  # who may only read may compare all the same
-            _log.warning("what was proven could not be noted", pipeline=self._pipeline.name, reason=reason_of(error))
+            _log.warning("proof_write_failed", pipeline=self._pipeline.name, reason=reason_of(error))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """The same frame, computed once for all that comes."""
+        """The same frame, computed once."""
         self._kept.append(frame.persist())
         return self._kept[-1]
 

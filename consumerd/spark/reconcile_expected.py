@@ -69,17 +69,17 @@ def planned(
     # A batch may be in the table and not be committed yet; one that the checkpoint does not know is none of land's.
     known = [batch for batch in (bronze.last_batch, checkpoint.last_committed()) if batch is not None]
     if not known:
-        raise NotFoundError(f"the pipeline {pipeline.name} has landed nothing yet: run land first.")
+        raise NotFoundError(f"the pipeline {pipeline.name} has not landed anything yet: run land first.")
     found = (offsets.end(batch) for batch in sorted(known, reverse=True))
     ends = next((end for end in found if end is not None), None)
     if not isinstance(ends, dict):
         raise CheckpointError(
-            f"{offsets.path} does not tell where batch {max(known)} ended: restore the checkpoint of {bronze.path}."
+            f"{offsets.path} does not contain the end of batch {max(known)}: restore the checkpoint of {bronze.path}."
         )
     starts = dict(entries(began(spark, pipeline) or {}))
     unknown = [key for key, _ in entries(ends) if key not in starts]
     if unknown:
-        logs = open_origin(read_options(pipeline.source)).look()
+        logs = open_origin(read_options(pipeline.source)).snapshot()
         landed = first_landed()
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
@@ -96,7 +96,7 @@ class Available(NamedTuple):
 
 def available(pipeline: PipelineSpec, wanted: Mapping[Key, Span]) -> Available:
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
-    logs = open_origin(read_options(pipeline.source)).look()
+    logs = open_origin(read_options(pipeline.source)).snapshot()
     found = {
         key: Span(max(span.start, logs[key].start), min(span.end, logs[key].end))
         for key, span in wanted.items()

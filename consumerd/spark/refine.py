@@ -69,7 +69,9 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
     """Refine what bronze has. Raises ConsumerdError: ConfigError where the pipeline declares no `refine`."""
     spec = pipeline.refine
     if spec is None:
-        raise ConfigError(f"the pipeline {pipeline.name} declares no [refine]: say how its messages are read.")
+        raise ConfigError(
+            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
+        )
     with declared_errors():
         check_pattern(spark, spec)
         bronze = open_table(spark, pipeline.bronze, pipeline.format)

@@ -88,7 +88,7 @@ def perform(
 
             return write_report(spark, pipeline, results)
         case _:
-            raise ConfigError(f"{step!r} is not a step of a pipeline: {', '.join(STEPS)}.")
+            raise ConfigError(f"{step!r} is not a step of a pipeline; steps: {', '.join(STEPS)}.")
 
 
 def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[str] = DEFAULT_STEPS) -> RunResult:
@@ -96,7 +96,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[st
     wanted = set(steps)
     unknown = sorted(wanted - set(STEPS))
     if unknown:
-        raise ConfigError(f"{unknown[0]!r} is not a step of a pipeline: {', '.join(STEPS)}.")
+        raise ConfigError(f"{unknown[0]!r} is not a step of a pipeline; steps: {', '.join(STEPS)}.")
     declared = {*declared_steps(pipeline), "compact"}
     results: dict[str, StepResult] = {}
     for step in STEPS:

@@ -129,7 +129,7 @@ class SparkSpec:
         try:
             return self.pipelines[name]
         except KeyError:
-            raise NotFoundError(f"{self.source} declares no pipeline {name!r}; there are: {known}.") from None
+            raise NotFoundError(f"{self.source} declares no pipeline {name!r}; declared pipelines: {known}.") from None
 
 
 class _Document(BaseSettings):
@@ -166,7 +166,7 @@ def load_spark(path: Path) -> SparkSpec:
 def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
     """Check the `[spark]` table of a parsed document together with the environment. Raises ConfigError."""
     if "spark" not in document:
-        raise ConfigError(f"{source} has no table [spark]: declare the pipelines there.")
+        raise ConfigError(f"{source} has no [spark] table: declare pipelines in it.")
     try:
         section = _Document(spark=document["spark"]).spark
     except ValidationError as error:

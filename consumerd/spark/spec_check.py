@@ -42,7 +42,9 @@ def check_avro(spec: RefineSpec, path: Path) -> None:
     for name, field in spec.fields.items():
         source = field.source or name
         if source not in names:
-            raise ConfigError(f"the Avro schema {path} has no field {source!r}; it has {', '.join(map(str, names))}.")
+            raise ConfigError(
+                f"the Avro schema {path} has no field {source!r}; its fields: {', '.join(map(str, names))}."
+            )
 
 
 def avro_text(path: Path) -> str:
@@ -60,5 +62,5 @@ def avro_schema(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the Avro schema {path} is not JSON: {error}.") from error
     if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-        raise ConfigError(f"the Avro schema {path} declares no record with fields.")
+        raise ConfigError(f"the Avro schema {path} is not a record with fields.")
     return schema

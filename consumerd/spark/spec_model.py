@@ -127,19 +127,19 @@ class RefineSpec(Section):
         folded: set[str] = set(SILVER_COLUMNS)
         for name in self.fields:
             if not _NAME.fullmatch(name) or name.startswith("_"):
-                raise ValueError(f"{name!r} cannot be the name of a column: letters, digits and inner _ only")
+                raise ValueError(f"{name!r} is not a valid column name: letters, digits and inner _ only")
             if name.lower() in folded:
                 raise ValueError(
-                    f"a column {name!r} is there already; call the field otherwise: "
+                    f"the column {name!r} already exists; give the field another name: "
                     f'other = {{ type = "...", from = "{name}" }}'
                 )
             folded.add(name.lower())
         if (self.parse == "regex") != (self.pattern is not None):
-            raise ValueError('parse = "regex" and a pattern go together')
+            raise ValueError('parse = "regex" requires pattern, and pattern requires parse = "regex"')
         if (self.parse == "avro") != (self.avro_schema is not None):
-            raise ValueError('parse = "avro" and an avro_schema go together')
+            raise ValueError('parse = "avro" requires avro_schema, and avro_schema requires parse = "avro"')
         if self.avro_prefix != "none" and self.parse != "avro":
-            raise ValueError('avro_prefix is for parse = "avro"')
+            raise ValueError('avro_prefix requires parse = "avro"')
         if self.event_time not in (None, LANDED_AT):
             field = self.fields.get(self.event_time)
             if field is None or not field.parsed.is_time:
@@ -175,7 +175,7 @@ class AggregateSpec(Section):
     @model_validator(mode="after")
     def _slides(self) -> AggregateSpec:
         if self.slide is not None and interval_seconds(self.slide) > interval_seconds(self.window):
-            raise ValueError("slide is longer than window, so that events between windows would be lost")
+            raise ValueError("slide must not be longer than window, or events between windows would be lost")
         return self
 
 
@@ -207,7 +207,7 @@ class GoneSpec(Section):
     @model_validator(mode="after")
     def _ordered(self) -> GoneSpec:
         if self.start >= self.end:
-            raise ValueError(f"start {self.start} is not before end {self.end}")
+            raise ValueError(f"start must be less than end, not {self.start} with end {self.end}")
         return self
 
 
@@ -252,13 +252,13 @@ class PipelineSection(Section):
         if self.aggregate is None:
             return self
         if self.refine is None or self.refine.event_time is None:
-            raise ValueError("aggregate needs refine with an event_time")
+            raise ValueError("aggregate requires refine with an event_time")
         for name in self.aggregate.group_by:
             if name not in self.refine.fields and name not in SILVER_COLUMNS:
                 raise ValueError(f"group_by: {name!r} is neither a declared field nor a column of silver")
         for name in self.aggregate.sums:
             if name not in self.refine.fields or not self.refine.fields[name].parsed.is_number:
-                raise ValueError(f"sums: {name!r} is not a declared field with a type of number")
+                raise ValueError(f"sums: {name!r} is not a declared field of a numeric type")
         return self
 
 
@@ -292,5 +292,5 @@ class SparkSection(Section):
     def _folders(cls, pipelines: dict[str, PipelineSection]) -> dict[str, PipelineSection]:
         for name in pipelines:
             if not _FOLDER.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be the name of a pipeline: it names a folder")
+                raise ValueError(f"{name!r} is not a valid pipeline name: it is the name of a folder")
         return pipelines

@@ -157,7 +157,7 @@ class _Reader:
         while True:
             name = self._next()
             if not name.isidentifier():
-                raise ValueError(f"{self._text!r} is not a type: {name!r} cannot be the name of a field")
+                raise ValueError(f"{self._text!r} is not a type: {name!r} is not a valid field name")
             self._expect(":")
             fields.append(f"{name}:{self.type(depth + 1)}")
             if self._peek() != ",":

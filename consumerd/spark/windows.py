@@ -29,15 +29,13 @@ class DeclaredWindows:
         """What the pipeline declares. Raises ConfigError where that is nothing, or does not fit together."""
         spec, refine = pipeline.aggregate_spec, pipeline.refine
         if spec is None or refine is None or refine.event_time is None:
-            raise ConfigError(
-                f"the pipeline {pipeline.name} declares no [aggregate] over an event_time: say what to count."
-            )
+            raise ConfigError(f"the pipeline {pipeline.name} has no [aggregate] table with an event_time: add one.")
         found = cls(refine.event_time, spec)
         names = [*found.keys, *found._sums, "count", "batch"]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(
-                f"the aggregate of the pipeline {pipeline.name} would have two columns {twice[0]!r}: leave it out of "
+                f"the aggregate of the pipeline {pipeline.name} would have two columns {twice[0]!r}: remove it from "
                 "group_by or sums, or give the field another name."
             )
         return found

@@ -14,11 +14,11 @@ from consumerd.embedded.ports import free_port
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.partition import TopicPartition
 from consumerd.registry import id_path, offset_path, owner_path
-from consumerd.spark.source import broker_origin
-from consumerd.spark.source.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options
-from consumerd.spark.source.zookeeper import ask_zookeeper
+from consumerd.spark.source.v07 import origin
+from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
+from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 
 if TYPE_CHECKING:
     from consumerd.testing.plugin import BrokerFactory
@@ -35,7 +35,7 @@ def wait_for(place: Any, wanted: set[str]) -> list[tuple[str, str]]:
     """The partitions, once brokers have registered these topics, which they do in their own time."""
     deadline = time.monotonic() + 20
     while True:
-        found = sorted(place.look())
+        found = sorted(place.snapshot())
         if {topic for topic, _ in found} == wanted:
             return found
         assert time.monotonic() < deadline
@@ -56,27 +56,27 @@ def test_partitions_are_those_that_are_registered(
     for broker in brokers:
         broker.produce("clicks", [b"one"])
     brokers[0].produce("views", [b"two"])
-    monkeypatch.setattr(broker_origin, "REGISTRY_AGE", 0.0)
+    monkeypatch.setattr(origin, "REGISTRY_AGE", 0.0)
     every = look(zk_root, subscribePattern=".*s")
     assert wait_for(every, {"clicks", "views"}) == [
         ("clicks", "0-0"), ("clicks", "0-1"), ("clicks", "10-0"), ("clicks", "10-1"), ("views", "0-0"), ("views", "0-1")
     ]  # fmt: skip
     some = look(zk_root, assign='{"clicks": ["10-1"], "views": ["10-1"]}')
-    found = some.look()
+    found = some.snapshot()
     assert list(found) == [("clicks", "10-1")]
-    assert some.missing(found) == "there is no partition views/10-1"
+    assert some.missing(found) == "partition views/10-1 does not exist"
     named = look(zk_root, subscribe="view,clicks")
-    assert named.missing(named.look()) == "there is no topic view; did you mean views?"
+    assert named.missing(named.snapshot()) == "topic view does not exist; did you mean views?"
 
     brokers[0].produce("sales", [b"three"])
     brokers[1].stop()
     assert ("clicks", "10-0") not in wait_for(every, {"clicks", "sales", "views"})
     brokers[0].stop()
-    assert named.look() == {}
-    assert named.missing({}) == "there is no topic view; did you mean views?"
+    assert named.snapshot() == {}
+    assert named.missing({}) == "topic view does not exist; did you mean views?"
     host = zk_root.partition("/")[0]
-    with pytest.raises(NotFoundError, match="there is no node /none in ZooKeeper at"):
-        look(f"{host}/none", subscribe="t").look()
+    with pytest.raises(NotFoundError, match="node /none does not exist in ZooKeeper at"):
+        look(f"{host}/none", subscribe="t").snapshot()
 
 
 def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:
@@ -98,21 +98,21 @@ def test_offsets_are_written_into_groups_that_nobody_uses(zk_root: str) -> None:
     async def join(session: Session) -> None:
         await session.ensure("/consumers/used/ids")
         await session.create(id_path("used", "used_host-1"), b'{ "other": 1 }', ephemeral=True)
-        await refused("used", "member used_host-1 lives")
+        await refused("used", "member used_host-1 is alive")
 
     async def own(session: Session) -> None:
         await session.ensure(owner_path("owned", PARTITION).rpartition("/")[0])
         await session.create(owner_path("owned", PARTITION), b"owned_host-1-0", ephemeral=True)
-        await refused("owned", "an owner of clicks/0-1 lives")
+        await refused("owned", "an owner of clicks/0-1 is alive")
 
     async def refused(group: str, who: str) -> None:
         for call in (check_group, lambda place, name: commit_if_possible(place, name, json.loads(text))):
-            with pytest.raises(RefusedError, match=f"the group {group} is in use \\({who}\\), and its offsets are not"):
+            with pytest.raises(RefusedError, match=f"the group {group} is in use \\({who}\\), so its offsets are not"):
                 await asyncio.to_thread(call, zk_root, group)
 
     ask_zookeeper(zk_root, 10, join)
     ask_zookeeper(zk_root, 10, own)
-    with pytest.raises(OptionError, match="the option groupId is wrong: "):
+    with pytest.raises(OptionError, match="invalid option groupId: "):
         check_group(zk_root, "a/b")
 
 
@@ -122,4 +122,4 @@ def test_a_zookeeper_that_is_away_ends_no_stream(caplog: pytest.LogCaptureFixtur
     with pytest.raises(ZooKeeperError):
         commit_offsets(place, "g", offsets, timeout=0.5)
     commit_if_possible(place, "g", offsets, timeout=0.5)
-    assert "the offsets of group g are not written this time: " in caplog.text
+    assert "cannot commit the offsets of group g, which the next batch will retry: " in caplog.text

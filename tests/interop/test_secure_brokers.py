@@ -29,11 +29,11 @@ from consumerd.embedded.processes import (
     format_toml,
 )
 from consumerd.errors import BrokerError, ExitCode
-from consumerd.spark.source.errors import BrokerRefusesError
+from consumerd.spark.source.errors import BrokerRejectedError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.kafka import RELEASES, kafka_jars
@@ -439,7 +439,7 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
         said(await site.tool(*command), refused)
     for mechanism in MECHANISMS:
         wrong_file = {"kafka.sasl.password.file": str(site.directory / "wrong")}
-        with pytest.raises(BrokerRefusesError, match="refuses the user alice") as caught:
+        with pytest.raises(BrokerRejectedError, match="refuses the user alice") as caught:
             await asyncio.to_thread(_read_by_spark, site, mechanism, **wrong_file)
         assert WRONG_PASSWORD not in str(caught.value)
     processes = {

@@ -16,12 +16,12 @@ from consumerd.embedded.ports import free_port
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.columns import COLUMNS
-from consumerd.spark.source.errors import BrokerRefusesError
+from consumerd.spark.source.errors import BrokerRejectedError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.option_values import BootstrapPlace
+from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08 import client as kafka_client
 from consumerd.spark.source.v08.commits import V08Committer
 from consumerd.spark.source.v08.reading import read_v08_split
@@ -151,14 +151,14 @@ async def test_every_format_and_codec_is_read_and_cut_anywhere(version: str, kaf
     first = next(number for number, (magic, _) in enumerate(formats_of(version)) if magic) * 50 if by_message else 0
     assert [(split.start, split.end) for split in earlier] == [(first, len(expected))]
     if RELEASES[version].number < (0, 9):
-        committer = V08Committer(whole[0].place, "ours", 20)
-        with pytest.raises(BrokerRefusesError, match=r"\(Kafka 0.8\) does not serve DescribeGroups"):
+        committer = V08Committer(whole[0].location, "ours", 20)
+        with pytest.raises(BrokerRejectedError, match=r"\(Kafka 0.8\) does not serve DescribeGroups"):
             await asyncio.to_thread(committer.check)
 
 
 async def test_offsets_are_left_for_lag_tools_in_a_group_of_nobody(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1")
-    place = BootstrapPlace((("127.0.0.1", broker.port),))
+    place = BootstrapLocation((("127.0.0.1", broker.port),))
     partition = TopicPartition.numbered("events", 0)
     async with cluster_client(broker) as client:
         await create(client)
@@ -243,7 +243,7 @@ async def test_a_login_over_tls(kafka: Any, cluster_client: Any, tls_files: Any,
         **trusting,
     )
     options = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.username": "alice", "kafka.sasl.password": "x"}
-    with pytest.raises(BrokerRefusesError, match=r"cannot speak TLS with broker .* its certificate is not accepted"):
+    with pytest.raises(BrokerRejectedError, match=r"cannot speak TLS with broker .* its certificate is not accepted"):
         await asyncio.to_thread(planned, secure, **options)
 
 
@@ -255,9 +255,9 @@ async def check_login(secure: int, plain: int, protocol: str, folder: Path, refu
     file = {"kafka.sasl.password.file": folder / "password"}
     splits = await asyncio.to_thread(planned, secure, **options, **file)
     assert await asyncio.to_thread(read, splits, wanted) == [{"value": b"a"}, {"value": b"b"}]
-    with pytest.raises(BrokerRefusesError, match=refusal):
+    with pytest.raises(BrokerRejectedError, match=refusal):
         await asyncio.to_thread(planned, secure, **options, **{"kafka.sasl.password": "wrong"})
     bare = {name: value for name, value in options.items() if "ssl" not in name}
     bare |= {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.password": "wonder land"}
-    with pytest.raises(BrokerRefusesError, match=r"ILLEGAL_SASL_STATE .*is this its listener with SASL"):
+    with pytest.raises(BrokerRejectedError, match=r"ILLEGAL_SASL_STATE .*is this its listener with SASL"):
         await asyncio.to_thread(planned, plain, **bare)

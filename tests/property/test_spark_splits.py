@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.errors import ConsumerdError
-from consumerd.spark.source import reading, rows
 from consumerd.spark.source.columns import COLUMNS, Mode, arrow_schema
 from consumerd.spark.source.errors import SplitBoundaryError
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import FileRange, Split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07 import reading, rows
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import FileRange, Split
 from consumerd.wire import compress
 from consumerd.wire.v07 import BatchEnd, Codec, Limits, decode_batch, encode_message
 

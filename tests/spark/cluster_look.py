@@ -17,7 +17,7 @@ def look(_: int) -> dict[str, Any]:
     import pyarrow
     from pyspark import BarrierTaskContext
 
-    import consumerd.spark.source.reading as reading
+    import consumerd.spark.source.v07.reading as reading
 
     BarrierTaskContext.get().barrier()  # all tasks at one time, so that each executor has one
     daemon = Path(f"/proc/{os.getppid()}/stat").read_text()

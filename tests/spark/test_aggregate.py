@@ -111,7 +111,7 @@ def test_every_event_is_in_its_window_once_and_what_is_not_is_told(spark: SparkS
     )
     nothing = aggregate(spark, pipeline)
     assert (nothing.rows, nothing.batches, nothing.windows, nothing.open_windows) == (0, 0, 0, None)
-    with pytest.raises(ConfigError, match="was declared otherwise"):
+    with pytest.raises(ConfigError, match="had a different declaration"):
         aggregate(spark, pipeline_of(tmp_path, slide="5 minutes"))
 
 

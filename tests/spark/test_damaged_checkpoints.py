@@ -12,8 +12,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.spark.checkpoints import LOCK_FILE, CheckpointLockedError
 from consumerd.spark.failures import FileFailedError, declared
-from consumerd.spark.holding import FILE, CheckpointHeldError
 from consumerd.spark.land import land
 from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
@@ -62,11 +62,17 @@ def older(checkpoint: Path) -> None:
     [
         (lambda at: without(last(at / "offsets")), r"/offsets/\d+ is missing, and .*/commits says that batch \d+ is"),
         (lambda at: shutil.rmtree(at / "offsets"), r"/offsets/\d+ is missing"),
-        (lambda at: halved(last(at / "offsets")), r"/offsets/\d+ (is no entry of an offset log|holds no offsets)"),
-        (lambda at: last(at / "offsets").write_bytes(b'v1\n{}\n{"t": {"0": '), r"/offsets/\d+ holds no offsets"),
-        (lambda at: halved(last(at / "commits")), r"/commits/\d+ is no entry of a commit log"),
-        (lambda at: halved(at / "metadata"), "/metadata does not tell the id of a query"),
-        (lambda at: (at / "metadata").unlink(), "/metadata does not tell the id of a query"),
+        (
+            lambda at: halved(last(at / "offsets")),
+            r"/offsets/\d+ (is not a valid entry of an offset log|contains no valid offsets)",
+        ),
+        (
+            lambda at: last(at / "offsets").write_bytes(b'v1\n{}\n{"t": {"0": '),
+            r"/offsets/\d+ contains no valid offsets",
+        ),
+        (lambda at: halved(last(at / "commits")), r"/commits/\d+ is not a valid entry of a commit log"),
+        (lambda at: halved(at / "metadata"), "/metadata does not contain the id of a query"),
+        (lambda at: (at / "metadata").unlink(), "/metadata does not contain the id of a query"),
         (older, r"has batches up to \d+, and the checkpoint .* counts \d+ in all, so it is older than the table"),
     ],
 )
@@ -95,14 +101,14 @@ def test_what_spark_itself_goes_on_from_is_let_through(spark: SparkSession, pipe
 def test_two_runs_on_one_checkpoint_refuse_the_second(spark: SparkSession, pipeline: PipelineSpec) -> None:
     checkpoint = Path(pipeline.checkpoint("land"))
     checkpoint.mkdir(parents=True)
-    with (checkpoint / FILE).open("wb") as lock:
+    with (checkpoint / LOCK_FILE).open("wb") as lock:
         lock.write(b"process 1 on elsewhere")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CheckpointHeldError, match=f"process 1 on elsewhere works with the checkpoint {checkpoint}"):
+        with pytest.raises(CheckpointLockedError, match=f"process 1 on elsewhere is using the checkpoint {checkpoint}"):
             land(spark, pipeline)
     assert land(spark, pipeline).rows == 300
-    assert CheckpointHeldError.exit_code is ExitCode.REFUSED
+    assert CheckpointLockedError.exit_code is ExitCode.REFUSED
 
 
 def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
@@ -128,7 +134,7 @@ def test_a_batch_that_two_queries_note_is_told_where_no_lock_keeps_them_apart(
     thread.start()
     try:
         with pytest.raises(
-            ConsumerdError, match=f"another run works with the checkpoint {checkpoint}: let one"
+            ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: stop one"
         ) as caught:
             land(spark, pipeline)
     finally:
@@ -147,7 +153,7 @@ def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession)
     wrapped = jvm.java.lang.RuntimeException("o240.parquet", jvm.java.lang.RuntimeException("Job aborted", full))
     error = declared(Py4JJavaError("An error occurred while calling o240.parquet", wrapped), "/lake/p")
     assert type(error) is FileFailedError
-    assert str(error).startswith("/lake/p cannot be read or written (No space left on device): look at the room")
+    assert str(error).startswith("/lake/p cannot be read or written (No space left on device): check free space")
     assert error.exit_code is ExitCode.SPARK
     denied = jvm.java.io.FileNotFoundException("/elsewhere/part-0 (Permission denied)")
     said = str(declared(Py4JJavaError("An error occurred while calling o241.parquet", denied), "/lake/p"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from consumerd.spark.source.commits import commit_offsets
+from consumerd.spark.source.v07.commits import commit_offsets
 from consumerd.wire.compression import Codec
 
 if TYPE_CHECKING:

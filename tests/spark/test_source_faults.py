@@ -80,7 +80,7 @@ def test_a_task_is_tried_again_and_a_dead_broker_is_named(
             sentence = session.stdout.readline()
             assert not broker.running
             # The proxy has taken the connection, or the kernel has on its behalf: it ends before or after a request.
-            assert "BrokerReadError: " in sentence or "BrokerGoneError: " in sentence
+            assert "BrokerReadError: " in sentence or "BrokerUnavailableError: " in sentence
             assert proxy.connect in sentence
             session.stdin.write("\n")
             assert session.wait(60) == 0

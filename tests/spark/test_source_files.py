@@ -100,13 +100,15 @@ def test_a_batch_reads_each_message_once_however_it_is_split(spark: SparkSession
 def test_a_wrong_option_is_the_last_line_of_the_error(spark: SparkSession, archive: Archive) -> None:
     archive.add_segment(0)
     wrong = {
-        "there is no option subscribed; did you mean subscribe?": {"subscribed": "t"},
-        "the option mode is 'PERMISIVE'; it is one of PERMISSIVE, DROPMALFORMED, FAILFAST": {"mode": "PERMISIVE"},
-        "there is no topic tt; did you mean t?": {"subscribe": "t,tt"},
-        "the option startingOffsets names 1 of t/0, where no message begins; the one around it begins at 0": {
+        "unknown option subscribed; did you mean subscribe?": {"subscribed": "t"},
+        "invalid value 'PERMISIVE' for option mode: must be one of PERMISSIVE, DROPMALFORMED, FAILFAST": {
+            "mode": "PERMISIVE"
+        },
+        "topic tt does not exist; did you mean t?": {"subscribe": "t,tt"},
+        "option startingOffsets names 1 of t/0, where no message begins; the message around it begins at 0": {
             "startingOffsets": '{"t": {"0": 1}}'
         },
-        "the option maxBytesPerTrigger means nothing in a batch; leave it out": {"maxBytesPerTrigger": "1m"},
+        "option maxBytesPerTrigger is not supported in a batch; remove it": {"maxBytesPerTrigger": "1m"},
     }
     for sentence, options in wrong.items():
         with pytest.raises(AnalysisException) as failure:

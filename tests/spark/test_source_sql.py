@@ -63,14 +63,14 @@ def test_what_a_table_cannot_have_is_refused_with_a_sentence(sql: Callable[[str]
         (f"CREATE TABLE u USING consumerd OPTIONS (path '{archive}', subscrbe 't')", "did you mean subscribe?"),
         (
             "CREATE TABLE u USING consumerd OPTIONS (bootstrap 'k:1', subscribe 't', `kafka.sasl.password` 'x')",
-            "would be kept in the catalog for everybody to see; give kafka.sasl.password.file",
+            "would be kept in the catalog for everybody to see; use kafka.sasl.password.file",
         ),
     ):
         with pytest.raises(AnalysisException) as caught:
             sql(statement)
         assert sentence in str(caught.value).splitlines()[0]
     sql(f"CREATE TABLE u (offset bigint) USING consumerd OPTIONS (path '{archive}', subscribe 't')")
-    with pytest.raises(AnalysisException, match="a table keeps them where CREATE TABLE names no columns"):
+    with pytest.raises(AnalysisException, match="a table keeps its options only if CREATE TABLE names no columns"):
         sql("SELECT * FROM u").collect()
 
 

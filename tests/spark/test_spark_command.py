@@ -127,7 +127,7 @@ def test_a_signal_ends_a_step_that_would_have_ended_by_itself(
     threading.Thread(target=stop_it, daemon=True).start()
     config = declared()
     assert run(["spark", "run", "-c", config]) == ExitCode.INTERRUPTED
-    assert "stopped by SIGINT; the same command goes on where this one ended" in capsys.readouterr().err
+    assert "stopped by SIGINT; the same command continues where this one stopped" in capsys.readouterr().err
     assert run(["spark", "land", "-c", config, "--json"]) == ExitCode.OK
 
 

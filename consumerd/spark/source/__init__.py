@@ -1,9 +1,9 @@
-"""The data source: partitions of live 0.7 brokers and of archives as rows of a DataFrame.
+"""The data source `consumerd`: partitions of brokers, archives and the files handler's output as rows of a DataFrame.
 
-What executors load are `datasource`, `options`, `columns`, `split`, `rows`, `reading` and the modules that these
-import: of consumerd they take `wire` and `storage` alone, and with `kafka_client`, for brokers of 0.8 and later,
-`client`, `net` and `clock`. Whatever plans in the driver stands beside them and is imported by nothing at the top of
-these.
+`v07`, `v08` and `files` each hold one kind of log; what they share is here. Executors load `datasource` and the modules
+that it imports, with `wire` and `storage` of consumerd and nothing else, and for brokers of 0.8 and later also
+`v08.reading`, with `client`, `net` and `clock`. The modules that plan (`discovery`, `planning`, `following` and every
+`origin`) run in the driver; nothing imports them at its top that an executor loads.
 """
 
 from __future__ import annotations

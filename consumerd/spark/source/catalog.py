@@ -43,7 +43,7 @@ def table_options(options: Mapping[str, str]) -> dict[str, str]:
         found["path"] = options["path"].removeprefix("file:")
     if any(name.lower() == _NOT_KEPT for name in found):
         raise OptionError(
-            f"the option {_NOT_KEPT} would be kept in the catalog for everybody to see; give kafka.sasl.password.file"
+            f"option {_NOT_KEPT} would be kept in the catalog for everybody to see; use kafka.sasl.password.file"
         )
     return found
 

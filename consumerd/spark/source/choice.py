@@ -53,13 +53,13 @@ class Choice:
         have = {topic for topic, _ in found}
         for topic in self._named:
             if topic not in have and topic not in topics:
-                return f"there is no topic {topic}{_hint(topic, topics)}"
+                return f"topic {topic} does not exist{_hint(topic, topics)}"
             if topic not in have and self._assign is None:
-                return f"the topic {topic} has no partition that can be read now"
+                return f"topic {topic} has no partition that can be read now"
         for topic, name in self.assigned:
             if (topic, name) not in found:
                 names = sorted({other for each, other in (*found, *known) if each == topic})
-                return f"there is no partition {topic}/{name}{_hint(name, names) if names else ''}"
+                return f"partition {topic}/{name} does not exist{_hint(name, names) if names else ''}"
         return None
 
 
@@ -67,4 +67,4 @@ def _hint(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return f"; there is {', '.join(sorted(known)[:10])}" if known else "; nothing is there to read"
+    return f"; existing: {', '.join(sorted(known)[:10])}" if known else "; there is nothing to read"

@@ -99,24 +99,24 @@ def requested(schema: StructType, *, include_headers: bool = False, mode: Mode =
         if column is None:
             raise ColumnError(_unknown(field.name, known))
         if field.name in names:
-            raise ColumnError(f"the schema names the column {field.name} twice; leave one of them out")
+            raise ColumnError(f"the schema names the column {field.name} twice; remove one of them")
         found = field.dataType.simpleString()
         if found != column.ddl:
             raise ColumnError(
-                f"the column {field.name} has the type {column.ddl}, not {found}; ask for it as that and cast it"
+                f"the column {field.name} has type {column.ddl}, not {found}; declare that type and cast the column"
             )
         if not field.nullable:
-            raise ColumnError(f"the column {field.name} cannot be declared NOT NULL; leave that out of the schema")
+            raise ColumnError(f"the column {field.name} cannot be NOT NULL; remove that from the schema")
         names.append(field.name)
     return tuple(names)
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name == HEADERS.name:
-        return "the column headers is there with the option includeHeaders=true only; set it"
+        return "the column headers requires option includeHeaders=true; set it"
     if name == CORRUPT.name:
-        return "the column _corrupt is there with mode=PERMISSIVE only; set that mode or leave the column out"
+        return "the column _corrupt requires mode=PERMISSIVE; set that mode or remove the column"
     lowered = {column.lower(): column for column in known}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    hint = f"did you mean {lowered[near[0]]}?" if near else f"there is {', '.join(known)}"
+    hint = f"did you mean {lowered[near[0]]}?" if near else f"existing columns: {', '.join(known)}"
     return f"the source has no column {name}; {hint}"

@@ -17,13 +17,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from consumerd.errors import ConsumerdError, ExitCode
 from consumerd.spark.source.catalog import is_table, options_in, table_options, with_options
 from consumerd.spark.source.columns import offered, requested, schema_ddl
-from consumerd.spark.source.files_reading import read_files_split
-from consumerd.spark.source.files_split import FilesSplit
+from consumerd.spark.source.files.reading import read_files_split
+from consumerd.spark.source.files.split import FilesSplit
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import Split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import Split
 from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ConsumerdDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        with _plainly():
+        with _without_traceback():
             self._given = table_options(options) if is_table(options) else dict(options)
 
     @classmethod
@@ -61,7 +62,7 @@ class ConsumerdDataSource(DataSource):
         return "consumerd"
 
     def schema(self) -> str | StructType:
-        with _plainly():
+        with _without_traceback():
             read = read_options(self._given)
             if is_table(self.options):
                 return with_options(offered(include_headers=read.include_headers, mode=read.mode), self._given)
@@ -69,21 +70,21 @@ class ConsumerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         kind = PushingReader if _PUSHING_WORKER in sys.modules else BatchReader
-        with _plainly():
+        with _without_traceback():
             options = self._options(schema)
             refuse_options(options, STREAM_ONLY, "a batch")
             read = read_options(options)
             return kind(read, _request(read, schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        with _plainly():
+        with _without_traceback():
             options = self._options(schema)
             refuse_options(options, BATCH_ONLY, "a stream")
             read = read_options(options)
             return StreamReader(read, _request(read, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        with _plainly():
+        with _without_traceback():
             raise ReadOnlyError(_READ_ONLY)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
@@ -94,8 +95,8 @@ class ConsumerdDataSource(DataSource):
         kept = options_in(schema)
         if not kept and not self._given:
             raise OptionError(
-                "there are no options; a table keeps them where CREATE TABLE names no columns: leave the columns out, "
-                "and select some from the table"
+                "no options given; a table keeps its options only if CREATE TABLE names no columns: create it without "
+                "columns, and select those you need"
             )
         given = {name.lower() for name in self._given}
         return {name: value for name, value in kept.items() if name.lower() not in given} | self._given
@@ -118,7 +119,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from consumerd.spark.source.planning import plan_batch  # noqa: PLC0415
 
-        with _plainly():
+        with _without_traceback():
             return plan_batch(self._options, self._pruning)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -144,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.__dict__ | {"_following": None}
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
-        with _plainly():
+        with _without_traceback():
             return self._follower().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -156,25 +157,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if self._options.counts_messages else ReadMaxBytes(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        with _plainly():
+        with _without_traceback():
             return self._follower().latest(start, _most(limit))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's name
         return self._follower().reported()
 
     def commit(self, end: dict[str, Any]) -> None:
-        with _plainly():
+        with _without_traceback():
             self._follower().commit(end)
 
     def stop(self) -> None:
         self._following = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        with _plainly():
+        with _without_traceback():
             self._follower().stop_at_present()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with _plainly():
+        with _without_traceback():
             return self._follower().splits(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -189,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @contextlib.contextmanager
-def _plainly() -> Iterator[None]:
+def _without_traceback() -> Iterator[None]:
     """Let a declared error come out by itself: what Spark shows to the user is its class and its sentence."""
     try:
         yield

@@ -1,33 +1,68 @@
-"""Which origin has the partitions of a query: files, live brokers of either dialect, the daemon's own files.
+"""Which implementation serves the options of a query: an origin for its partitions, a committer for its offsets.
 
-Strategy: one function; each kind of place has a module of its own, which is loaded only when it is asked for.
+Strategy: two functions; each dialect has modules of its own, which are loaded only when they are needed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from consumerd.spark.source.options import BootstrapPlace, FilesPlace, PathPlace
+from consumerd.spark.source.options import BootstrapLocation, FilesLocation, PathLocation, ZooKeeperLocation
 
 if TYPE_CHECKING:
     from consumerd.spark.source.logs import Origin
+    from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.source.options import SourceOptions
 
 
+class Committer(Protocol):
+    """Writes the offsets of one group for tools that show lag; the source never reads them.
+
+    Methods raise RefusedError while the group is in use by consumers.
+    """
+
+    def check(self) -> None:
+        """Raise if nothing could be written: the group is in use, or its name is invalid."""
+        ...
+
+    def commit(self, offsets: Offsets) -> int:
+        """Write the offsets that a stream has reached; returns how many changed. Raises a ConsumerdError."""
+        ...
+
+    def commit_if_possible(self, offsets: Offsets) -> None:
+        """As `commit`, but only log a warning while ZooKeeper or the brokers are unavailable."""
+        ...
+
+
 def open_origin(options: SourceOptions) -> Origin:
-    """The origin of these options; nothing is looked at yet."""
-    if isinstance(options.place, PathPlace):
-        from consumerd.spark.source.archive_origin import ArchiveOrigin  # noqa: PLC0415
+    """The origin of these options; nothing is read yet."""
+    if isinstance(options.location, PathLocation):
+        from consumerd.spark.source.v07.archive_origin import ArchiveOrigin  # noqa: PLC0415
 
-        return ArchiveOrigin(options.place, options)
-    if isinstance(options.place, FilesPlace):
-        from consumerd.spark.source.files_origin import FilesOrigin  # noqa: PLC0415
+        return ArchiveOrigin(options.location, options)
+    if isinstance(options.location, FilesLocation):
+        from consumerd.spark.source.files.origin import FilesOrigin  # noqa: PLC0415
 
-        return FilesOrigin(options.place, options)
-    if isinstance(options.place, BootstrapPlace):
+        return FilesOrigin(options.location, options)
+    if isinstance(options.location, BootstrapLocation):
         from consumerd.spark.source.v08.origin import V08Origin  # noqa: PLC0415
 
-        return V08Origin(options.place, options)
-    from consumerd.spark.source.broker_origin import BrokerOrigin  # noqa: PLC0415
+        return V08Origin(options.location, options)
+    from consumerd.spark.source.v07.origin import BrokerOrigin  # noqa: PLC0415
 
-    return BrokerOrigin(options.place, options)
+    return BrokerOrigin(options.location, options)
+
+
+def committer_of(options: SourceOptions) -> Committer | None:
+    """The committer of these options; None where no offsets are to be written."""
+    if not options.commit_offsets or options.group_id is None:
+        return None
+    if isinstance(options.location, ZooKeeperLocation):
+        from consumerd.spark.source.v07.commits import ZooKeeperCommitter  # noqa: PLC0415
+
+        return ZooKeeperCommitter(options.location.connect, options.group_id)
+    if isinstance(options.location, BootstrapLocation):
+        from consumerd.spark.source.v08.commits import V08Committer  # noqa: PLC0415
+
+        return V08Committer(options.location, options.group_id, options.timeout)
+    return None

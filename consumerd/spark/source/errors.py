@@ -6,44 +6,44 @@ from consumerd.errors import BrokerError, ConfigError, ConsumerdError, CorruptDa
 
 
 class ColumnError(ConfigError):
-    """A schema asks for a column that the source does not have, or by another type."""
+    """A schema names a column that the source does not have, or gives it another type."""
 
 
-class PlaceError(ConsumerdError):
-    """A file or URL of a split cannot be read: no permission, no such host, no library for it."""
+class FileReadError(ConsumerdError):
+    """A file or URL cannot be read: no permission, no such host, or its library is missing."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class DataLossError(ConsumerdError):
-    """Offsets that were planned are not there any more."""
+    """Offsets that were planned to be read no longer exist."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class MalformedMessageError(CorruptDataError):
-    """Bytes that are no message, in mode FAILFAST."""
+    """Bytes that are not a valid message, in mode FAILFAST."""
 
 
 class SplitBoundaryError(CorruptDataError):
-    """A split does not end where a message ends, so some messages would be lost and others invented."""
+    """A split does not end at a message boundary, so reading it would lose messages and invent others."""
 
 
 class BrokerReadError(BrokerError):
-    """A broker cannot be reached, hangs up, is too slow, or answers what is no answer."""
+    """A broker is unreachable, closes the connection, times out, or sends an invalid response."""
 
 
-class BrokerGoneError(BrokerReadError):
-    """A broker cannot be reached, or hangs up."""
+class BrokerUnavailableError(BrokerReadError):
+    """A broker is unreachable, or closes the connection."""
 
 
-class BrokerLateError(BrokerReadError):
-    """A broker takes too long."""
+class BrokerTimeoutError(BrokerReadError):
+    """A broker does not respond in time."""
 
 
-class BrokerRefusesError(BrokerReadError):
-    """A broker does not do what it is asked, and asking again would not help."""
+class BrokerRejectedError(BrokerReadError):
+    """A broker rejects a request, and a retry would not help."""
 
 
-class OffsetGoneError(BrokerReadError):
-    """A broker's log does not reach to the offset: retention has been there, or it began anew."""
+class OffsetUnavailableError(BrokerReadError):
+    """A broker does not have the offset: retention deleted it, or the topic was created again."""

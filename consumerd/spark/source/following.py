@@ -14,11 +14,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import NotFoundError
-from consumerd.spark.source.committing import committer_of
-from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.message_sizes import bytes_per_message, some
+from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.offsets import entries, sorted_offsets
-from consumerd.spark.source.planning import Losses, split_ranges, starting, tell_gaps
+from consumerd.spark.source.planning import Losses, report_gaps, split_ranges, starting
+from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +70,7 @@ class Follower:
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
             if key not in logs:
-                self._losses.tell(f"{'/'.join(key)} was read up to {reached} and is not there any more")
+                self._losses.report(f"{'/'.join(key)} was read up to {reached} and no longer exists")
         for key, each in logs.items():
             if key not in ends:
                 if self._target is None or key in self._target:
@@ -87,7 +86,7 @@ class Follower:
         for key, share in _shares(ranges, most).items():
             begin, end = ranges[key]
             ends[key] = end if begin + share >= end else min(logs[key].limited(begin, share), end)
-            tell_gaps(logs[key], begin, ends[key], self._losses)
+            report_gaps(logs[key], begin, ends[key], self._losses)
         return sorted_offsets(ends)
 
     def reported(self) -> dict[str, dict[str, int]] | None:
@@ -104,12 +103,12 @@ class Follower:
             if begin is not None and begin >= reached:
                 continue
             if key not in logs:
-                self._losses.tell(f"{'/'.join(key)} was to be read up to {reached} and is not there any more")
+                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and no longer exists")
                 continue
             each = logs[key]
             begin = self._begin(each, begin)
             if reached > each.end:
-                self._losses.tell(f"{'/'.join(key)} was to be read up to {reached} and ends at {each.end}")
+                self._losses.report(f"{'/'.join(key)} was to be read up to {reached} and ends at {each.end}")
             if begin < min(reached, each.end):
                 ranges[key] = (begin, min(reached, each.end))
         return split_ranges(logs, ranges, self._options, self._losses)
@@ -126,7 +125,7 @@ class Follower:
         self._group_checked = True
         now = time.monotonic()
         if now - self._looked > age:
-            self._logs, self._looked = self._origin.look(), now
+            self._logs, self._looked = self._origin.snapshot(), now
         return self._logs
 
     def _look_for(self, offsets: Offsets, age: float) -> Mapping[Key, PartitionLog]:
@@ -143,10 +142,10 @@ class Follower:
             return each.start
         name = "/".join(each.key)
         if reached < each.start:
-            self._losses.tell(f"{name} was read up to {reached} and begins at {each.start} now")
+            self._losses.report(f"{name} was read up to {reached} and begins at {each.start} now")
             return each.start
         if reached > each.end:
-            self._losses.tell(f"{name} was read up to {reached} and ends at {each.end} now, so it is another log")
+            self._losses.report(f"{name} was read up to {reached} and ends at {each.end} now, so it is another log")
             return each.end
         return reached
 

@@ -34,7 +34,7 @@ def parse_position(text: str) -> Position:
     try:
         found = json.loads(text, object_pairs_hook=_no_repeats)
     except _RepeatedError as error:
-        raise ValueError(f"{error} stands twice in it") from None
+        raise ValueError(f"duplicate key {error}") from None
     except (ValueError, RecursionError):
         raise ValueError(f"{text[:200]!r} is not {_FORM}") from None
     return _checked(found, text, lowest=EARLIEST)
@@ -84,5 +84,5 @@ def _checked(found: Any, text: str, *, lowest: int) -> Offsets:
     for topic, names in found.items():
         for name, offset in names.items():
             if not isinstance(offset, int) or isinstance(offset, bool) or not lowest <= offset < 1 << 63:
-                raise ValueError(f"{json.dumps(offset)} of {topic}/{name} is no offset; it is {_FORM}")
+                raise ValueError(f"{json.dumps(offset)} of {topic}/{name} is not an offset; it is {_FORM}")
     return found

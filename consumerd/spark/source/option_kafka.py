@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.option_texts import OptionError, read_address, read_text
-from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 from consumerd.wire.scram import SCRAM_HASHES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _one_of(*words: str, hint: str = "") -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         found = next((word for word in words if word.lower() == value.strip().lower()), None)
         if found is None:
-            raise OptionError(f"the option {name} is {value!r}; it is one of {', '.join(words)}{hint}")
+            raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(words)}{hint}")
         return found
 
     return read
@@ -46,7 +46,7 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "kafka.ssl.certificate.location": read_text,
     "kafka.ssl.key.location": read_text,
     "kafka.ssl.endpoint.identification.algorithm": _one_of("https", "none"),
-    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint=": others are not supported in Spark"),
+    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint="; others are not supported in Spark"),
     "kafka.sasl.username": read_text,
     "kafka.sasl.password": read_text,
     "kafka.sasl.password.file": read_text,
@@ -66,20 +66,20 @@ BY_UNIT: Final[Mapping[str, str]] = {
 }
 
 
-def bootstrap_place(given: Mapping[str, Any]) -> BootstrapPlace:
-    """The place that these options describe. Raises OptionError where they contradict each other."""
+def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:
+    """The cluster that these options describe. Raises OptionError where they contradict each other."""
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     for word, names in (("SSL", "kafka.ssl."), ("SASL", "kafka.sasl.")):
         named = [name for name in given if name.startswith(names)]
         if named and word not in protocol:
             raise OptionError(
-                f"the option {named[0]} means nothing with kafka.security.protocol={protocol}; give one with {word}"
+                f"option {named[0]} has no effect with kafka.security.protocol={protocol}; use one with {word}"
             )
     tls = login = None
     if "SSL" in protocol:
         certificate, key = given.get("kafka.ssl.certificate.location"), given.get("kafka.ssl.key.location")
         if key is not None and certificate is None:
-            raise OptionError("the option kafka.ssl.key.location needs kafka.ssl.certificate.location; give both")
+            raise OptionError("option kafka.ssl.key.location requires option kafka.ssl.certificate.location; set both")
         named = given.get("kafka.ssl.endpoint.identification.algorithm", "https") == "https"
         tls = Tls(given.get("kafka.ssl.ca.location"), certificate, key, check_hostname=named)
     if protocol.startswith("SASL"):
@@ -91,6 +91,6 @@ def bootstrap_place(given: Mapping[str, Any]) -> BootstrapPlace:
                 "kafka.sasl.password and kafka.sasl.password.file"
             )
         login = Login(user, password, file, given.get("kafka.sasl.mechanism", "PLAIN"))
-    return BootstrapPlace(
+    return BootstrapLocation(
         given["bootstrap"], given.get("kafka.isolation.level") == "read_committed", tls, login
     )  # fmt: skip

@@ -29,7 +29,7 @@ class OptionError(ConfigError):
 def read_text(name: str, value: str) -> str:
     """Any text but blanks."""
     if not value.strip():
-        raise OptionError(f"the option {name} is empty; give it a value or leave it out")
+        raise OptionError(f"option {name} is empty; set it or remove it")
     return value.strip()
 
 
@@ -37,7 +37,7 @@ def read_boolean(name: str, value: str) -> bool:
     """`true` or `false`."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise OptionError(f"the option {name} is {value!r}; it is true or false")
+        raise OptionError(f"invalid value {value!r} for option {name}: must be true or false")
     return lowered == "true"
 
 
@@ -47,7 +47,8 @@ def whole_number(low: int, high: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         text = value.strip()
         if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) < high):
-            raise OptionError(f"the option {name} is {value!r}; it is a whole number from {low} to {high - 1}")
+            must = f"must be a whole number from {low} to {high - 1}"
+            raise OptionError(f"invalid value {value!r} for option {name}: {must}")
         return int(text)
 
     return read
@@ -62,8 +63,8 @@ def byte_count(low: int) -> Callable[[str, str], int]:
         digits = text[:-1] if text[-1:] in _UNITS else text
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and low <= int(digits) * factor < _INT64):
             raise OptionError(
-                f"the option {name} is {value!r}; it is a number of bytes such as 67108864, 512k, 64m or 1g"
-                + (f", at least {low}" if low else "")
+                f"invalid value {value!r} for option {name}: must be a number of bytes such as 67108864, 512k, 64m or "
+                "1g" + (f", at least {low}" if low else "")
             )
         return int(digits) * factor
 
@@ -75,22 +76,23 @@ def read_mode(name: str, value: str) -> Mode:
     try:
         return Mode(value.strip().upper())
     except ValueError:
-        raise OptionError(f"the option {name} is {value!r}; it is one of {', '.join(Mode)}") from None
+        raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(Mode)}") from None
 
 
 def read_paths(name: str, value: str) -> tuple[str, ...]:
     """Paths and URLs, separated by commas."""
     paths = tuple(dict.fromkeys(piece.strip() for piece in value.split(",") if piece.strip()))
     if not paths:
-        raise OptionError(f"the option {name} is empty; name directories or URLs, separated by commas")
+        raise OptionError(f"option {name} is empty; name directories or URLs, separated by commas")
     return tuple(map(plain_path, paths))
 
 
 def read_path_list(name: str, value: str) -> tuple[str, ...]:
     """What Spark makes of `load([...])`: a JSON list."""
-    found = _json(name, value, 'a JSON list of directories such as ["/a", "/b"]')
+    form = 'a JSON list of directories such as ["/a", "/b"]'
+    found = _json(name, value, form)
     if not (isinstance(found, list) and found and all(isinstance(path, str) and path for path in found)):
-        raise OptionError(f'the option {name} is {value!r}; it is a JSON list of directories such as ["/a", "/b"]')
+        raise OptionError(f"invalid value {value!r} for option {name}: must be {form}")
     return tuple(map(plain_path, dict.fromkeys(found)))
 
 
@@ -106,7 +108,7 @@ def read_layout(name: str, value: str) -> str:
     try:
         Layout(value)
     except ConfigError as error:
-        raise OptionError(f"the option {name} is wrong: {error}") from None
+        raise OptionError(f"invalid option {name}: {error}") from None
     return value
 
 
@@ -117,7 +119,7 @@ def read_zookeeper(name: str, value: str) -> str:
     try:
         parse_connect_string(read_text(name, value))
     except ConfigError as error:
-        raise OptionError(f"the option {name} is wrong: {error}") from None
+        raise OptionError(f"invalid option {name}: {error}") from None
     return value.strip()
 
 
@@ -126,7 +128,7 @@ def read_address(name: str, value: str) -> tuple[str, int]:
     try:
         return parse_address(value)
     except ConfigError as error:
-        raise OptionError(f"the option {name} is wrong: {error}".removesuffix(".")) from None
+        raise OptionError(f"invalid option {name}: {error}".removesuffix(".")) from None
 
 
 def read_brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:
@@ -137,11 +139,10 @@ def read_brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:
         good = number.isascii() and number.isdigit() and len(number) <= 10 and int(number) < _INT32
         if not (good and equals):
             raise OptionError(
-                f"the option {name} has {piece.strip()!r}; name each broker with its id, as in "
-                "0=kafka0:9092,1=kafka1:9092"
+                f"invalid broker {piece.strip()!r} in option {name}: must have an id, as in 0=kafka0:9092,1=kafka1:9092"
             )
         if int(number) in brokers:
-            raise OptionError(f"the option {name} names the broker {number} twice; leave one of them out")
+            raise OptionError(f"option {name} names the broker {number} twice; remove one of them")
         brokers[int(number)] = read_address(name, address)
     return brokers
 
@@ -150,7 +151,7 @@ def read_topics(name: str, value: str) -> Subscribe:
     """Topics, separated by commas."""
     topics = tuple(dict.fromkeys(piece.strip() for piece in value.split(",") if piece.strip()))
     if not topics:
-        raise OptionError(f"the option {name} is empty; name topics, separated by commas")
+        raise OptionError(f"option {name} is empty; name topics, separated by commas")
     for topic in topics:
         _check_topic(name, topic)
     return Subscribe(topics)
@@ -163,7 +164,7 @@ def read_pattern(name: str, value: str) -> SubscribePattern:
     try:
         return SubscribePattern(Whitelist(read_text(name, value)).text)
     except RegistryError as error:
-        raise OptionError(f"the option {name} is wrong: {error}") from None
+        raise OptionError(f"invalid option {name}: {error}") from None
 
 
 def read_assign(name: str, value: str) -> Assign:
@@ -171,12 +172,12 @@ def read_assign(name: str, value: str) -> Assign:
     form = 'JSON such as {"topic": ["0-0", "0-1"]}, or [0, 1] where a broker is named once or none is known'
     found = _json(name, value, form)
     if not (isinstance(found, dict) and found):
-        raise OptionError(f"the option {name} is {value!r}; it is {form}")
+        raise OptionError(f"invalid value {value!r} for option {name}: must be {form}")
     partitions: dict[str, tuple[str, ...]] = {}
     for topic, names in found.items():
         _check_topic(name, topic)
         if not (isinstance(names, list) and names and all(map(_is_partition, names))):
-            raise OptionError(f"the option {name} says {json.dumps(names)} for {topic}; it is {form}")
+            raise OptionError(f"option {name} says {json.dumps(names)} for {topic}; must be {form}")
         partitions[topic] = tuple(dict.fromkeys(map(str, names)))
     return Assign(partitions)
 
@@ -193,7 +194,7 @@ def read_times(name: str, value: str) -> Offsets:
     found = _json(name, value, form)
     good = isinstance(found, dict) and found and all(isinstance(times, dict) for times in found.values())
     if not (good and all(_is_time(time) for times in found.values() for time in times.values())):
-        raise OptionError(f"the option {name} is {value[:200]!r}; it is {form}")
+        raise OptionError(f"invalid value {value[:200]!r} for option {name}: must be {form}")
     return {str(topic): {str(each): int(time) for each, time in times.items()} for topic, times in found.items()}
 
 
@@ -221,7 +222,7 @@ def offsets_with_broker(broker: int | None, offsets: Position | None) -> Any:
     for topic, by_name in offsets.items():
         for name, offset in by_name.items():
             if named(broker, name) in found.setdefault(topic, {}):
-                raise OptionError(f"{topic}/{named(broker, name)} stands twice in an option, once as {name}")
+                raise OptionError(f"{topic}/{named(broker, name)} is named twice in an option, once as {name}")
             found[topic][named(broker, name)] = offset
     return found
 
@@ -236,18 +237,18 @@ def read_position(name: str, value: str) -> Position:
     try:
         return parse_position(value)
     except ValueError as error:
-        raise OptionError(f"the option {name} is wrong: {error}") from None
+        raise OptionError(f"invalid option {name}: {error}") from None
 
 
 def _json(name: str, value: str, form: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise OptionError(f"the option {name} is {value[:200]!r}; it is {form}") from None
+        raise OptionError(f"invalid value {value[:200]!r} for option {name}: must be {form}") from None
 
 
 def _check_topic(name: str, topic: str) -> None:
     try:
         validate_topic(topic)
     except InvalidTopicError as error:
-        raise OptionError(f"the option {name} names {topic[:80]!r}, which can be no topic: {error}") from None
+        raise OptionError(f"option {name} names {topic[:80]!r}, which is not a valid topic name: {error}") from None

@@ -1,4 +1,4 @@
-"""What options mean: places, choices of partitions, and everything else, as frozen values that executors can have."""
+"""The values of options, frozen and light: where the messages are, which partitions, and everything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_SPLIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PathPlace:
+class PathLocation:
     """Segment files. `paths`: folders, files or URLs; `layout` and `broker` as in `consumerd log export`."""
 
     paths: tuple[str, ...]
@@ -28,14 +28,14 @@ class PathPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperPlace:
+class ZooKeeperLocation:
     """Live brokers, found in ZooKeeper."""
 
     connect: str
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlace:
+class BrokersLocation:
     """Live brokers by id -> (host, port). `partitions`: how many each of them has of a topic, None if not said."""
 
     brokers: Mapping[int, tuple[str, int]]
@@ -63,7 +63,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class BootstrapPlace:
+class BootstrapLocation:
     """Brokers of 0.8 and later, of which `servers` tell: (host, port) each. Offsets count messages there."""
 
     servers: tuple[tuple[str, int], ...]
@@ -74,13 +74,13 @@ class BootstrapPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesPlace:
+class FilesLocation:
     """What the daemon's `files` handler wrote."""
 
     directory: str
 
 
-Place: TypeAlias = PathPlace | ZooKeeperPlace | BrokerPlace | BootstrapPlace | FilesPlace
+Location: TypeAlias = PathLocation | ZooKeeperLocation | BrokersLocation | BootstrapLocation | FilesLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class SubscribePattern:
 class SourceOptions:
     """All options, read and checked. Sizes are bytes, times seconds unless named otherwise."""
 
-    place: Place
+    location: Location
     topics: Assign | Subscribe | SubscribePattern
     starting: Position | None = None
     ending: Position = LATEST
@@ -135,7 +135,7 @@ class SourceOptions:
     @property
     def counts_messages(self) -> bool:
         """Whether offsets count messages, not bytes."""
-        return isinstance(self.place, BootstrapPlace)
+        return isinstance(self.location, BootstrapLocation)
 
     @property
     def limits(self) -> Limits:

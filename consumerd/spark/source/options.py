@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.option_kafka import ALIASES, BY_UNIT, DECIDING, KAFKA_READERS, bootstrap_place, read_servers
+from consumerd.spark.source.option_kafka import (
+    ALIASES,
+    BY_UNIT,
+    DECIDING,
+    KAFKA_READERS,
+    bootstrap_location,
+    read_servers,
+)
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
@@ -39,14 +46,14 @@ from consumerd.spark.source.option_texts import (
 from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
     Assign,
-    BootstrapPlace,
-    BrokerPlace,
-    FilesPlace,
-    PathPlace,
+    BootstrapLocation,
+    BrokersLocation,
+    FilesLocation,
+    PathLocation,
     SourceOptions,
     Subscribe,
     SubscribePattern,
-    ZooKeeperPlace,
+    ZooKeeperLocation,
 )
 from consumerd.storage.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.v07 import LATEST
@@ -56,25 +63,25 @@ log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.spark.source.option_values import Place
+    from consumerd.spark.source.option_values import Location
 
 __all__ = [
     "BATCH_ONLY",
     "CHOICES",
     "DEFAULT_SPLIT_BYTES",
+    "LOCATIONS",
     "OPTIONS",
-    "PLACES",
     "STREAM_ONLY",
     "Assign",
-    "BootstrapPlace",
-    "BrokerPlace",
-    "FilesPlace",
+    "BootstrapLocation",
+    "BrokersLocation",
+    "FilesLocation",
     "OptionError",
-    "PathPlace",
+    "PathLocation",
     "SourceOptions",
     "Subscribe",
     "SubscribePattern",
-    "ZooKeeperPlace",
+    "ZooKeeperLocation",
     "read_options",
     "refuse_options",
 ]
@@ -118,7 +125,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 #: All names, in the order of the documentation.
 OPTIONS: Final = tuple(_READERS)
-PLACES: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
+LOCATIONS: Final = ("path", "zookeeper", "brokers", "bootstrap", "files")
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 #: Options that nobody is to see, in lower case.
 SECRET: Final = frozenset({"kafka.sasl.password"})
@@ -150,20 +157,20 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         if name is None:
             raise OptionError(_unknown(key))
         if name in given:
-            raise OptionError(f"the option {name} is there twice, once as {key}; leave one of them out")
+            raise OptionError(f"option {name} is given twice, once as {key}; remove one of them")
         given[name] = _READERS[name](name, value)
     if "paths" in given:
         given["path"] = (*given.get("path", ()), *given.pop("paths"))
-    place = _exactly_one(given, PLACES, "where the messages are")
+    location = _exactly_one(given, LOCATIONS, "where the messages are")
     choice = _exactly_one(given, CHOICES, "which topics to read")
     for name, other in _ONLY_WITH.items():
         if name in given and other not in given:
-            raise OptionError(f"the option {name} means something together with {other} only; add that or leave it out")
+            raise OptionError(f"option {name} requires option {other}; add that or remove it")
     _check_together(given)
-    split, trigger = BY_UNIT.values() if place == "bootstrap" else BY_UNIT
+    split, trigger = BY_UNIT.values() if location == "bootstrap" else BY_UNIT
     broker = _only_broker(given)
     return SourceOptions(
-        place=_place(place, given),
+        location=_location(location, given),
         topics=with_broker(broker, given[choice]) if choice == "assign" else given[choice],
         starting=offsets_with_broker(broker, given.get("startingOffsets")),
         ending=offsets_with_broker(broker, given.get("endingOffsets", LATEST)),
@@ -173,9 +180,9 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         mode=given.get("mode", Mode.PERMISSIVE),
         include_headers=given.get("includeHeaders", False),
         min_partitions=given.get("minPartitions", 1),
-        max_split=given.get(split, 0 if place == "bootstrap" else DEFAULT_SPLIT_BYTES),
+        max_split=given.get(split, 0 if location == "bootstrap" else DEFAULT_SPLIT_BYTES),
         max_per_trigger=given.get(trigger),
-        max_messages=None if place == "bootstrap" else given.get("maxOffsetsPerTrigger"),
+        max_messages=None if location == "bootstrap" else given.get("maxOffsetsPerTrigger"),
         group_id=given.get("groupId"),
         commit_offsets=given.get("commitOffsets", False),
         fetch_size=given.get("fetchSize", 1 << 20),
@@ -196,7 +203,7 @@ def _pass_over(key: str) -> None:
     """Tell once of a setting of Kafka's clients that means nothing here."""
     if key.lower() not in _passed_over:
         _passed_over.add(key.lower())
-        log.warning("the option %s means nothing to the data source consumerd, and is passed over", key[:80])
+        log.warning("option %s is not used by the data source consumerd and is ignored", key[:80])
 
 
 def refuse_options(options: Iterable[str], names: Iterable[str], where: str) -> None:
@@ -204,29 +211,29 @@ def refuse_options(options: Iterable[str], names: Iterable[str], where: str) -> 
     given = {name.lower() for name in options}
     for name in names:
         if name.lower() in given:
-            raise OptionError(f"the option {name} means nothing in {where}; leave it out")
+            raise OptionError(f"option {name} is not supported in {where}; remove it")
 
 
-def _place(name: str, given: Mapping[str, Any]) -> Place:
+def _location(name: str, given: Mapping[str, Any]) -> Location:
     if name == "path":
         paths = tuple(path if "://" in path or "::" in path else str(Path(path).absolute()) for path in given[name])
-        return PathPlace(paths, given.get("layout", DEFAULT_LAYOUT), given.get("broker"))
+        return PathLocation(paths, given.get("layout", DEFAULT_LAYOUT), given.get("broker"))
     if name == "zookeeper":
-        return ZooKeeperPlace(given[name])
+        return ZooKeeperLocation(given[name])
     if name == "brokers":
-        return BrokerPlace(given[name], given.get("partitions"))
+        return BrokersLocation(given[name], given.get("partitions"))
     if name == "bootstrap":
-        return bootstrap_place(given)
-    return FilesPlace(given[name])
+        return bootstrap_location(given)
+    return FilesLocation(given[name])
 
 
 def _exactly_one(given: Mapping[str, Any], names: tuple[str, ...], what: str) -> str:
     found = [name for name in names if name in given]
     every = f"{', '.join(names[:-1])} or {names[-1]}"
     if not found:
-        raise OptionError(f"no option says {what}; give exactly one of {every}")
+        raise OptionError(f"no option says {what}; set exactly one of {every}")
     if len(found) > 1:
-        raise OptionError(f"the options {' and '.join(found)} both say {what}; give exactly one of {every}")
+        raise OptionError(f"the options {' and '.join(found)} both say {what}; set exactly one of {every}")
     return found[0]
 
 
@@ -234,49 +241,46 @@ def _check_together(given: Mapping[str, Any]) -> None:
     """The rules that concern more than one option."""
     starts = [name for name in _STARTS if name in given]
     if len(starts) > 1:
-        raise OptionError(f"the options {starts[0]} and {starts[1]} both say where to start; give one of them")
+        raise OptionError(f"the options {starts[0]} and {starts[1]} both say where to start; set only one of them")
     if "maxOffsetsPerTrigger" in given and "maxBytesPerTrigger" in given:
         raise OptionError(
-            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both bound a batch; give one of them"
+            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both limit a micro-batch; set only one of them"
         )
     if "maxOffsetsPerTrigger" in given and "files" in given:
         raise OptionError(
-            "the option maxOffsetsPerTrigger cannot be kept with files, whose offsets count bytes; give "
-            "maxBytesPerTrigger"
+            "option maxOffsetsPerTrigger is not supported with files, whose offsets count bytes; use maxBytesPerTrigger"
         )
     if "broker" in given and "{broker}" in given.get("layout", ""):
-        raise OptionError("the option broker says what {broker} in the option layout says already; leave out either")
+        raise OptionError("option broker conflicts with {broker} in option layout; remove one of them")
     for counted, instead in BY_UNIT.items():
         if "bootstrap" in given and counted in given:
             raise OptionError(
-                f"the option {counted} counts bytes, and offsets of brokers of 0.8 and later count messages; "
-                f"give {instead}"
+                f"option {counted} counts bytes, and offsets of brokers of 0.8 and later count messages; use {instead}"
             )
     if "brokers" in given:
         if "subscribePattern" in given:
             raise OptionError(
-                "the option subscribePattern needs zookeeper or path: brokers alone do not tell which topics they have"
+                "option subscribePattern requires option zookeeper or path: brokers alone do not list their topics"
             )
         if "subscribe" in given and "partitions" not in given:
             raise OptionError(
-                "the option subscribe needs the option partitions with brokers, which do not tell how many there are; "
-                "give that number, or name the partitions with assign"
+                "option subscribe requires option partitions with brokers, which do not say how many there are; "
+                "set it, or name the partitions with assign"
             )
     if given.get("commitOffsets") and not given.keys() & {"zookeeper", "bootstrap"}:
         raise OptionError(
-            "the option commitOffsets writes to ZooKeeper or brokers; say where the messages are with zookeeper or "
-            "bootstrap"
+            "option commitOffsets writes to ZooKeeper or brokers; it requires option zookeeper or bootstrap"
         )
     if "groupId" in given and not given.get("commitOffsets"):
         raise OptionError(
-            "the option groupId is for commitOffsets=true only, as offsets are never read from a group; leave it out"
+            "option groupId requires commitOffsets=true, as offsets are never read from a group; set that or remove it"
         )
 
 
 def _unknown(key: str) -> str:
     if key.lower().startswith("kafka."):
         known = ", ".join((*ALIASES, *KAFKA_READERS))
-        return f"the option {key[:80]} is none that is supported in Spark; of Kafka's there are {known}"
+        return f"option {key[:80]} is not supported in Spark; supported Kafka options: {known}"
     near = difflib.get_close_matches(key.lower(), _LOWERED, n=1)
-    hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"there are {', '.join(_OWN)} and some of Kafka's"
-    return f"there is no option {key[:80]}; {hint}"
+    hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"known options: {', '.join(_OWN)} and some of Kafka's"
+    return f"unknown option {key[:80]}; {hint}"

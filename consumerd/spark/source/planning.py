@@ -35,21 +35,21 @@ class Losses:
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Raise DataLossError, or go on; the same sentence is logged once."""
         if self._fail:
-            raise DataLossError(f"{what}; start elsewhere, or with failOnDataLoss=false to go on without them")
-        if what not in self._told:
-            self._told.add(what)
-            log.warning("%s; going on without them", what)
+            raise DataLossError(f"{what}; start elsewhere, or set failOnDataLoss=false to continue without them")
+        if what not in self._reported:
+            self._reported.add(what)
+            log.warning("%s; continuing without them", what)
 
 
 def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:
-    """The splits of one batch, as of now. Raises a ConsumerdError with the option or the place in it."""
+    """The splits of one batch, as of now. Raises a ConsumerdError that names the option or the partition."""
     origin = open_origin(options)
-    logs = origin.look()
+    logs = origin.snapshot()
     if (missing := origin.missing(logs)) is not None:
         raise NotFoundError(missing)
     losses = Losses(fail=options.fail_on_data_loss)
@@ -57,7 +57,7 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
     ends = resolve(logs, options.ending, "endingOffsets", losses)
     for key, start in starts.items():
         if start > ends[key]:
-            raise OptionError(f"{_name(key)} starts at {start}, behind its end at {ends[key]}; see endingOffsets")
+            raise OptionError(f"{_name(key)} starts at {start}, after its end at {ends[key]}; check endingOffsets")
     ranges = {key: (starts[key], ends[key]) for key in logs if pruning.wants(logs[key])}
     return [
         split
@@ -91,10 +91,10 @@ def _by_partition(logs: Mapping[Key, PartitionLog], given: Offsets, option: str,
     named = dict(entries(given))
     for key in named:
         if key not in logs:
-            raise OptionError(f"the option {option} names {_name(key)}, which is none of the partitions that are read")
+            raise OptionError(f"option {option} names {_name(key)}, which is not among the partitions that are read")
     for key in logs:
         if key not in named:
-            raise OptionError(f"the option {option} leaves out {_name(key)}; name it{hint}")
+            raise OptionError(f"option {option} leaves out {_name(key)}; name it{hint}")
     return named
 
 
@@ -102,12 +102,12 @@ def _checked(each: PartitionLog, offset: int, option: str, losses: Losses) -> in
     if offset in (EARLIEST, LATEST):
         return each.start if offset == EARLIEST else each.end
     if not each.start <= offset <= each.end:
-        losses.tell(f"{option} names {offset} of {_name(each.key)}, which has {each.start} to {each.end}")
+        losses.report(f"{option} names {offset} of {_name(each.key)}, which has {each.start} to {each.end}")
         return min(max(offset, each.start), each.end)
     begins = each.message_at(offset)
     if begins != offset:
-        where = "what stands before it cannot be read" if begins is None else f"the one around it begins at {begins}"
-        raise OptionError(f"the option {option} names {offset} of {_name(each.key)}, where no message begins; {where}")
+        where = "what precedes it cannot be read" if begins is None else f"the message around it begins at {begins}"
+        raise OptionError(f"option {option} names {offset} of {_name(each.key)}, where no message begins; {where}")
     return offset
 
 
@@ -122,16 +122,16 @@ def split_ranges(
         most = min(most, fair) if most else fair
     splits: list[InputPartition] = []
     for key, (start, end) in ranges.items():
-        tell_gaps(logs[key], start, end, losses)
+        report_gaps(logs[key], start, end, losses)
         splits += logs[key].splits(start, end, most)
     return splits
 
 
-def tell_gaps(each: PartitionLog, start: int, end: int, losses: Losses) -> None:
+def report_gaps(each: PartitionLog, start: int, end: int, losses: Losses) -> None:
     """Tell of what is not there between two offsets."""
     for low, high in each.gaps():
         if low < end and start < high:
-            losses.tell(f"{_name(each.key)} has nothing from {max(low, start)} to {min(high, end)}")
+            losses.report(f"{_name(each.key)} has nothing from {max(low, start)} to {min(high, end)}")
 
 
 def _name(key: Key) -> str:

@@ -34,8 +34,8 @@ def read_part(part: Part, schema: StructType) -> Iterator[pa.RecordBatch]:
             file = stack.enter_context(_open(part.path, stack))
         except FileNotFoundError:
             raise TableError(
-                f"{part.path} is gone: a compaction removed what it had merged while this query read it. Start the "
-                "step again, it goes on where it was, and let compaction keep old files longer (compact.keep)."
+                f"{part.path} was deleted: a compaction removed the files that it merged while this query read them. "
+                "Run the step again, which continues where it stopped, and raise compact.keep."
             ) from None
         except pa.ArrowInvalid as error:
             raise TableCorruptError(f"{part.path} is not a Parquet file: {error}.") from None
@@ -96,5 +96,7 @@ def _fitted(rows: pa.RecordBatch, wanted: pa.Schema, path: str) -> pa.RecordBatc
         try:
             arrays.append(column if column.type == field.type else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise TableCorruptError(f"{path}: column {field.name} is not what the table declares: {error}.") from None
+            raise TableCorruptError(
+                f"{path}: column {field.name} does not match the table's declaration: {error}."
+            ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

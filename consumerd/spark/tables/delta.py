@@ -36,7 +36,7 @@ class DeltaTable(Table):
         if "DeltaSparkSessionExtension" not in str(spark.conf.get("spark.sql.extensions", "")):
             settings = {"spark.jars.packages": DELTA_PACKAGE, **DELTA_SETTINGS}
             wanted = ", ".join(f"{key}={value}" for key, value in settings.items())
-            raise ConfigError(f"this Spark session cannot do Delta: start it with {wanted}.")
+            raise ConfigError(f"this Spark session does not support Delta: start it with {wanted}.")
 
     @property
     def _name(self) -> str:
@@ -61,7 +61,7 @@ class DeltaTable(Table):
         if owner != writer:
             raise TableOwnedError(
                 f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
-                "that checkpoint, or move the table away to land everything anew."
+                "that checkpoint, or move the table away to land everything again."
             )
         last = self.last_batch
         if last is not None and batch <= last:
@@ -79,7 +79,7 @@ class DeltaTable(Table):
 
     def _must_exist(self) -> None:
         if not self.exists:
-            raise NotFoundError(f"there is no table at {self.path}: run the step that writes it first.")
+            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
 
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:
         self._must_exist()

@@ -266,14 +266,14 @@ def locate(spark: SparkSession, path: str, *, renames: bool) -> tuple[str, Files
     """
     bad = sorted(_PATTERN_CHARACTERS & set(path))
     if bad or not path.strip():
-        raise TablePathError(f"{path!r} cannot be the path of a table: Spark would read {' '.join(bad)} as a pattern.")
+        raise TablePathError(f"{path!r} is not a valid table path: Spark would read {' '.join(bad)} as a glob pattern.")
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - as above
     place = gateway.jvm.org.apache.hadoop.fs.Path(path)
     scheme = place.toUri().getScheme()
     if renames and scheme in COPYING_STORES:
         raise TablePathError(
-            f"{path} is in an object store, where a rename is a copy that can be seen half done: "
-            'take Delta tables there, format = "delta".'
+            f"{path} is in an object store, where a rename is a copy and not atomic: "
+            'use Delta tables there, format = "delta".'
         )
     system = place.getFileSystem(gateway.jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf())
     qualified = system.makeQualified(place)

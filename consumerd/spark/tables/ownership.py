@@ -34,7 +34,7 @@ def claim(files: Files, table: str, *, kind: str, writer: str) -> None:
     if owner != writer:
         raise TableOwnedError(
             f"the table {table} was written with another checkpoint ({owner}, this one is {writer}): restore that "
-            "checkpoint, or move the table away to land everything anew."
+            "checkpoint, or move the table away to land everything again."
         )
 
 

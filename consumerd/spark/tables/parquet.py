@@ -120,7 +120,7 @@ class ParquetTable(Table):
         """All columns. Raises NotFoundError where nothing was ever written."""
         schema = stored_schema(self.files, self.path)
         if schema is None:
-            raise NotFoundError(f"there is no table at {self.path}: run the step that writes it first.")
+            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
         return schema
 
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:

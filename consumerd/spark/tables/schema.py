@@ -31,7 +31,7 @@ def stored_schema(files: Files, table: str) -> StructType | None:
     try:
         return StructType.fromJson(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError) as error:
-        raise TableCorruptError(f"{path} does not describe columns ({error}): restore it from a backup.") from None
+        raise TableCorruptError(f"{path} is not a valid list of columns ({error}): restore it from a backup.") from None
 
 
 def widen(files: Files, table: str, schema: StructType) -> StructType:
@@ -54,9 +54,9 @@ def merged(stored: StructType | None, schema: StructType, table: str) -> StructT
             known[field.name.lower()] = field
         elif before.dataType != field.dataType:
             raise TableSchemaError(
-                f"column {field.name!r} of {table} is {before.dataType.simpleString()}, and rows come with "
+                f"column {field.name!r} of {table} is {before.dataType.simpleString()}, and the new rows have "
                 f"{field.dataType.simpleString()}: give the new column another name, or move the table and its "
-                "checkpoint away to write all of it anew."
+                "checkpoint away to write everything again."
             )
     return StructType(fields)
 

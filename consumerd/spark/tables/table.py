@@ -91,4 +91,4 @@ def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta
         from consumerd.spark.tables.delta import DeltaTable  # noqa: PLC0415 - likewise
 
         return DeltaTable(spark, path)
-    raise ConfigError(f"{format!r} is not a format of tables: parquet or delta.")
+    raise ConfigError(f"{format!r} is not a table format: must be parquet or delta.")

@@ -48,7 +48,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
     [
         (["land"], ExitCode.USAGE, "Missing option '-c'"),
         (["land", "-c", "no.toml"], ExitCode.CONFIG, "cannot read the configuration no.toml"),
-        (["land", "-c", "p.toml", "--pipeline", "q"], ExitCode.NOT_FOUND, "no pipeline 'q'; there are: p"),
+        (["land", "-c", "p.toml", "--pipeline", "q"], ExitCode.NOT_FOUND, "no pipeline 'q'; declared pipelines: p"),
         (["land", "-c", "p.toml", "--continuous"], ExitCode.CONFIG, "trigger of pipeline p is available-now"),
         (["read", "--count", "--show", "3"], ExitCode.USAGE, "at most one of --show, --count and --to"),
         (["read", "--to", "csv:x"], ExitCode.USAGE, "'csv:x' is not FORMAT:DIR with one of parquet, json, orc"),
@@ -183,4 +183,4 @@ def test_the_first_signal_ends_jobs_and_leaves_out_further_steps_and_the_second_
     command = [sys.executable, "-c", SIGNALLED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitCode.FORCED, done.stderr
-    assert done.stdout == "stopped by SIGTERM; the same command goes on where this one ended.\n"
+    assert done.stdout == "stopped by SIGTERM; the same command continues where this one stopped.\n"

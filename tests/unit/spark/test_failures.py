@@ -79,7 +79,7 @@ def test_only_what_spark_raises_is_changed() -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
-    sentence = "/lake/bronze cannot be read or written .Not a directory.: look"
+    sentence = "/lake/bronze cannot be read or written .Not a directory.: check"
     with pytest.raises(FileFailedError, match=sentence) as caught, declared_errors():
         LocalFiles().make_folder(f"{tmp_path}/lake/bronze")
     assert caught.value.exit_code is ExitCode.SPARK

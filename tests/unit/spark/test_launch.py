@@ -71,7 +71,9 @@ def test_a_runtime_that_lists_nothing_gets_the_launcher(tmp_path: Path) -> None:
 
 def test_a_launcher_that_cannot_be_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LAUNCHER_HOME", tmp_path)
-    with pytest.raises(MissingRuntimeError, match=r"cannot be run, and .* needs it to start Spark: make it executable"):
+    with pytest.raises(
+        MissingRuntimeError, match=r"is not executable, and .* needs it to start Spark: make it executable"
+    ):
         prepare_java(fake_java(tmp_path, "java.base@25"))
     assert "JAVA_HOME" not in os.environ
 

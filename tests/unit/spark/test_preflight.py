@@ -70,11 +70,11 @@ def test_a_stream_that_goes_on_without_what_is_gone_may_do_so(pipeline: Pipeline
 
 
 def test_steps_that_have_nothing_to_read_or_no_declaration(pipeline: PipelineSpec) -> None:
-    with pytest.raises(NotFoundError, match=r"no table at .*/lake/p/bronze: run land of the pipeline p first"):
+    with pytest.raises(NotFoundError, match=r"table .*/lake/p/bronze does not exist: run land of the pipeline p first"):
         check_steps(pipeline, ("reconcile", "report"), {})
-    with pytest.raises(ConfigError, match=r"declares no \[refine\]"):
+    with pytest.raises(ConfigError, match=r"has no \[refine\] table"):
         check_steps(pipeline, ("refine",), {})
-    with pytest.raises(ConfigError, match=r"declares no \[aggregate\]"):
+    with pytest.raises(ConfigError, match=r"has no \[aggregate\] table"):
         check_steps(pipeline, ("aggregate",), {})
     # On another file system only Spark can tell.
     check_steps(pipeline, ("reconcile",), {"spark.hadoop.fs.defaultFS": "hdfs://nn:8020"})
@@ -83,11 +83,11 @@ def test_steps_that_have_nothing_to_read_or_no_declaration(pipeline: PipelineSpe
 
 def test_folders_that_cannot_be_written(pipeline: PipelineSpec, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileFailedError, match=f"{tmp_path}/file/lake/p cannot be made: {tmp_path}/file is no folder"):
+    with pytest.raises(FileFailedError, match=f"cannot create {tmp_path}/file/lake/p: {tmp_path}/file is not a folder"):
         check_steps(replace(pipeline, root=f"{tmp_path}/file/lake"), ("land",), {})
-    with pytest.raises(FileFailedError, match="/proc/1/lake/p cannot be"):
+    with pytest.raises(FileFailedError, match=r"cannot (create|write) /proc/1/lake/p"):
         check_steps(replace(pipeline, root="/proc/1/lake"), ("land",), {})
-    with pytest.raises(FileFailedError, match=f"{archive} exists already"):
+    with pytest.raises(FileFailedError, match=f"{archive} already exists"):
         check_read(pipeline.source, str(archive))
 
 

@@ -180,4 +180,4 @@ def test_a_file_that_cannot_be_written_costs_no_batch(tmp_path: Path, capsys: py
     query: Any = Query()
     query.run(1)
     ProgressRecorder(query, ProgressLog(LocalFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
-    assert "could not be noted" in capsys.readouterr().out
+    assert "progress_write_failed" in capsys.readouterr().out

@@ -27,9 +27,9 @@ def test_steps_that_are_not_declared_are_left_out() -> None:
 
 def test_a_step_that_there_is_not_is_refused_before_anything_runs() -> None:
     nothing: Any = None
-    with pytest.raises(ConfigError, match="'polish' is not a step of a pipeline: land, refine"):
+    with pytest.raises(ConfigError, match="'polish' is not a step of a pipeline; steps: land, refine"):
         run_pipeline(nothing, pipeline(), ("land", "polish"))
-    with pytest.raises(ConfigError, match="'polish' is not a step of a pipeline: land, refine"):
+    with pytest.raises(ConfigError, match="'polish' is not a step of a pipeline; steps: land, refine"):
         perform("polish", nothing, pipeline(), {})
 
 

@@ -38,11 +38,11 @@ def test_options_of_the_source_are_spelled_as_spark_takes_them() -> None:
 
 
 def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
-    with pytest.raises(NotFoundError, match="no pipeline 'q'; there are: p"):
+    with pytest.raises(NotFoundError, match="no pipeline 'q'; declared pipelines: p"):
         parse_spark(spark(), "f").pipeline("q")
     with pytest.raises(NotFoundError, match="f declares these pipelines: none; name one"):
         parse_spark({"spark": {"root": "/x"}}, "f").pipeline()
-    with pytest.raises(ConfigError, match=r"f has no table \[spark\]"):
+    with pytest.raises(ConfigError, match=r"f has no \[spark\] table"):
         parse_spark({"group": {}}, "f")
 
 
@@ -61,20 +61,26 @@ def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
         (spark({"refine": {"fields": {}}}), "refine.fields' is wrong"),
         (spark({"refine": {"fields": {"id": "bigin"}}}), "'bigin' is not a type, did you mean 'bigint'?"),
         (spark({"refine": {"fields": {"Offset": "int"}}}), 'other = { type = "...", from = "Offset" }'),
-        (spark({"refine": {"fields": {"a": "int", "A": "int"}}}), "a column 'A' is there already"),
-        (spark({"refine": {"fields": {"a b": "int"}}}), "'a b' cannot be the name of a column"),
+        (spark({"refine": {"fields": {"a": "int", "A": "int"}}}), "the column 'A' already exists"),
+        (spark({"refine": {"fields": {"a b": "int"}}}), "'a b' is not a valid column name"),
         (spark({"refine": REFINE | {"event_time": "id"}}), "event_time = 'id' is not a declared field of type timest"),
-        (spark({"refine": REFINE | {"parse": "regex"}}), 'parse = "regex" and a pattern go together'),
-        (spark({"refine": REFINE | {"parse": "avro"}}), 'parse = "avro" and an avro_schema go together'),
-        (spark({"refine": REFINE | {"avro_prefix": "confluent"}}), 'avro_prefix is for parse = "avro"'),
+        (
+            spark({"refine": REFINE | {"parse": "regex"}}),
+            'parse = "regex" requires pattern, and pattern requires parse = "regex"',
+        ),
+        (
+            spark({"refine": REFINE | {"parse": "avro"}}),
+            'parse = "avro" requires avro_schema, and avro_schema requires parse = "avro"',
+        ),
+        (spark({"refine": REFINE | {"avro_prefix": "confluent"}}), 'avro_prefix requires parse = "avro"'),
         (
             spark({"refine": REFINE | {"parse": "regex", "pattern": "(?<id>.)"}}),
             "pattern has no group (?<at>...) for the field 'at'",
         ),
-        (spark({"aggregate": {}}), "aggregate needs refine with an event_time"),
+        (spark({"aggregate": {}}), "aggregate requires refine with an event_time"),
         (
             spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"sums": ["at"]}}),
-            "sums: 'at' is not a declared field with a type of number",
+            "sums: 'at' is not a declared field of a numeric type",
         ),
         (
             spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"group_by": ["page"]}}),
@@ -82,10 +88,10 @@ def test_a_pipeline_is_found_by_name_or_because_it_is_the_only_one() -> None:
         ),
         (
             spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"window": "1 hour", "slide": "2 hours"}}),
-            "slide is longer than window",
+            "slide must not be longer than window",
         ),
         (spark(format="iceberg"), "'spark.format' is wrong"),
-        (spark(pipelines={"../p": {"source": {"path": "x"}}}), "cannot be the name of a pipeline"),
+        (spark(pipelines={"../p": {"source": {"path": "x"}}}), "is not a valid pipeline name"),
     ],
 )
 def test_a_wrong_table_gets_one_sentence(document: dict[str, Any], sentence: str) -> None:

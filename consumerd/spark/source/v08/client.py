@@ -49,11 +49,11 @@ from consumerd.net import (
     connect,
 )
 from consumerd.spark.source.errors import (
-    BrokerGoneError,
-    BrokerLateError,
     BrokerReadError,
-    BrokerRefusesError,
-    OffsetGoneError,
+    BrokerRejectedError,
+    BrokerTimeoutError,
+    BrokerUnavailableError,
+    OffsetUnavailableError,
 )
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import FETCH
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.client import Channel, Generation, Mechanism
-    from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+    from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 
     Address = tuple[str, int]
     #: Topic and number.
-    Place = tuple[str, int]
+    Partition = tuple[str, int]
 
 log = logging.getLogger(__name__)
 
@@ -119,31 +119,31 @@ class KafkaClient:
 
     `timeout`: seconds that brokers may take for anything. `leaders`: who led what when it was seen last. `largest`: the
     most bytes that a fetch may bring. Methods raise BrokerReadError when the time is up, at once where trying again
-    would not help (BrokerRefusesError). Not for several threads at once.
+    would not help (BrokerRejectedError). Not for several threads at once.
     """
 
     def __init__(
         self,
-        place: BootstrapPlace,
+        cluster: BootstrapLocation,
         timeout: float,
         *,
-        leaders: Mapping[Place, Address | None] | None = None,
+        leaders: Mapping[Partition, Address | None] | None = None,
         largest: int = 0,
     ) -> None:
-        self._read_committed = place.read_committed
-        self._user = None if place.login is None else place.login.user
+        self._read_committed = cluster.read_committed
+        self._user = None if cluster.login is None else cluster.login.user
         self._largest = largest + _ROOM
         connection = ConnectionSettings(
             connect_timeout=timeout, request_timeout=timeout, max_frame_bytes=max(_MOST_BYTES, self._largest)
         )
         settings = ClientSettings(CLIENT_ID, connection, retry_backoff_max=_LONGEST_PAUSE, retry_timeout=timeout)
         clock = SystemClock()
-        tls = None if place.tls is None else _context(place.tls)
-        login = None if place.login is None else SaslAuthenticator(_mechanism(place.login), timeout=timeout)
+        tls = None if cluster.tls is None else _context(cluster.tls)
+        login = None if cluster.login is None else SaslAuthenticator(_mechanism(cluster.login), timeout=timeout)
         connector = partial(connect, settings=connection, ssl=tls)
         opener = ChannelOpener(connector, settings, clock, authenticate=login, remembered=_old_brokers)
         self._client = ClusterClient(
-            place.servers, opener, settings, clock=clock, rng=random.Random(), on_retry=_log_retry
+            cluster.servers, opener, settings, clock=clock, rng=random.Random(), on_retry=_log_retry
         )
         #: Whom to ask without a look at the metadata, until that proves wrong.
         self._leaders = {each: leader for each, leader in (leaders or {}).items() if leader is not None}
@@ -158,7 +158,7 @@ class KafkaClient:
             for name, topic in metadata.topics.items():
                 if not wants(name) or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
-                if error := error_of(topic.error, f"the brokers tell nothing of the topic {name}"):
+                if error := error_of(topic.error, f"the brokers do not describe the topic {name}"):
                     raise error
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
@@ -167,27 +167,29 @@ class KafkaClient:
 
         return self.ask("find the topics", ask)
 
-    def offsets(self, wanted: Collection[Place], when: int) -> dict[Place, int | None]:
+    def offsets(self, wanted: Collection[Partition], when: int) -> dict[Partition, int | None]:
         """Of each partition the first offset at `when` (ms since 1970, EARLIEST, LATEST) or later; None: there is none.
 
         Brokers before 0.10.1 name the start of a segment, before which there may be nothing of that time either. LATEST
-        is where readers of the place's isolation come to.
+        is where consumers of the configured isolation level end.
         """
         return {each: offset for each, (offset, _) in self._listed(wanted, when).items()}
 
-    def first_at(self, place: Place, when: int, start: int, end: int) -> int:
+    def first_at(self, partition: Partition, when: int, start: int, end: int) -> int:
         """Where to start, from `start` to `end`, so as to see all that is of `when` (ms since 1970) or later."""
-        found, by_segment = self._listed([place], when)[place]
+        found, by_segment = self._listed([partition], when)[partition]
         if found is None:  # before 0.10.1: everything may be of that time; since: nothing is
             return start if by_segment else end
         return min(max(found, start), end)
 
-    def fetch(self, place: Place, offset: int, size: int) -> Fetched:
+    def fetch(self, partition: Partition, offset: int, size: int) -> Fetched:
         """Messages from `offset` on: about `size` bytes, at least one message or batch since 0.10.1, or nothing.
 
-        Raises OffsetGoneError.
+        Raises OffsetUnavailableError.
         """
-        return self.ask(f"fetch {place[0]}/{place[1]} from {offset}", lambda _: self._fetch(place, offset, size))
+        return self.ask(
+            f"fetch {partition[0]}/{partition[1]} from {offset}", lambda _: self._fetch(partition, offset, size)
+        )
 
     def ask(self, what: str, attempt: Callable[[ClusterClient], Awaitable[_T]]) -> _T:
         """What `attempt` returns, which runs on the loop and is repeated while it fails for a reason that passes.
@@ -229,35 +231,37 @@ class KafkaClient:
 
     # -- what runs on the loop
 
-    def _listed(self, wanted: Collection[Place], when: int) -> dict[Place, tuple[int | None, bool]]:
+    def _listed(self, wanted: Collection[Partition], when: int) -> dict[Partition, tuple[int | None, bool]]:
         """Offsets as `offsets` has them, and whether they are starts of segments. What was told is not asked again."""
-        found: dict[Place, tuple[int | None, bool]] = {}
+        found: dict[Partition, tuple[int | None, bool]] = {}
 
-        async def ask(client: ClusterClient) -> dict[Place, tuple[int | None, bool]]:
-            by_leader: dict[int, list[Place]] = {}
+        async def ask(client: ClusterClient) -> dict[Partition, tuple[int | None, bool]]:
+            by_leader: dict[int, list[Partition]] = {}
             for each in wanted:
                 if each not in found:
                     by_leader.setdefault((await client.leader(*each)).id, []).append(each)
-            for leader, places in by_leader.items():
+            for leader, partitions in by_leader.items():
                 channel = await client.node_channel(leader)
-                with self._watched(places):
-                    told = await list_offsets(channel, places, when, read_committed=self._read_committed)
-                for each in places:
+                with self._watched(partitions):
+                    told = await list_offsets(channel, partitions, when, read_committed=self._read_committed)
+                for each in partitions:
                     name = f"{each[0]}/{each[1]}"
                     if (part := told.get(each)) is None:
-                        raise BrokerReadError(f"broker {channel.address} leaves {name} out of its answer about offsets")
-                    self._raise_for(part.error, f"broker {channel.address} names no offset of {name}", each)
+                        raise BrokerReadError(f"broker {channel.address} sent a response without the offsets of {name}")
+                    self._raise_for(
+                        part.error, f"broker {channel.address} rejected an offsets request for {name}", each
+                    )
                     found[each] = next(iter(part.offsets), None), part.by_segment
             return found
 
         return self.ask("list the offsets of partitions", ask)
 
-    async def _fetch(self, place: Place, offset: int, size: int) -> Fetched:
-        topic, partition = place
-        where = f"{topic}/{partition} from {offset}"
-        channel = await self._leader(place)
+    async def _fetch(self, partition: Partition, offset: int, size: int) -> Fetched:
+        topic, number = partition
+        where = f"{topic}/{number} from {offset}"
+        channel = await self._leader(partition)
         version = channel.versions.pick(FETCH, at_most=_LAST_FETCH)
-        wanted = {"partition": partition, "fetch_offset": offset, "max_bytes": size}
+        wanted = {"partition": number, "fetch_offset": offset, "max_bytes": size}
         body: dict[str, Any] = {
             "replica_id": _NOBODY,
             "max_wait_time": _WAIT,
@@ -267,22 +271,22 @@ class KafkaClient:
         }
         if version >= _ISOLATION_SINCE:  # nobody writes transactions to older brokers
             body["isolation_level"] = int(self._read_committed)
-        with self._watched([place]):
+        with self._watched([partition]):
             answer = await channel.call(FETCH, body, version=version, max_response=self._largest)
         parts = [
             part
             for each in answer["responses"]
             if each["topic"] == topic
             for part in each["partition_responses"]
-            if part["partition"] == partition
+            if part["partition"] == number
         ]
         code = answer.get("error_code", 0) or next((part["error_code"] for part in parts), 0)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetGoneError(f"broker {channel.address} has nothing of {where}: OFFSET_OUT_OF_RANGE")
-        self._raise_for(code, f"broker {channel.address} refuses", place)
+            raise OffsetUnavailableError(f"broker {channel.address} does not have {where}: OFFSET_OUT_OF_RANGE")
+        self._raise_for(code, f"broker {channel.address} rejected a fetch of {where}", partition)
         if len(parts) != 1:
             raise BrokerReadError(
-                f"broker {channel.address} has {len(parts)} partitions in its answer to a fetch of {where}"
+                f"broker {channel.address} has {len(parts)} partitions in its response to a fetch of {where}"
             )
         (part,) = parts
         data, throttled = part["record_set"] or b"", silence(FETCH, version, answer) > 0
@@ -291,35 +295,35 @@ class KafkaClient:
         aborted = tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ())
         return Fetched(data, part["last_stable_offset"], aborted, throttled)
 
-    async def _leader(self, place: Place) -> Channel:
+    async def _leader(self, partition: Partition) -> Channel:
         """The channel to who leads a partition."""
-        if (address := self._leaders.get(place)) is not None:
+        if (address := self._leaders.get(partition)) is not None:
             try:
                 return await self._client.channel(*address)
             except BrokerError:
-                del self._leaders[place]
-        return await self._client.node_channel((await self._client.leader(*place)).id)
+                del self._leaders[partition]
+        return await self._client.node_channel((await self._client.leader(*partition)).id)
 
     @contextlib.contextmanager
-    def _watched(self, places: Collection[Place]) -> Iterator[None]:
+    def _watched(self, partitions: Collection[Partition]) -> Iterator[None]:
         """A connection that ends meanwhile may be to somebody who leads nothing any more."""
         try:
             yield
         except ConnectionClosedError:
-            for place in places:
-                self._forget(place)
+            for partition in partitions:
+                self._forget(partition)
             raise
 
-    def _raise_for(self, code: int, what: str, place: Place) -> None:
+    def _raise_for(self, code: int, what: str, partition: Partition) -> None:
         """Raise BrokerRefusedError for an error code; who leads is asked anew where it says so."""
         if error := error_of(code, what):
             if error.info.refresh:
-                self._forget(place)
+                self._forget(partition)
             raise error
 
-    def _forget(self, place: Place) -> None:
-        self._leaders.pop(place, None)
-        self._client.stale([place[0]])
+    def _forget(self, partition: Partition) -> None:
+        self._leaders.pop(partition, None)
+        self._client.stale([partition[0]])
 
 
 class _LoopThread:
@@ -365,13 +369,13 @@ class _LoopThread:
 def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
     """The error to tell: of several brokers the one that refuses, which is why others are not waited for."""
     if isinstance(error, NoBrokerError):
-        return next((each for each in error.tried if _kind(each) is BrokerRefusesError), error)
+        return next((each for each in error.tried if _kind(each) is BrokerRejectedError), error)
     return error
 
 
 def _passes(error: BrokerError) -> bool:
     """Whether asking again may help."""
-    return not issubclass(_kind(_reason(error)), BrokerRefusesError | OffsetGoneError)
+    return not issubclass(_kind(_reason(error)), BrokerRejectedError | OffsetUnavailableError)
 
 
 def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
@@ -380,17 +384,17 @@ def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
         case BrokerReadError():
             return type(error)
         case AuthenticationError() | RequestTooLargeError() | UnexpectedTlsError() | UnsupportedApiError():
-            return BrokerRefusesError
+            return BrokerRejectedError
         case TlsError() if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-            return BrokerRefusesError  # else the broker may be going down
+            return BrokerRejectedError  # else the broker may be going down
         case BrokerRefusedError():
-            return BrokerReadError if error.retriable or error.info.refresh else BrokerRefusesError
+            return BrokerReadError if error.retriable or error.info.refresh else BrokerRejectedError
         case RequestTimeoutError():
-            return BrokerLateError
+            return BrokerTimeoutError
         case BadFrameError():
             return BrokerReadError
         case ConnectError() | ConnectionClosedError() | NoBrokerError():
-            return BrokerGoneError
+            return BrokerUnavailableError
     return BrokerReadError
 
 
@@ -406,7 +410,7 @@ def _mechanism(login: Login) -> Callable[[], Mechanism]:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """Raises BrokerRefusesError for files that cannot be used."""
+    """Raises BrokerRejectedError for files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if not tls.check_hostname:
@@ -414,7 +418,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
         if tls.certificate is not None:
             context.load_cert_chain(tls.certificate, tls.key, password="")  # nobody is there to be asked
     except OSError as error:  # SSLError is one
-        raise BrokerRefusesError(
-            f"the PEM files of kafka.ssl.* cannot be used: {error}; they have to be on every machine that reads"
+        raise BrokerRejectedError(
+            f"the PEM files of kafka.ssl.* cannot be used: {error}; they must exist on every executor and on the driver"
         ) from error
     return context

@@ -1,9 +1,8 @@
 """The offsets that a stream has reached, written to brokers of 0.9 and later for tools that show lag.
 
-Strategy: as `consumerd.spark.source.commits` for ZooKeeper. The group must be nobody else's: its coordinator is asked
-for members at the start of a stream, and refuses by itself to take offsets from outside of a group that has any. A
-cluster that cannot be reached for a while must not end the stream for that: it is logged, and the next write carries
-on.
+Strategy: as `consumerd.spark.source.v07.commits` for ZooKeeper. The group must not be in use: its coordinator is asked
+for members at the start of a stream, and rejects offsets from outside of a group that has any. A cluster that cannot be
+reached for a while does not end the stream: the failure is logged, and the next write carries on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.client import Channel, ClusterClient
     from consumerd.spark.source.offsets import Offsets
-    from consumerd.spark.source.option_values import BootstrapPlace
+    from consumerd.spark.source.option_values import BootstrapLocation
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +43,21 @@ class V08Committer:
     Methods raise RefusedError for a group that is in use, and BrokerReadError.
     """
 
-    def __init__(self, place: BootstrapPlace, group: str, timeout: float) -> None:
-        self._place = place
+    def __init__(self, cluster: BootstrapLocation, group: str, timeout: float) -> None:
+        self._cluster = cluster
         self._group = group
         self._timeout = timeout
 
     def check(self) -> None:
-        """Raise RefusedError if the group has members, BrokerRefusesError for brokers that know of no groups."""
+        """Raise RefusedError if the group has members, BrokerRejectedError for brokers that know of no groups."""
 
         async def ask(client: ClusterClient, coordinator: Channel) -> None:
             answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
             for found in answer["groups"]:
                 if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
-                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} tells nothing of")
+                    self._raise_for(found["error_code"], client, f"broker {coordinator.address} does not describe")
                 if found["members"]:
-                    raise self._in_use(f"member {found['members'][0]['member_id']} lives")
+                    raise self._in_use(f"member {found['members'][0]['member_id']} is alive")
 
         self._at_coordinator(ask)
 
@@ -80,7 +79,7 @@ class V08Committer:
             for code in codes:
                 if code in _IN_USE:
                     raise self._in_use("it has members")
-                self._raise_for(code, client, f"broker {coordinator.address} does not take offsets of")
+                self._raise_for(code, client, f"broker {coordinator.address} rejected the offsets of")
             return len(codes)
 
         return self._at_coordinator(ask) if any(entries(offsets)) else 0
@@ -90,7 +89,7 @@ class V08Committer:
         try:
             self.commit(offsets)
         except BrokerReadError as error:
-            log.warning("the offsets of %s are not written this time: %s", self._name, error)
+            log.warning("cannot commit the offsets of %s, which the next batch will retry: %s", self._name, error)
 
     @property
     def _name(self) -> str:
@@ -98,8 +97,8 @@ class V08Committer:
 
     def _in_use(self, who: str) -> RefusedError:
         return RefusedError(
-            f"the {self._name} is in use ({who}), and its offsets are not overwritten; "
-            "give another groupId, or leave out commitOffsets"
+            f"the {self._name} is in use ({who}), so its offsets are not overwritten; "
+            "use another groupId, or remove commitOffsets"
         )
 
     def _raise_for(self, code: int, client: ClusterClient, what: str) -> None:
@@ -117,5 +116,5 @@ class V08Committer:
                 client.forget_coordinator(self._group)
                 raise
 
-        with KafkaClient(with_password(self._place), self._timeout) as client:
+        with KafkaClient(with_password(self._cluster), self._timeout) as client:
             return client.ask(f"reach the coordinator of {self._name}", attempt)

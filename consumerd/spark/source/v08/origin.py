@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import BootstrapPlace, SourceOptions
+    from consumerd.spark.source.options import BootstrapLocation, SourceOptions
     from consumerd.spark.source.v08.client import Address
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
@@ -40,17 +40,17 @@ _PATIENCE: Final = 5.0
 class V08Origin:
     """The chosen partitions of a cluster. Looks raise BrokerReadError."""
 
-    def __init__(self, place: BootstrapPlace, options: SourceOptions) -> None:
-        self._place = with_password(place)
+    def __init__(self, cluster: BootstrapLocation, options: SourceOptions) -> None:
+        self._cluster = with_password(cluster)
         self._choice = Choice(options.topics)
         self._pattern = isinstance(options.topics, SubscribePattern)
-        self._client = KafkaClient(self._place, options.timeout)
+        self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
         #: Where each partition ended when it was seen last.
         self._ends: dict[Key, int] = {}
         weakref.finalize(self, self._client.close)
 
-    def look(self) -> Mapping[Key, V08Log]:
+    def snapshot(self) -> Mapping[Key, V08Log]:
         topics = self._client.topics(self._choice.wants_topic, self._choice.topics)
         self._topics = frozenset(topics)
         leaders = {
@@ -61,9 +61,9 @@ class V08Origin:
             if self._choice.wants((name, str(number)))
         }
         starts = self._client.offsets(leaders, EARLIEST)
-        ends = self._look_at_ends(leaders)
+        ends = self._read_ends(leaders)
         logs = [
-            V08Log(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._place, leader, self._before)
+            V08Log(*each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._cluster, leader, self._before)
             for each, leader in sorted(leaders.items())
         ]
         self._ends = {log.key: log.end for log in logs}
@@ -72,10 +72,10 @@ class V08Origin:
     def missing(self, found: Mapping[Key, object]) -> str | None:
         return self._choice.missing(found, self._topics)
 
-    def _look_at_ends(self, places: Mapping[tuple[str, int], object]) -> dict[tuple[str, int], int]:
+    def _read_ends(self, partitions: Mapping[tuple[str, int], object]) -> dict[tuple[str, int], int]:
         give_up = time.monotonic() + _PATIENCE
         while True:
-            found = {each: end or 0 for each, end in self._client.offsets(places, LATEST).items()}
+            found = {each: end or 0 for each, end in self._client.offsets(partitions, LATEST).items()}
             back = [each for each, end in found.items() if end < self._ends.get((each[0], str(each[1])), 0)]
             if not back or time.monotonic() > give_up:
                 return found
@@ -93,7 +93,7 @@ class V08Log:
     partition: int
     start: int
     end: int
-    place: BootstrapPlace
+    location: BootstrapLocation
     leader: Address | None
     by_time: Callable[[V08Log, int], int] = field(repr=False)
 
@@ -121,22 +121,22 @@ class V08Log:
     def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
         """As the protocol says, but that `max_bytes` counts messages."""
         return [
-            V08Split(self.topic, self.partition, low, high, self.place, self.leader)
+            V08Split(self.topic, self.partition, low, high, self.location, self.leader)
             for low, high in cut(start, end, max_bytes)
         ]
 
 
-def with_password(place: BootstrapPlace) -> BootstrapPlace:
-    """The place with the password itself, as executors need it. Raises OptionError."""
-    login = place.login
+def with_password(cluster: BootstrapLocation) -> BootstrapLocation:
+    """The cluster with the password itself, as executors need it. Raises OptionError."""
+    login = cluster.login
     if login is None or login.password_file is None:
-        return place
+        return cluster
     try:
         password = Path(login.password_file).read_text("utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"the option kafka.sasl.password.file names what cannot be read: {error}") from error
+        raise OptionError(f"option kafka.sasl.password.file names a file that cannot be read: {error}") from error
     if not password:
         raise OptionError(
-            f"the option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
+            f"option kafka.sasl.password.file names {login.password_file}, whose first line holds no password"
         )
-    return replace(place, login=replace(login, password=password, password_file=None))
+    return replace(cluster, login=replace(login, password=password, password_file=None))

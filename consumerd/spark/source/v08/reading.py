@@ -14,8 +14,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetGoneError
-from consumerd.spark.source.reading import settle_worker
+from consumerd.spark.source.errors import BrokerReadError, DataLossError, MalformedMessageError, OffsetUnavailableError
+from consumerd.spark.source.request import freeze_imports
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.rows import V08Rows
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from consumerd.spark.source.reading import ReadRequest
+    from consumerd.spark.source.request import ReadRequest
     from consumerd.spark.source.v08.client import Fetched
     from consumerd.spark.source.v08.split import V08Split
     from consumerd.wire.v08.records import RecordSet
@@ -50,11 +50,11 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail, and
     BrokerReadError. Memory: some times a fetch, or the largest message or batch, decompressed.
     """
-    settle_worker()
+    freeze_imports()
     reader = _Reader(split, request)
     yield from reader.read()
     if reader.dropped:
-        log.warning("dropped %d unreadable stretches of %s", reader.dropped, split)
+        log.warning("dropped %d unreadable ranges of %s", reader.dropped, split)
 
 
 class _Reader:
@@ -64,7 +64,7 @@ class _Reader:
         self.dropped = 0
         self._split = split
         self._request = request
-        self._place = split.topic, split.partition
+        self._partition = split.topic, split.partition
         self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
         #: What one message or batch may take of a fetch.
@@ -76,12 +76,12 @@ class _Reader:
     def read(self) -> Iterator[pa.RecordBatch]:
         split, request = self._split, self._request
         position = split.start
-        leaders, largest = {self._place: split.leader}, max(self._usual, self._most)
-        with KafkaClient(split.place, request.timeout, leaders=leaders, largest=largest) as client:
+        leaders, largest = {self._partition: split.leader}, max(self._usual, self._most)
+        with KafkaClient(split.location, request.timeout, leaders=leaders, largest=largest) as client:
             while position < split.end:
                 try:
-                    answer = client.fetch(self._place, position, self._size)
-                except OffsetGoneError as error:
+                    answer = client.fetch(self._partition, position, self._size)
+                except OffsetUnavailableError as error:
                     position = self._gone(client, position, error)
                     continue
                 records = decode_records(answer.data, position, limits=request.limits, aborted=answer.aborted)
@@ -103,7 +103,7 @@ class _Reader:
         if self._request.mode is Mode.FAILFAST:
             raise MalformedMessageError(
                 f"{self._split.topic}/{self._split.partition} cannot be read at offset {position}: {problem}; "
-                "read with mode=PERMISSIVE or DROPMALFORMED to go on"
+                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
             )
         if self._request.mode is Mode.DROPMALFORMED:
             self.dropped += 1
@@ -129,28 +129,26 @@ class _Reader:
         time.sleep(_PAUSE)
         return position
 
-    def _gone(self, client: KafkaClient, position: int, error: OffsetGoneError) -> int:
+    def _gone(self, client: KafkaClient, position: int, error: OffsetUnavailableError) -> int:
         """The broker does not have the offset: where to go on. Raises DataLossError where that is to fail."""
         end = self._split.end
-        first, last = (client.offsets([self._place], when)[self._place] for when in (EARLIEST, LATEST))
+        first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
             following = min(first, end)
-            self._lost(position, following, "the log has been cut since the read was planned")
+            self._lost(position, following, "the start of the log was deleted after the read was planned")
             return following
         if last is not None and position > last:
             self._lost(position, end, f"the log ends at {last} now")
             return end
         self._empty += 1  # it has it after all
         if self._empty > _BELIEVED:
-            raise BrokerReadError(f"{error}, though it says that it has {first} to {last}")
+            raise BrokerReadError(f"{error}, although it reports offsets {first} to {last}")
         time.sleep(_PAUSE)
         return position
 
     def _lost(self, start: int, end: int, why: str) -> None:
         """Offsets that were planned are not there."""
-        what = (
-            f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} are not there any more: {why}"
-        )
+        what = f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} no longer exist: {why}"
         if self._request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or read with failOnDataLoss=false to go on without them")
-        log.warning("%s; going on without them", what)
+            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
+        log.warning("%s; continuing without them", what)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.source.batches import BATCH_BYTES, BATCH_ROWS, Repeated, numbers
 from consumerd.spark.source.columns import HEADERS, arrow_schema
-from consumerd.spark.source.rows import BATCH_BYTES, BATCH_ROWS, Repeated, numbers
 from consumerd.wire.v08.records.codecs import Codec
 
 if TYPE_CHECKING:

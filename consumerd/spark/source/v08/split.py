@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.option_values import BootstrapPlace
+    from consumerd.spark.source.option_values import BootstrapLocation
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +27,7 @@ class V08Split(InputPartition):
     partition: int
     start: int
     end: int
-    place: BootstrapPlace
+    location: BootstrapLocation
     leader: tuple[str, int] | None = None
 
     @property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from consumerd.spark.source.split import FileRange, Split
+from consumerd.spark.source.v07.split import FileRange, Split
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -58,15 +58,19 @@ def test_a_schema_may_leave_out_and_reorder() -> None:
 @pytest.mark.parametrize(
     ("schema", "mode", "sentence"),
     [
-        (t.StructType().add("payload", "binary"), Mode.PERMISSIVE, "no column payload; there is key, value"),
+        (t.StructType().add("payload", "binary"), Mode.PERMISSIVE, "no column payload; existing columns: key, value"),
         (t.StructType().add("ofset", "long"), Mode.PERMISSIVE, "no column ofset; did you mean offset?"),
         (t.StructType().add("Offset", "long"), Mode.PERMISSIVE, "no column Offset; did you mean offset?"),
-        (t.StructType().add("offset", "integer"), Mode.PERMISSIVE, "offset has the type bigint, not int"),
-        (t.StructType().add("value", "string"), Mode.PERMISSIVE, "value has the type binary, not string; .* cast it"),
-        (t.StructType().add("offset", "long", nullable=False), Mode.PERMISSIVE, "offset cannot be declared NOT NULL"),
+        (t.StructType().add("offset", "integer"), Mode.PERMISSIVE, "offset has type bigint, not int"),
+        (
+            t.StructType().add("value", "string"),
+            Mode.PERMISSIVE,
+            "value has type binary, not string; .* cast the column",
+        ),
+        (t.StructType().add("offset", "long", nullable=False), Mode.PERMISSIVE, "offset cannot be NOT NULL"),
         (t.StructType().add("offset", "long").add("offset", "long"), Mode.PERMISSIVE, "offset twice"),
         (t.StructType().add("headers", t.ArrayType(HEADER)), Mode.PERMISSIVE, "includeHeaders=true"),
-        (t.StructType().add("_corrupt", "string"), Mode.DROPMALFORMED, "mode=PERMISSIVE only"),
+        (t.StructType().add("_corrupt", "string"), Mode.DROPMALFORMED, "requires mode=PERMISSIVE"),
     ],
 )
 def test_a_schema_that_the_source_does_not_have(schema: t.StructType, mode: Mode, sentence: str) -> None:

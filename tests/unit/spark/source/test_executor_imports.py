@@ -13,7 +13,7 @@ before = set(sys.modules)
 import pyspark.worker
 spark = set(sys.modules)
 import consumerd.spark.source.datasource
-import consumerd.spark.source.broker_reading
+import consumerd.spark.source.v07.client
 print(json.dumps([sorted(set(sys.modules) - spark), sorted(spark)]))
 """
 HEAVY = {
@@ -50,7 +50,7 @@ def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     assert tops & heavy - {name.partition(".")[0] for name in sparks} == set()
     rooms = {name.split(".")[1] for name in ours if name.startswith("consumerd.")}
     assert rooms <= allowed, sorted(rooms - allowed)
-    origins = {"archive_origin", "broker_origin", "files_origin", "origin"}
+    origins = {"archive_origin", "origin"}
     in_driver = {"planning", "discovery", "following", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
     return ours

@@ -21,8 +21,9 @@ import json, os, re, sys
 import pyarrow as pa
 import pyspark.worker
 from consumerd.spark.source.columns import COLUMNS
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import FileRange, Split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import FileRange, Split
 
 request = ReadRequest(tuple(column.name for column in COLUMNS))
 found = {}

@@ -14,14 +14,14 @@ from consumerd.spark.source.options import (
     DEFAULT_SPLIT_BYTES,
     OPTIONS,
     Assign,
-    BootstrapPlace,
-    BrokerPlace,
-    FilesPlace,
+    BootstrapLocation,
+    BrokersLocation,
+    FilesLocation,
     OptionError,
-    PathPlace,
+    PathLocation,
     Subscribe,
     SubscribePattern,
-    ZooKeeperPlace,
+    ZooKeeperLocation,
     read_options,
     refuse_options,
 )
@@ -36,7 +36,7 @@ ZOOKEEPER = {"zookeeper": "zk:2181/kafka", "subscribe": "t"}
 
 def test_what_is_left_out() -> None:
     found = read_options(HERE)
-    assert found.place == PathPlace(("/logs",))
+    assert found.location == PathLocation(("/logs",))
     assert found.topics == Subscribe(("t",))
     assert (found.start_of_batch(), found.start_of_stream(), found.ending) == (EARLIEST, LATEST, LATEST)
     assert found.max_split == DEFAULT_SPLIT_BYTES
@@ -47,25 +47,25 @@ def test_what_is_left_out() -> None:
 
 def test_places_and_choices() -> None:
     several = read_options({"path": "/a, s3://b/c,/a", "subscribe": "x, y", "layout": "b{broker}/{topic}-{partition}"})
-    assert several.place == PathPlace(("/a", "s3://b/c"), "b{broker}/{topic}-{partition}")
+    assert several.location == PathLocation(("/a", "s3://b/c"), "b{broker}/{topic}-{partition}")
     assert several.topics == Subscribe(("x", "y"))
     listed = read_options({"paths": '["/a,b", "file:///c"]', "subscribePattern": " e.*, f", "broker": "7"})
-    assert listed.place == PathPlace(("/a,b", "/c"), broker=7)
+    assert listed.location == PathLocation(("/a,b", "/c"), broker=7)
     assert listed.topics == SubscribePattern("e.*|f")
-    assert read_options({**HERE, "path": "logs"}).place == PathPlace((str(Path("logs").absolute()),))
-    assert read_options({"files": "file:/out", "subscribe": "t"}).place == FilesPlace("/out")
-    assert read_options(ZOOKEEPER).place == ZooKeeperPlace("zk:2181/kafka")
+    assert read_options({**HERE, "path": "logs"}).location == PathLocation((str(Path("logs").absolute()),))
+    assert read_options({"files": "file:/out", "subscribe": "t"}).location == FilesLocation("/out")
+    assert read_options(ZOOKEEPER).location == ZooKeeperLocation("zk:2181/kafka")
     brokers = read_options({"brokers": "0=a:1, 12=[::1]:2", "assign": '{"t": ["0-0", "12-1"]}'})
-    assert brokers.place == BrokerPlace({0: ("a", 1), 12: ("::1", 2)})
+    assert brokers.location == BrokersLocation({0: ("a", 1), 12: ("::1", 2)})
     assert brokers.topics == Assign({"t": ("0-0", "12-1")})
-    assert read_options({"brokers": "0=a:1", "subscribe": "t", "partitions": "4"}).place == BrokerPlace(
+    assert read_options({"brokers": "0=a:1", "subscribe": "t", "partitions": "4"}).location == BrokersLocation(
         {0: ("a", 1)}, 4
     )
 
 
 def test_brokers_of_later_dialects() -> None:
     found = read_options({"Kafka.Bootstrap.Servers": "a:1, [::1]:2,a:1", "subscribePattern": "e.*"})
-    assert found.place == BootstrapPlace((("a", 1), ("::1", 2)))
+    assert found.location == BootstrapLocation((("a", 1), ("::1", 2)))
     assert (found.max_split, found.max_per_trigger, found.counts_messages) == (0, None, True)
     secure = read_options(
         {
@@ -82,7 +82,7 @@ def test_brokers_of_later_dialects() -> None:
         }
     )
     tls, login = Tls("/ca.pem", check_hostname=False), Login("u", "secret", mechanism="SCRAM-SHA-512")
-    assert secure.place == BootstrapPlace((("a", 1),), True, tls, login)
+    assert secure.location == BootstrapLocation((("a", 1),), True, tls, login)
     assert (secure.max_split, secure.max_per_trigger) == (100, 1000)
     assert pickle.loads(pickle.dumps(secure)) == secure
     assert "secret" not in repr(secure)
@@ -118,117 +118,138 @@ def test_numbers_words_and_positions() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({**HERE, "subscribes": "t"}, "there is no option subscribes; did you mean subscribe?"),
-        ({**HERE, "starting_offsets": "latest"}, "there is no option starting_offsets; did you mean startingOffsets?"),
-        ({**HERE, "qqq": "1"}, "there is no option qqq; there are path, paths, zookeeper, "),
+        ({**HERE, "subscribes": "t"}, "unknown option subscribes; did you mean subscribe?"),
+        ({**HERE, "starting_offsets": "latest"}, "unknown option starting_offsets; did you mean startingOffsets?"),
+        ({**HERE, "qqq": "1"}, "unknown option qqq; known options: path, paths, zookeeper, "),
         (
             {"subscribe": "t"},
-            "no option says where the messages are; give exactly one of path, zookeeper, brokers, bootstrap or files",
+            "no option says where the messages are; set exactly one of path, zookeeper, brokers, bootstrap or files",
         ),
-        ({"path": "/l"}, "no option says which topics to read; give exactly one of assign, subscribe or "),
+        ({"path": "/l"}, "no option says which topics to read; set exactly one of assign, subscribe or "),
         (
             {**HERE, "zookeeper": "z"},
-            "the options path and zookeeper both say where the messages are; give exactly one",
+            "the options path and zookeeper both say where the messages are; set exactly one",
         ),
         ({**HERE, "assign": '{"t": ["0"]}'}, "the options assign and subscribe both say which topics to read; "),
         (
             {"zookeeper": "zk:port", "subscribe": "t"},
-            "the option zookeeper is wrong: 'port' in 'zk:port' is not a port",
+            "invalid option zookeeper: 'port' in 'zk:port' is not a port",
         ),
-        ({**HERE, "path": " , "}, "the option path is empty; "),
-        ({**HERE, "paths": "[1]"}, "the option paths is '[1]'; it is a JSON list"),
-        ({**HERE, "subscribe": ","}, "the option subscribe is empty; "),
-        ({**HERE, "subscribe": "a/b"}, "the option subscribe names 'a/b', which can be no topic: "),
-        ({"path": "/l", "subscribePattern": "(?<n>a)\\k"}, "the option subscribePattern is wrong: "),
-        ({"path": "/l", "assign": "{"}, "the option assign is '{'; it is JSON such as "),
-        ({"path": "/l", "assign": "{}"}, "the option assign is '{}'; it is JSON such as "),
-        ({"path": "/l", "assign": '{"t": [-1]}'}, "the option assign says [-1] for t; it is JSON such as "),
-        ({"path": "/l", "assign": '{"t": [true]}'}, "the option assign says [true] for t; it is JSON such as "),
+        ({**HERE, "path": " , "}, "option path is empty; "),
+        ({**HERE, "paths": "[1]"}, "invalid value '[1]' for option paths: must be a JSON list"),
+        ({**HERE, "subscribe": ","}, "option subscribe is empty; "),
+        ({**HERE, "subscribe": "a/b"}, "option subscribe names 'a/b', which is not a valid topic name: "),
+        ({"path": "/l", "subscribePattern": "(?<n>a)\\k"}, "invalid option subscribePattern: "),
+        ({"path": "/l", "assign": "{"}, "invalid value '{' for option assign: must be JSON such as "),
+        ({"path": "/l", "assign": "{}"}, "invalid value '{}' for option assign: must be JSON such as "),
+        ({"path": "/l", "assign": '{"t": [-1]}'}, "option assign says [-1] for t; must be JSON such as "),
+        ({"path": "/l", "assign": '{"t": [true]}'}, "option assign says [true] for t; must be JSON such as "),
         (
             {**HERE, "startingOffsets": "first"},
-            "the option startingOffsets is wrong: 'first' is not earliest, latest, or",
+            "invalid option startingOffsets: 'first' is not earliest, latest, or",
         ),
-        ({**HERE, "endingOffsets": '{"t": {"0": -3}}'}, "the option endingOffsets is wrong: -3 of t/0 is no offset; "),
+        ({**HERE, "endingOffsets": '{"t": {"0": -3}}'}, "invalid option endingOffsets: -3 of t/0 is not an offset; "),
         (
             {**HERE, "endingOffsets": '{"t": {"0": true}}'},
-            "the option endingOffsets is wrong: true of t/0 is no offset; ",
+            "invalid option endingOffsets: true of t/0 is not an offset; ",
         ),
         (
             {**HERE, "endingOffsets": '{"t": {"0": 1, "0": 2}}'},
-            "the option endingOffsets is wrong: 0 stands twice in it",
+            "invalid option endingOffsets: duplicate key 0",
         ),
-        ({**HERE, "endingOffsets": '{"t": 5}'}, "the option endingOffsets is wrong: '{\"t\": 5}' is not earliest, "),
-        ({**HERE, "startingTimestamp": "-1"}, "the option startingTimestamp is '-1'; it is a whole number from 0 to "),
+        ({**HERE, "endingOffsets": '{"t": 5}'}, "invalid option endingOffsets: '{\"t\": 5}' is not earliest, "),
+        (
+            {**HERE, "startingTimestamp": "-1"},
+            "invalid value '-1' for option startingTimestamp: must be a whole number from 0 to ",
+        ),
         (
             {**HERE, "startingTimestamp": "1", "startingOffsets": "latest"},
             "the options startingOffsets and startingTim",
         ),
-        ({**HERE, "failOnDataLoss": "yes"}, "the option failOnDataLoss is 'yes'; it is true or false"),
-        ({**HERE, "mode": "STRICT"}, "the option mode is 'STRICT'; it is one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
-        ({**HERE, "minPartitions": "0"}, "the option minPartitions is '0'; it is a whole number from 1 to 1000000"),
-        ({**HERE, "maxSplitBytes": "64 MB?"}, "the option maxSplitBytes is '64 MB?'; it is a number of bytes such as "),
-        ({**HERE, "maxBytesPerTrigger": "0"}, "the option maxBytesPerTrigger is '0'; it is a number of bytes such as "),
+        ({**HERE, "failOnDataLoss": "yes"}, "invalid value 'yes' for option failOnDataLoss: must be true or false"),
+        (
+            {**HERE, "mode": "STRICT"},
+            "invalid value 'STRICT' for option mode: must be one of PERMISSIVE, DROPMALFORMED, FAILFAST",
+        ),
+        (
+            {**HERE, "minPartitions": "0"},
+            "invalid value '0' for option minPartitions: must be a whole number from 1 to 1000000",
+        ),
+        (
+            {**HERE, "maxSplitBytes": "64 MB?"},
+            "invalid value '64 MB?' for option maxSplitBytes: must be a number of bytes such as ",
+        ),
+        (
+            {**HERE, "maxBytesPerTrigger": "0"},
+            "invalid value '0' for option maxBytesPerTrigger: must be a number of bytes such as ",
+        ),
         (
             {**HERE, "layout": "{topic}"},
-            "the option layout is wrong: the layout '{topic}' must name {topic} and {parti",
+            "invalid option layout: the layout '{topic}' must name {topic} and {parti",
         ),
         (
             {**HERE, "layout": "{broker}-{topic}-{partition}", "broker": "1"},
-            "the option broker says what {broker} in the",
+            "option broker conflicts with {broker} in",
         ),
-        ({**ZOOKEEPER, "layout": "x"}, "the option layout is wrong: "),
-        ({**ZOOKEEPER, "broker": "1"}, "the option broker means something together with path only; "),
-        ({**ZOOKEEPER, "partitions": "1"}, "the option partitions means something together with brokers only; "),
+        ({**ZOOKEEPER, "layout": "x"}, "invalid option layout: "),
+        ({**ZOOKEEPER, "broker": "1"}, "option broker requires option path; "),
+        ({**ZOOKEEPER, "partitions": "1"}, "option partitions requires option brokers; "),
         (
             {**ZOOKEEPER, "commitOffsets": "true"},
-            "the option commitOffsets means something together with groupId only; ",
+            "option commitOffsets requires option groupId; ",
         ),
-        ({**ZOOKEEPER, "groupId": "g"}, "the option groupId is for commitOffsets=true only, "),
-        ({**HERE, "groupId": "g", "commitOffsets": "true"}, "the option commitOffsets writes to ZooKeeper or "),
+        ({**ZOOKEEPER, "groupId": "g"}, "option groupId requires commitOffsets=true, "),
+        ({**HERE, "groupId": "g", "commitOffsets": "true"}, "option commitOffsets writes to ZooKeeper or "),
         (
             {"brokers": "a:1", "subscribe": "t"},
-            "the option brokers has 'a:1'; name each broker with its id, as in 0=ka",
+            "invalid broker 'a:1' in option brokers: must have an id, as in 0=ka",
         ),
-        ({"brokers": "0=a:1,0=b:1", "subscribe": "t"}, "the option brokers names the broker 0 twice; "),
-        ({"brokers": "0=a:1", "subscribe": "t"}, "the option subscribe needs the option partitions with brokers, "),
-        ({"brokers": "0=a:1", "subscribePattern": "t"}, "the option subscribePattern needs zookeeper or path: "),
+        ({"brokers": "0=a:1,0=b:1", "subscribe": "t"}, "option brokers names the broker 0 twice; "),
+        ({"brokers": "0=a:1", "subscribe": "t"}, "option subscribe requires option partitions with brokers, "),
+        ({"brokers": "0=a:1", "subscribePattern": "t"}, "option subscribePattern requires option zookeeper or path: "),
         (
             {**KAFKA, "bootstrap": "a"},
-            "the option bootstrap is wrong: 'a' is not of the form host:port, such as kafka1:9092 or [::1]:9092",
+            "invalid option bootstrap: 'a' is not of the form host:port, such as kafka1:9092 or [::1]:9092",
         ),
-        ({**KAFKA, "bootstrap": "a:65536"}, "the option bootstrap is wrong: 'a:65536' is not of the form host:port"),
-        ({**KAFKA, "kafka.bootstrap.servers": "a:1"}, "the option bootstrap is there twice, once as kafka.bootstrap."),
+        ({**KAFKA, "bootstrap": "a:65536"}, "invalid option bootstrap: 'a:65536' is not of the form host:port"),
+        ({**KAFKA, "kafka.bootstrap.servers": "a:1"}, "option bootstrap is given twice, once as kafka.bootstrap."),
         ({**KAFKA, "zookeeper": "z"}, "the options zookeeper and bootstrap both say where the messages are; "),
-        ({**KAFKA, "maxSplitBytes": "1"}, "the option maxSplitBytes counts bytes, and offsets of brokers of 0.8 and "),
-        ({**KAFKA, "maxBytesPerTrigger": "1"}, "the option maxBytesPerTrigger counts bytes, and offsets of brokers "),
-        ({**HERE, "maxRecordsPerPartition": "1"}, "the option maxRecordsPerPartition means something together with"),
+        ({**KAFKA, "maxSplitBytes": "1"}, "option maxSplitBytes counts bytes, and offsets of brokers of 0.8 and "),
+        ({**KAFKA, "maxBytesPerTrigger": "1"}, "option maxBytesPerTrigger counts bytes, and offsets of brokers "),
+        ({**HERE, "maxRecordsPerPartition": "1"}, "option maxRecordsPerPartition requires option bootstrap; "),
         (
             {**HERE, "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
-            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both bound a batch; give one of them",
+            "the options maxBytesPerTrigger and maxOffsetsPerTrigger both limit a micro-batch; set only one of them",
         ),
         (
             {"files": "/f", "subscribe": "t", "maxOffsetsPerTrigger": "1"},
-            "the option maxOffsetsPerTrigger cannot be kept with files",
+            "option maxOffsetsPerTrigger is not supported with files",
         ),
         (
             {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'},
-            'the option startingOffsetsByTimestamp is \'{"t": {"0": -1}}\'; it is JSON such as ',
+            'invalid value \'{"t": {"0": -1}}\' for option startingOffsetsByTimestamp: must be JSON such as ',
         ),
         (
             {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": 1}}', "startingTimestamp": "1"},
-            "the options startingTimestamp and startingOffsetsByTimestamp both say where to start; give one",
+            "the options startingTimestamp and startingOffsetsByTimestamp both say where to start; set only one",
         ),
         (
             {**HERE, "broker": "3", "startingOffsets": '{"t": {"0": 1, "3-0": 2}}'},
-            "t/3-0 stands twice in an option, once as 3-0",
+            "t/3-0 is named twice in an option, once as 3-0",
         ),
-        ({**KAFKA, "kafka.auto.offset.reset": "x"}, "the option kafka.auto.offset.reset is none that is supported in "),
-        ({**HERE, "kafka.sasl.username": "u"}, "the option kafka.sasl.username means something together with boot"),
-        ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "the option kafka.sasl.jaas.config is none that is supported in "),
-        ({**KAFKA, "kafka.isolation.level": "all"}, "the option kafka.isolation.level is 'all'; it is one of read_un"),
-        ({**KAFKA, "kafka.sasl.username": "u"}, "the option kafka.sasl.username means nothing with kafka.security.p"),
-        ({**SASL, "kafka.ssl.ca.location": "c"}, "the option kafka.ssl.ca.location means nothing with kafka.securit"),
-        ({**SASL, "kafka.sasl.mechanism": "GSSAPI"}, "the option kafka.sasl.mechanism is 'GSSAPI'; it is one of PLA"),
+        ({**KAFKA, "kafka.auto.offset.reset": "x"}, "option kafka.auto.offset.reset is not supported in "),
+        ({**HERE, "kafka.sasl.username": "u"}, "option kafka.sasl.username requires option boot"),
+        ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "option kafka.sasl.jaas.config is not supported in "),
+        (
+            {**KAFKA, "kafka.isolation.level": "all"},
+            "invalid value 'all' for option kafka.isolation.level: must be one of read_un",
+        ),
+        ({**KAFKA, "kafka.sasl.username": "u"}, "option kafka.sasl.username has no effect with kafka.security.p"),
+        ({**SASL, "kafka.ssl.ca.location": "c"}, "option kafka.ssl.ca.location has no effect with kafka.securit"),
+        (
+            {**SASL, "kafka.sasl.mechanism": "GSSAPI"},
+            "invalid value 'GSSAPI' for option kafka.sasl.mechanism: must be one of PLA",
+        ),
         ({**SASL, "kafka.sasl.username": "u"}, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, "),
     ],
 )
@@ -242,7 +263,7 @@ def test_a_wrong_option_gets_one_sentence(options: dict[str, str], sentence: str
 
 
 def test_options_for_the_other_kind_of_query() -> None:
-    with pytest.raises(OptionError, match="the option endingOffsets means nothing in a stream; leave it out"):
+    with pytest.raises(OptionError, match="option endingOffsets is not supported in a stream; remove it"):
         refuse_options({"endingoffsets": "latest"}, ["endingOffsets"], "a stream")
     refuse_options(OPTIONS[:3], ["endingOffsets"], "a stream")
 
@@ -252,20 +273,20 @@ def test_equal_offsets_have_equal_texts() -> None:
     two = format_offsets(sorted_offsets({("a", "1"): 3, ("b", "0-2"): 2, ("b", "0-10"): 1}))
     assert one == two == '{"a": {"1": 3}, "b": {"0-10": 1, "0-2": 2}}'
     assert parse_offsets(one) == {"a": {"1": 3}, "b": {"0-10": 1, "0-2": 2}}
-    with pytest.raises(ValueError, match="-1 of a/1 is no offset"):
+    with pytest.raises(ValueError, match="-1 of a/1 is not an offset"):
         parse_offsets('{"a": {"1": -1}}')
 
 
 def test_the_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    place = BootstrapPlace((("a", 1),), login=Login("u", password_file=str(file)))
+    place = BootstrapLocation((("a", 1),), login=Login("u", password_file=str(file)))
     file.write_bytes("w\u00f6rd\r\nmore\n".encode())
     assert with_password(place).login == Login("u", "w\u00f6rd")
     file.write_bytes(b"\nmore\n")
     with pytest.raises(OptionError, match="whose first line holds no password"):
         with_password(place)
     file.unlink()
-    with pytest.raises(OptionError, match="names what cannot be read"):
+    with pytest.raises(OptionError, match="names a file that cannot be read"):
         with_password(place)
 
 
@@ -291,6 +312,6 @@ def test_settings_of_kafkas_clients_that_decide_nothing_are_passed_over_and_told
         read_options({**KAFKA, "kafka.group.id": "g", "kafka.Fetch.Min.Bytes": "1"})
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        f"the option {key} means nothing to the data source consumerd, and is passed over"
+        f"option {key} is not used by the data source consumerd and is ignored"
         for key in ("kafka.group.id", "kafka.Fetch.Min.Bytes")
     ]

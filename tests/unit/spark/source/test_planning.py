@@ -24,15 +24,16 @@ from pyspark.sql.datasource import (
 
 from consumerd.archive.errors import NoSourceError
 from consumerd.errors import ConsumerdError, NotFoundError
-from consumerd.spark.source.archive_origin import OverlapError
 from consumerd.spark.source.columns import Mode
-from consumerd.spark.source.errors import DataLossError, PlaceError
+from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.following import Follower
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import plan_batch
-from consumerd.spark.source.reading import ReadRequest, read_split
-from consumerd.spark.source.split import FileRange, Split
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.archive_origin import OverlapError
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import FileRange, Split
 from consumerd.storage.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
@@ -85,7 +86,7 @@ def test_segments_are_splits_and_are_cut_at_messages(tmp_path: Path) -> None:
     ]
     assert ranges(plan(tmp_path, maxSplitBytes=1))[:2] == [("0", 0, 50), ("0", 50, 100)]
     assert len(plan(tmp_path, minPartitions=6)) == 6
-    assert [split.place for split in plan(tmp_path)] == [
+    assert [split.location for split in plan(tmp_path)] == [
         FileRange(str(tmp_path / "t-0" / f"{start:020d}.kafka"), start) for start in (0, 500)
     ]
 
@@ -123,27 +124,27 @@ def test_positions(tmp_path: Path) -> None:
     [
         (
             {"startingOffsets": '{"t": {"0": 60}}'},
-            "names 60 of t/0, where no message begins; the one around it begins at",
+            "names 60 of t/0, where no message begins; the message around it begins at",
         ),
         ({"endingOffsets": '{"t": {"0": 499}}'}, "endingOffsets names 499 of t/0, where no message begins; "),
         (
             {"startingOffsets": '{"t": {"7": 0}}'},
-            "the option startingOffsets names t/7, which is none of the partitions",
+            "option startingOffsets names t/7, which is not among the partitions",
         ),
-        ({"startingOffsets": "{}"}, r"the option startingOffsets leaves out t/0; name it \(-2: earliest, -1: latest\)"),
+        ({"startingOffsets": "{}"}, r"option startingOffsets leaves out t/0; name it \(-2: earliest, -1: latest\)"),
         (
             {"startingOffsets": '{"t": {"0": 100}}', "endingOffsets": '{"t": {"0": 50}}'},
-            "t/0 starts at 100, behind its",
+            "t/0 starts at 100, after its",
         ),
         (
             {"startingOffsets": '{"t": {"0": 550}}'},
             "startingOffsets names 550 of t/0, which has 0 to 500; start elsewh",
         ),
-        ({"subscribe": "tt"}, r"there is no topic tt; did you mean t\?"),
-        ({"assign": '{"t": ["0-0"]}', "subscribe": None}, r"there is no partition t/0-0; there is 0"),
+        ({"subscribe": "tt"}, r"topic tt does not exist; did you mean t\?"),
+        ({"assign": '{"t": ["0-0"]}', "subscribe": None}, r"partition t/0-0 does not exist; existing: 0"),
         (
             {"subscribePattern": "u.*", "subscribe": None, "startingOffsets": '{"u": {"0": 1}}'},
-            "names u/0, which is none",
+            "names u/0, which is not among",
         ),
     ],
 )
@@ -159,12 +160,12 @@ def test_an_offset_in_a_wrapper_or_behind_damage_is_refused(tmp_path: Path) -> N
     bad = encode_message(b"x" * 30)[:-1] + b"y"
     write(tmp_path, "t-0", 0, wrapper, bad, *MESSAGES)
     inner = wrapper.index(encode_message(b"ab")[:5])
-    with pytest.raises(OptionError, match="the one around it begins at 0"):
+    with pytest.raises(OptionError, match="the message around it begins at 0"):
         plan(tmp_path, startingOffsets=json.dumps({"t": {"0": inner}}))
     behind = len(wrapper) + len(bad)
     assert plan(tmp_path, startingOffsets=json.dumps({"t": {"0": behind}}))[0].start == behind
     write(tmp_path, "t-0", 0, wrapper, b"\xff" * 40, *MESSAGES)
-    with pytest.raises(OptionError, match="what stands before it cannot be read"):
+    with pytest.raises(OptionError, match="what precedes it cannot be read"):
         plan(tmp_path, startingOffsets=json.dumps({"t": {"0": len(wrapper) + 40}}))
 
 
@@ -186,16 +187,16 @@ def test_each_partition_may_start_at_a_time_of_its_own(tmp_path: Path) -> None:
     times = json.dumps({"t": {"0": 2_500_000, "1": 5_000_000}})
     found = plan(tmp_path, startingOffsetsByTimestamp=times)
     assert {split.partition: split.start for split in reversed(found)} == {0: 500, 1: 1000}
-    with pytest.raises(OptionError, match=r"the option startingOffsetsByTimestamp leaves out t/1; name it$"):
+    with pytest.raises(OptionError, match=r"option startingOffsetsByTimestamp leaves out t/1; name it$"):
         plan(tmp_path, startingOffsetsByTimestamp='{"t": {"0": 1}}')
-    with pytest.raises(OptionError, match="names t/2, which is none of the partitions that are read"):
+    with pytest.raises(OptionError, match="names t/2, which is not among the partitions that are read"):
         plan(tmp_path, startingOffsetsByTimestamp='{"t": {"0": 1, "1": 1, "2": 1}}')
 
 
 def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "t-0", 100, *MESSAGES)
     write(tmp_path, "t-0", 700, *MESSAGES)
-    with pytest.raises(DataLossError, match="t/0 has nothing from 600 to 700; start elsewhere, or with failOnDataLoss"):
+    with pytest.raises(DataLossError, match="t/0 has nothing from 600 to 700; start elsewhere, or set failOnDataLoss"):
         plan(tmp_path)
     assert ranges(plan(tmp_path, startingOffsets='{"t": {"0": 700}}')) == [("0", 700, 1200)]
     with caplog.at_level(logging.WARNING):
@@ -205,8 +206,8 @@ def test_what_is_missing_in_between_follows_fail_on_data_loss(tmp_path: Path, ca
             ("0", 700, 1200),
         ]
     assert [record.getMessage() for record in caplog.records] == [
-        "startingOffsets names 0 of t/0, which has 100 to 1200; going on without them",
-        "t/0 has nothing from 600 to 700; going on without them",
+        "startingOffsets names 0 of t/0, which has 100 to 1200; continuing without them",
+        "t/0 has nothing from 600 to 700; continuing without them",
     ]
 
 
@@ -222,20 +223,20 @@ def test_a_torn_end_is_left_for_later_and_nonsense_is_not(tmp_path: Path) -> Non
 def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
     write(tmp_path / "a", "t-0", 0, *MESSAGES)
     write(tmp_path / "b", "t-0", 450, *MESSAGES)
-    with pytest.raises(OverlapError, match="both hold offset 450 of t/0; name one of them only, or the broker in"):
+    with pytest.raises(OverlapError, match="both hold offset 450 of t/0; read only one, or name the broker in"):
         plan(tmp_path)
     assert ranges(plan(tmp_path / "a")) == [("0", 0, 500)]
     assert ranges(plan(tmp_path, layout="{topic}-{partition}", path=f"{tmp_path / 'b'}")) == [("0", 450, 950)]
     with pytest.raises(NoSourceError, match="does not exist"):
         plan(tmp_path / "c")
     (tmp_path / "d").mkdir()
-    with pytest.raises(NotFoundError, match="there is no topic t; nothing is there to read"):
+    with pytest.raises(NotFoundError, match="topic t does not exist; there is nothing to read"):
         plan(tmp_path / "d")
     (tmp_path / "d" / "1.kafka").write_bytes(b"")
     with pytest.raises(MisnamedSegmentError, match="is in no folder of the layout"):
         plan(tmp_path / "d")
     write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
-    with pytest.raises(PlaceError, match="cannot be read as it is packed"):
+    with pytest.raises(FileReadError, match="cannot be read in its compressed form"):
         plan(tmp_path / "e")
 
 

@@ -140,5 +140,5 @@ def test_a_file_that_cannot_be_read_is_named(
 def test_a_column_of_another_type_is_told(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array(["x"]), "batch": pa.array([0], pa.int64())})
     pq.write_table(table, tmp_path / "f.parquet")
-    with pytest.raises(TableCorruptError, match="column id is not what the table declares"):
+    with pytest.raises(TableCorruptError, match="column id does not match the table's declaration"):
         list(read_part(Part(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.spark.source.errors import BrokerGoneError, BrokerLateError, BrokerRefusesError
-from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
+from consumerd.spark.source.errors import BrokerRejectedError, BrokerTimeoutError, BrokerUnavailableError
+from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, OFFSETS, SASL_HANDSHAKE
@@ -29,15 +29,15 @@ PLACE = ("events", 0)
 FOR_EVER = """
 import sys
 from consumerd.spark.source.v08.client import KafkaClient
-from consumerd.spark.source.option_values import BootstrapPlace
+from consumerd.spark.source.option_values import BootstrapLocation
 
-with KafkaClient(BootstrapPlace((("127.0.0.1", int(sys.argv[1])),)), 3600, largest=1 << 20) as client:
+with KafkaClient(BootstrapLocation((("127.0.0.1", int(sys.argv[1])),)), 3600, largest=1 << 20) as client:
     client.fetch(("events", 0), 0, 1 << 20)
 """
 
 
 def client_of(broker: V08Broker, *, timeout: float = 30, **options: Any) -> KafkaClient:
-    return KafkaClient(BootstrapPlace((broker.address,), **options), timeout, largest=1 << 20)
+    return KafkaClient(BootstrapLocation((broker.address,), **options), timeout, largest=1 << 20)
 
 
 def threads() -> list[threading.Thread]:
@@ -107,7 +107,9 @@ def test_a_broker_that_is_silent_is_late() -> None:
     ended = threading.Event()
     with V08Broker(lambda *_: ended.wait() and None) as broker, client_of(broker, timeout=0.5) as client:
         try:
-            with pytest.raises(BrokerLateError, match=r"cannot fetch events/0 from 0: .* did not answer within 0.5 s"):
+            with pytest.raises(
+                BrokerTimeoutError, match=r"cannot fetch events/0 from 0: .* did not answer within 0.5 s"
+            ):
                 client.fetch(PLACE, 0, 1 << 20)
         finally:
             ended.set()
@@ -117,7 +119,7 @@ def test_a_listener_with_tls_is_named_at_once_by_its_option() -> None:
     with V08Broker((0, 100, b"")) as broker, client_of(broker, timeout=3600) as client:
         for key in (API_VERSIONS.key, LIST_GROUPS.key, METADATA.key):
             broker.answers[key] = lambda *_: b"\x15\x03\x03\x00\x02\x02\x46"
-        with pytest.raises(BrokerRefusesError, match=r"with TLS.*give kafka.security.protocol=SSL or SASL_SSL"):
+        with pytest.raises(BrokerRejectedError, match=r"with TLS.*give kafka.security.protocol=SSL or SASL_SSL"):
             client.topics(lambda _: True)
 
 
@@ -127,8 +129,8 @@ def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None
         other.close()
         serving(broker, handshake=1)
         broker.answers[SASL_HANDSHAKE.key] = lambda *_: {"error_code": 33, "enabled_mechanisms": ["GSSAPI"]}
-        place = BootstrapPlace((nobody, broker.address, nobody), login=Login("alice", "secret", mechanism="PLAIN"))
-        with KafkaClient(place, 3600) as client, pytest.raises(BrokerRefusesError) as caught:
+        place = BootstrapLocation((nobody, broker.address, nobody), login=Login("alice", "secret", mechanism="PLAIN"))
+        with KafkaClient(place, 3600) as client, pytest.raises(BrokerRejectedError) as caught:
             client.topics(lambda _: True)
     assert "does not take PLAIN; it offers GSSAPI (kafka.sasl.username is alice)" in str(caught.value)
 
@@ -136,7 +138,7 @@ def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None
 def test_pem_files_that_cannot_be_used_are_refused() -> None:
     with (
         V08Broker((0, 100, b"")) as broker,
-        pytest.raises(BrokerRefusesError, match=r"PEM files of kafka\.ssl\.\*"),
+        pytest.raises(BrokerRejectedError, match=r"PEM files of kafka\.ssl\.\*"),
     ):
         client_of(broker, tls=Tls(ca="/nowhere/ca.pem"))
 
@@ -156,5 +158,5 @@ def test_no_topic_is_created_by_asking_for_it(version: int, asked: Any) -> None:
 def test_a_cluster_that_is_down_is_one_sentence() -> None:
     with V08Broker((0, 100, b"")) as broker:
         client = client_of(broker, timeout=0.3)
-    with client, pytest.raises(BrokerGoneError, match=r"cannot find the topics: no broker .* \(1 tried\)"):
+    with client, pytest.raises(BrokerUnavailableError, match=r"cannot find the topics: no broker .* \(1 tried\)"):
         client.topics(lambda _: True)

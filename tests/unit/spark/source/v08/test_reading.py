@@ -10,14 +10,14 @@ import pytest
 
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.errors import (
-    BrokerGoneError,
     BrokerReadError,
-    BrokerRefusesError,
+    BrokerRejectedError,
+    BrokerUnavailableError,
     DataLossError,
     MalformedMessageError,
 )
-from consumerd.spark.source.option_values import BootstrapPlace
-from consumerd.spark.source.reading import ReadRequest
+from consumerd.spark.source.option_values import BootstrapLocation
+from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.crc32c import crc32c
@@ -34,7 +34,7 @@ def batch(first: int, count: int, **options: Any) -> bytes:
 
 
 def split_of(broker: V08Broker, start: int, end: int) -> V08Split:
-    return V08Split("events", 0, start, end, BootstrapPlace((broker.address,)))
+    return V08Split("events", 0, start, end, BootstrapLocation((broker.address,)))
 
 
 def read(
@@ -78,10 +78,10 @@ def test_times_that_are_none_are_null() -> None:
 def test_the_leader_that_is_named_later_is_asked() -> None:
     with V08Broker((0, 100, batch(0, 100))) as later, V08Broker((6, -1, b"")) as former:
         former.leader = later
-        hinted = V08Split("events", 0, 0, 9, BootstrapPlace((former.address,)), former.address)
+        hinted = V08Split("events", 0, 0, 9, BootstrapLocation((former.address,)), former.address)
         assert sum(row.num_rows for row in read_v08_split(hinted, ReadRequest(("offset",), timeout=10))) == 9
         assert former.offsets_of_fetches() == later.offsets_of_fetches() == [0]
-        gone = V08Split("events", 0, 0, 3, BootstrapPlace((former.address,)), ("127.0.0.1", 1))
+        gone = V08Split("events", 0, 0, 3, BootstrapLocation((former.address,)), ("127.0.0.1", 1))
         rows = list(read_v08_split(gone, ReadRequest(("offset",), timeout=10)))
     assert [row.num_rows for row in rows] == [3]
 
@@ -115,10 +115,10 @@ def test_what_is_gone_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> No
     with V08Broker(*cut_off, first=60) as broker:
         assert read(broker, 10, fail_on_data_loss=False) == plain(*range(60, 100))
     (told,) = caplog.messages
-    assert told.startswith("the offsets 10 to 60 of events/0 are not there any more: the log has been cut since")
+    assert told.startswith("the offsets 10 to 60 of events/0 no longer exist: the start of the log was deleted after")
     with V08Broker((1, -1, b""), last=5) as broker, pytest.raises(DataLossError, match="the log ends at 5 now"):
         read(broker, 10)
-    with V08Broker((1, -1, b"")) as broker, pytest.raises(BrokerReadError, match="though it says that it has 0 to"):
+    with V08Broker((1, -1, b"")) as broker, pytest.raises(BrokerReadError, match="although it reports offsets 0 to"):
         read(broker, 10)
 
 
@@ -168,20 +168,24 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
         (b"\x00\x00\x00\x03abc", BrokerReadError, "cannot fetch events/0 from 0: broker .* sent what is no answer"),
         (b"\x7f\xff\xff\xff", BrokerReadError, "announced an answer of 2147483647 bytes"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", BrokerReadError, "answered request 99 where"),
-        (lambda *_: None, BrokerGoneError, "cannot fetch events/0 from 0: broker .* closed the connection"),
+        (lambda *_: None, BrokerUnavailableError, "cannot fetch events/0 from 0: broker .* closed the connection"),
         (
             (29, -1, b""),
-            BrokerRefusesError,
-            "fetch events/0 from 0: broker .* refuses: TOPIC_AUTHORIZATION_FAILED",
+            BrokerRejectedError,
+            "fetch events/0 from 0: broker .* rejected a fetch of events/0 from 0: TOPIC_AUTHORIZATION_FAILED",
         ),
-        (lambda *_: {"responses": []}, BrokerReadError, "has 0 partitions in its answer to a fetch of events/0 from 0"),
+        (
+            lambda *_: {"responses": []},
+            BrokerReadError,
+            "has 0 partitions in its response to a fetch of events/0 from 0",
+        ),
     ],
 )
 def test_answers_that_are_none_end_the_task(answer: Any, kind: type[Exception], sentence: str) -> None:
     with V08Broker(answer) as broker, pytest.raises(kind, match=sentence) as caught:
         read(broker, timeout=0.4)
     assert str(broker.port) in str(caught.value)
-    if kind is BrokerRefusesError:
+    if kind is BrokerRejectedError:
         assert broker.offsets_of_fetches() == [0]
 
 
@@ -189,7 +193,8 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence() -> None:
     with V08Broker(NOTHING) as broker:
         split = split_of(broker, 0, 1)
     with pytest.raises(
-        BrokerGoneError, match=r"no broker of the cluster can be reached \(1 tried\); .* cannot connect to broker"
+        BrokerUnavailableError,
+        match=r"no broker of the cluster can be reached \(1 tried\); .* cannot connect to broker",
     ):
         list(read_v08_split(split, ReadRequest(("offset",), timeout=0.3)))
 

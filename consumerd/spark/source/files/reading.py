@@ -1,0 +1,128 @@
+"""A split of the `files` handler's output -> its rows as Arrow batches: what an executor's task does.
+
+Strategy: file by file, piece by piece (`consumerd.spark.source.files.lines`). A line says where its message begins, not
+where it ends; the next line does, or the end of the range after the last one. So one piece is held back until the next
+one is known, and the leaves of a compressed message come out as everywhere: only the last one moves the position.
+
+What such a file cannot tell is null: `codec`. That the CRC was right can be told, because the daemon hands over no
+other messages; of a line that cannot be read it is null, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumerd.spark.source.batches import Repeated
+from consumerd.spark.source.columns import Mode, arrow_schema
+from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError
+from consumerd.spark.source.files.lines import ExpectedRange, Rows, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumerd.spark.source.files.listing import RangeFile
+    from consumerd.spark.source.files.split import FilesSplit
+    from consumerd.spark.source.request import ReadRequest
+
+log = logging.getLogger(__name__)
+
+
+def read_files_split(split: FilesSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """The split's rows, in the order of the log.
+
+    Raises MalformedMessageError in mode FAILFAST, DataLossError for a file that is gone where that is to fail, and
+    FileReadError. Memory: some times the longest line, and a batch.
+    """
+    reader = _Reader(split, request)
+    for file in split.files:
+        yield from reader.read(file)
+    if reader.dropped:
+        log.warning("dropped %d unreadable lines of %s", reader.dropped, split)
+
+
+class _Reader:
+    def __init__(self, split: FilesSplit, request: ReadRequest) -> None:
+        self._split = split
+        self._request = request
+        self._schema = arrow_schema(request.columns)
+        self._same = Repeated(split, codec=None)
+        self.dropped = 0
+
+    def read(self, file: RangeFile) -> Iterator[pa.RecordBatch]:
+        split = self._split
+        expected = ExpectedRange(split.topic, split.broker, split.partition, file.start, file.end)
+        held: Rows | None = None
+        for rows in self._rows(file, expected):
+            if held is not None and (batch := self._batch(held, rows.offsets[0].as_py())) is not None:
+                yield batch
+            held = rows
+        if held is not None and (batch := self._batch(held, file.end)) is not None:
+            yield batch
+
+    def _rows(self, file: RangeFile, expected: ExpectedRange) -> Iterator[Rows]:
+        try:
+            with Path(file.path).open("rb", buffering=0) as opened:
+                for rows in read_rows(opened, expected):
+                    kept = self._judged(rows, file)
+                    if len(kept.offsets):
+                        yield kept
+        except FileNotFoundError:
+            self._gone(file)
+        except OSError as error:
+            reason = error.strerror or error
+            raise FileReadError(f"cannot read {file.path}: {reason}; make it readable for Spark's workers") from error
+
+    def _judged(self, rows: Rows, file: RangeFile) -> Rows:
+        """What the mode lets through of rows that may have problems."""
+        if rows.problems is None or self._request.mode is Mode.PERMISSIVE:
+            return rows
+        fine = rows.problems.is_null()
+        if self._request.mode is Mode.FAILFAST:
+            bad = pc.index(fine, False).as_py()
+            raise MalformedMessageError(
+                f"{file.path} cannot be read after offset {rows.offsets[bad]}: {rows.problems[bad]}; "
+                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
+            )
+        self.dropped += pc.sum(pc.invert(fine)).as_py()
+        return Rows(rows.offsets.filter(fine), rows.indexes.filter(fine), rows.values.filter(fine), None)
+
+    def _batch(self, rows: Rows, following: int) -> pa.RecordBatch | None:
+        """The rows as a batch, given the offset of what follows; None where the split has none of them."""
+        nexts = pa.concat_arrays([rows.offsets.slice(1), pa.array([following], pa.int64())])
+        varying = {
+            "offset": rows.offsets,
+            "index": rows.indexes,
+            "next_offset": nexts,
+            "value": rows.values,
+        }
+        count = len(rows.offsets)
+        if rows.problems is not None:
+            varying["_corrupt"] = rows.problems
+            varying["crc_ok"] = pc.if_else(rows.problems.is_null(), True, pa.scalar(None, pa.bool_()))
+        columns = [
+            varying[field.name] if field.name in varying else self._same.column(field, count) for field in self._schema
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return self._cut(batch, rows.offsets)
+
+    def _cut(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch | None:
+        """Leave out what the split's offsets leave out of its first and last file."""
+        start, end = self._split.start, self._split.end
+        if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
+            batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+        return batch if batch.num_rows else None
+
+    def _gone(self, file: RangeFile) -> None:
+        split = self._split
+        what = (
+            f"the offsets {file.start} to {file.end} of {split.topic}/{split.broker_partition} are lost: {file.path} "
+            "was deleted after the read was planned"
+        )
+        if self._request.fail_on_data_loss:
+            raise DataLossError(f"{what}; set failOnDataLoss=false to continue without them")
+        log.warning("%s", what)

@@ -1,0 +1,1 @@
+"""Logs of Kafka 0.7, on live brokers and in segment files: planned in the driver, read by executors."""

@@ -1,0 +1,164 @@
+"""Partitions in directories and at URLs of segment files.
+
+Strategy: every look lists the files anew, so that growth, rolls and new partitions are seen. A segment reaches
+from the offset in its name as far as its file is long; only in the last one of a partition, which somebody may be
+writing to, the end is that of the last whole message, and it is looked for from where it was last. Two files that hold
+the same offsets are an error: which of them is right, nobody can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumerd.archive.errors import NoSourceError
+from consumerd.archive.sources import Packing, find_sources
+from consumerd.errors import NotFoundError
+from consumerd.spark.source.choice import Choice
+from consumerd.spark.source.errors import FileReadError
+from consumerd.spark.source.v07.boundaries import Boundaries
+from consumerd.spark.source.v07.packed_file import unpacked_size
+from consumerd.spark.source.v07.segment_file import open_file, open_segment
+from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
+from consumerd.spark.source.v07.split import FileRange, broker_partition
+from consumerd.storage.archive_names import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from consumerd.archive.sources import Source
+    from consumerd.spark.source.offsets import Key
+    from consumerd.spark.source.options import PathLocation, SourceOptions
+    from consumerd.spark.source.v07.boundaries import Fetch
+
+
+class OverlapError(FileReadError):
+    """Two files hold the same offsets of one partition."""
+
+
+class ArchiveOrigin:
+    """The chosen partitions below some paths. Looks raise ReadFailedError, MisnamedSegmentError and FileReadError."""
+
+    def __init__(self, location: PathLocation, options: SourceOptions) -> None:
+        self._paths = location.paths
+        self._layout = Layout(location.layout, location.broker)
+        self._choice = Choice(options.topics)
+        self._limits = options.limits
+        self._known: set[Key] = set()
+        #: Of packed files: path and stamp -> unpacked size.
+        self._sizes: dict[tuple[str, str], int] = {}
+        #: Of last segments: path -> (size, end of the last whole message).
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._times: dict[str, int] = {}
+
+    def snapshot(self) -> Mapping[Key, SegmentLog]:
+        partitions: dict[tuple[str, int | None, int], list[tuple[int, Source]]] = {}
+        self._known.clear()
+        self._times.clear()
+        for source in self._sources():
+            named = self._layout.name(source.name)
+            key = named.topic, broker_partition(named.broker, named.partition)
+            self._known.add(key)
+            if not source.is_remote:
+                self._times[source.path] = int(source.stamp.removeprefix("mtime ")) // 1_000_000
+            if self._choice.wants(key):
+                partition = (named.topic, named.broker, named.partition)
+                partitions.setdefault(partition, []).append((named.start, _readable(source)))
+        logs = [self._log(*partition, found) for partition, found in partitions.items()]
+        return {log.key: log for log in logs}
+
+    def missing(self, found: Mapping[Key, object]) -> str | None:
+        return self._choice.missing(found, {topic for topic, _ in self._known}, self._known)
+
+    def _sources(self) -> list[Source]:
+        """Every file once. A folder may be empty as yet."""
+        found: dict[str, Source] = {}
+        for path in self._paths:
+            try:
+                found |= {source.name: source for source in find_sources([path])}
+            except NoSourceError:
+                if not Path(path).is_dir():
+                    raise
+        return list(found.values())
+
+    def _log(self, topic: str, broker: int | None, partition: int, files: list[tuple[int, Source]]) -> SegmentLog:
+        files.sort(key=lambda each: (each[0], each[1].path))
+        following = [start for start, _ in files[1:]]
+        segments = [
+            self._segment(start, source, next_start)
+            for (start, source), next_start in zip(files, [*following, None], strict=True)
+        ]
+        for left, right in pairwise(segments):
+            if right.start < left.end or left.start == right.start:
+                raise OverlapError(
+                    f"{left.location} and {right.location} both hold offset {right.start} of "
+                    f"{topic}/{broker_partition(broker, partition)}; read only one, or name the broker in the layout"
+                )
+        segments[-1] = self._ended(segments[-1], topic, partition)
+        return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
+
+    def _segment(self, start: int, source: Source, next_start: int | None) -> Segment:
+        """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
+        location = FileRange(source.path, start)
+        if source.packing is Packing.NONE:
+            return Segment(start, start + (source.size or 0), location)
+        if next_start is not None:
+            return Segment(start, next_start, location, whole=True)
+        state = (source.path, source.stamp)
+        if state not in self._sizes:
+            with _present(location), open_file(source.path, 0) as packed:
+                self._sizes[state] = unpacked_size(packed)
+        return Segment(start, start + self._sizes[state], location, whole=True)
+
+    def _ended(self, last: Segment, topic: str, partition: int) -> Segment:
+        """The last segment, up to its last whole message."""
+        path = str(last.location)
+        size, end = self._ends.get(path, (0, last.start))
+        if size != last.end - last.start:
+            if size > last.end - last.start:
+                end = last.start
+            with _present(last.location), open_segment(last.location, topic, partition) as reader:
+                boundaries = Boundaries(reader.fetch, last.end, max_payload=self._limits.max_message_bytes)
+                end = boundaries.last(end)
+            self._ends[path] = (last.end - last.start, end)
+        return last._replace(end=end)
+
+    def _before(self, log: SegmentLog, time_ms: int) -> int:
+        """As a broker tells it (golden notes, 3): the last of those segments that were not written to since."""
+        if time_ms >= time.time() * 1000:
+            return log.end
+        old = [segment.start for segment in log.segments if self._modified(str(segment.location)) <= time_ms]
+        return old[-1] if old else log.start
+
+    def _modified(self, path: str) -> int:
+        if path not in self._times:
+            raise FileReadError(f"the modification time of {path} is unknown; remove startingTimestamp")
+        return self._times[path]
+
+
+@contextlib.contextmanager
+def _open(log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
+    with _present(segment.location), open_segment(segment.location, log.topic, log.partition) as reader:
+        yield reader.fetch
+
+
+@contextlib.contextmanager
+def _present(location: object) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFoundError(f"{location} was deleted while the query was planned; start the query again") from None
+
+
+def _readable(source: Source) -> Source:
+    """The source, if a task can read it. Raises FileReadError."""
+    unreadable = source.is_tar or source.packing is Packing.ZSTD
+    if unreadable or (source.size is None and source.packing is Packing.NONE):
+        raise FileReadError(
+            f"{source.name} cannot be read in its compressed form (only plain and .gz segments can); decompress it, or "
+            "read the output of `consumerd log export`"
+        )
+    return source

@@ -1,0 +1,117 @@
+"""The offsets that a stream has reached, written to ZooKeeper for tools that show lag. Nothing ever reads them back.
+
+Strategy: the group must be nobody else's. At the start of a stream, and at each write, a member or owner in it is a
+reason to refuse; the write itself is the multi of `consumerd.admin.editing`, which fails where somebody claims a
+partition in that moment. A ZooKeeper that cannot be reached for a while must not end a stream that has no need of it:
+that is logged, and the next write carries on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from consumerd.admin import Change, RefusedError, survey_group, write_changes
+from consumerd.errors import NotFoundError, ZooKeeperError
+from consumerd.partition import TopicPartition
+from consumerd.registry import RegistryError, check_name, offset_path
+from consumerd.spark.source.offsets import entries, parse_offsets
+from consumerd.spark.source.options import OptionError
+from consumerd.spark.source.v07.zookeeper import ask_zookeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from consumerd.admin import Survey
+    from consumerd.spark.source.offsets import Offsets
+    from consumerd.zk import Session
+
+log = logging.getLogger(__name__)
+
+#: Seconds to wait for ZooKeeper.
+TIMEOUT = 10.0
+
+
+def check_group(zookeeper: str, group: str, *, timeout: float = TIMEOUT) -> None:
+    """Raise RefusedError if the group has members or owners, OptionError for a name that none can have."""
+    try:
+        check_name("group", group)
+    except RegistryError as error:
+        raise OptionError(f"invalid option groupId: {error}") from None
+
+    async def look(session: Session) -> None:
+        await _unused(session, group)
+
+    ask_zookeeper(zookeeper, timeout, look)
+
+
+def commit_offsets(zookeeper: str, group: str, offsets: Offsets | str, *, timeout: float = TIMEOUT) -> int:
+    """Write where a stream is; returns how many nodes changed.
+
+    `offsets`: as a stream's checkpoint has them, or their JSON text; every partition has a broker. Not from within a
+    running event loop. Raises RefusedError for a group that is in use, ChangedMeanwhileError, ZooKeeperError.
+    """
+    if isinstance(offsets, str):
+        offsets = parse_offsets(offsets)
+    wanted = {TopicPartition.parse(topic, name): offset for (topic, name), offset in entries(offsets)}
+
+    async def write(session: Session) -> int:
+        survey = await _unused(session, group)
+        return await write_changes(session, _changes(group, survey, wanted), force=False)
+
+    return ask_zookeeper(zookeeper, timeout, write)
+
+
+def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout: float = TIMEOUT) -> None:
+    """`commit_offsets`, but only a warning where ZooKeeper cannot be asked now. Raises RefusedError."""
+    try:
+        commit_offsets(zookeeper, group, offsets, timeout=timeout)
+    except ZooKeeperError as error:
+        log.warning("cannot commit the offsets of group %s, which the next batch will retry: %s", group, error)
+
+
+class ZooKeeperCommitter:
+    """Writes the offsets of `group`; a `Committer`."""
+
+    def __init__(self, zookeeper: str, group: str) -> None:
+        self._group = zookeeper, group
+
+    def check(self) -> None:
+        """As `check_group`."""
+        check_group(*self._group)
+
+    def commit(self, offsets: Offsets) -> int:
+        """As `commit_offsets`."""
+        return commit_offsets(*self._group, offsets)
+
+    def commit_if_possible(self, offsets: Offsets) -> None:
+        """As the function of that name."""
+        commit_if_possible(*self._group, offsets)
+
+
+async def _unused(session: Session, group: str) -> Survey | None:
+    """The group, None if it never was. Raises RefusedError where anybody is in it."""
+    try:
+        survey = await survey_group(session, group, brokers=False)
+    except NotFoundError:
+        return None
+    who = [f"member {name}" for name in survey.view.members]
+    who += [f"an owner of {partition}" for partition in survey.view.owners]
+    if who:
+        raise RefusedError(
+            f"the group {group} is in use ({who[0]} is alive), so its offsets are not overwritten; "
+            "use another groupId, or remove commitOffsets"
+        )
+    return survey
+
+
+def _changes(group: str, survey: Survey | None, wanted: Mapping[TopicPartition, int]) -> list[Change]:
+    changes = []
+    for partition, offset in wanted.items():
+        before = version = None
+        if survey is not None:
+            before = survey.view.offsets.get(partition)
+            stat = survey.view.stats.get(offset_path(group, partition))
+            version = None if stat is None else stat.version
+        changes.append(Change(group, partition, before, offset, version))
+    return changes

@@ -1,0 +1,73 @@
+"""One ZooKeeper session for the length of one question, from code that has no event loop.
+
+Strategy: planners are plain functions in a worker process of Spark's, so a loop is made for each question and ends with
+it. A session creates its chroot where it is missing; a chroot that was named is therefore looked for first, and its
+absence is an error. What a session tells of its life is of no interest for so short a time: only warnings are logged,
+unless the process has set up its logs by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from consumerd.clock import SystemClock
+from consumerd.errors import NotFoundError
+from consumerd.zk import Session, parse_connect_string
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+_T = TypeVar("_T")
+
+
+def ask_zookeeper(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    """What `work` finds out on a session; `timeout` in seconds. Not from within a running event loop.
+
+    Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached in that time,
+    NotFoundError for a chroot that does not exist, and what `work` raises.
+    """
+    with _warnings_only():
+        return asyncio.run(_ask(connect, timeout, work))
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+    if structlog.is_configured():
+        yield
+        return
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+async def _ask(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    hosts, chroot = parse_connect_string(connect)
+    servers = ",".join(map(str, hosts))
+
+    async def look(session: Session) -> bool:
+        return await session.exists(chroot) is not None
+
+    if chroot and not await _on(servers, timeout, look):
+        raise NotFoundError(f"node {chroot} does not exist in ZooKeeper at {servers}; check the chroot")
+    return await _on(servers + chroot, timeout, work)
+
+
+async def _on(connect: str, timeout: float, work: Callable[[Session], Awaitable[_T]]) -> _T:
+    session = Session(connect, clock=SystemClock(), rng=random.Random(), wait_connected=timeout)
+    await session.start(timeout)
+    try:
+        return await work(session)
+    finally:
+        await session.close()

@@ -1,0 +1,142 @@
+"""Live brokers as the options list them: ranges, segments, time, and brokers that go away."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.errors import NotFoundError
+from consumerd.spark.source.columns import Mode
+from consumerd.spark.source.discovery import open_origin
+from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.following import Follower
+from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v07.reading import read_split
+from consumerd.spark.source.v07.split import BrokerRange, Split
+from consumerd.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from consumerd.testing.brokers import LoopbackBroker
+    from consumerd.testing.plugin import BrokerFactory
+
+
+@pytest.fixture
+def broker(consumerd_broker_factory: BrokerFactory) -> LoopbackBroker:
+    """With four partitions and segments of some messages."""
+    return consumerd_broker_factory(broker_id=7, partitions=4, settings={"log.file.size": 500})
+
+
+def options(broker: LoopbackBroker, **more: Any) -> Any:
+    given = {"brokers": f"7={broker.address}", "subscribe": "t", "partitions": 2, **more}
+    return read_options({name: str(value) for name, value in given.items() if value is not None})
+
+
+def plan(broker: LoopbackBroker, **more: Any) -> list[Split]:
+    splits = plan_batch(options(broker, **more), Pruning())
+    assert all(isinstance(split, Split) for split in splits)
+    return splits  # type: ignore[return-value]  # as was asserted
+
+
+def values(splits: list[Split]) -> list[bytes]:
+    request = ReadRequest(("value",), Mode.FAILFAST)
+    return [value for split in splits for batch in read_split(split, request) for value in batch["value"].to_pylist()]
+
+
+def fill(broker: LoopbackBroker, partition: int = 0, sets: int = 8) -> list[bytes]:
+    rng = random.Random(partition)
+    every = []
+    for _ in range(sets):
+        payloads = [rng.randbytes(rng.randrange(90)) for _ in range(5)]
+        broker.produce("t", payloads, partition=partition, codec=rng.choice(list(Codec)))
+        every += payloads
+    return every
+
+
+def test_all_partitions_are_read_however_they_are_cut(broker: LoopbackBroker) -> None:
+    wanted = [*fill(broker, 0), *fill(broker, 1)]
+    segments = plan(broker, maxSplitBytes=0)
+    assert values(segments) == wanted
+    assert {split.location for split in segments} == {BrokerRange(broker.host, broker.port)}
+    assert {split.broker_partition for split in segments} == {"7-0", "7-1"}
+    files = [path.name for number in (0, 1) for path in sorted((broker.log_directory / f"t-{number}").iterdir())]
+    assert [f"{split.start:020d}.kafka" for split in segments] == files[: len(segments)]
+    cut = plan(broker, maxSplitBytes=150)
+    assert len(cut) > len(segments)
+    assert values(cut) == wanted
+    few = {"subscribe": None, "partitions": None, "assign": '{"t": ["7-1", "7-3"], "u": ["7-0"]}'}
+    assert values(plan(broker, **few)) == wanted[40:]
+    end = broker.end("t", 1)
+    with pytest.raises(OptionError, match=f"names {end - 1} of t/7-1, where no message begins"):
+        plan(broker, startingOffsets='{"t": {"7-0": -1, "7-1": %d}}' % (end - 1))  # noqa: UP031 - braces
+    assert plan(broker, startingOffsets='{"t": {"7-0": -1, "7-1": %d}}' % end) == []  # noqa: UP031
+
+
+def test_time_is_asked_of_the_broker(broker: LoopbackBroker) -> None:
+    wanted = fill(broker)
+    assert values(plan(broker, startingTimestamp=1)) == wanted, "all of it is younger"
+    assert plan(broker, startingTimestamp=4_000_000_000_000) == []
+
+
+def test_what_cannot_be_there(broker: LoopbackBroker) -> None:
+    found = {"subscribe": None, "partitions": None}
+    with pytest.raises(NotFoundError, match="option assign names t/8-0, but option brokers has no broker 8"):
+        plan(broker, **found, assign='{"t": ["8-0"]}')
+    with pytest.raises(OptionError, match="invalid option assign: 'x' is not a broker-partition name such as 0-3"):
+        plan(broker, **found, assign='{"t": ["x"]}')
+    assert plan(broker, **found, assign='{"t": [0]}') == plan(broker, **found, assign='{"t": ["7-0"]}')
+    assert plan(broker, subscribe="nothing") == [], "a broker answers for topics that it has not"
+    with pytest.raises(BrokerReadError, match="closed the connection before it responded to a request for t/5"):
+        plan(broker, **found, assign='{"t": ["7-5"]}')
+
+
+def test_a_stream_lives_through_a_restart_and_ends_with_the_broker(broker: LoopbackBroker) -> None:
+    fill(broker)
+    follower = Follower(options(broker, startingOffsets="earliest"))
+    start = follower.initial()
+    assert follower.latest(start, None)["t"]["7-0"] == broker.end("t")
+    broker.restart()
+    fill(broker)
+    again = Follower(options(broker))
+    ends = []
+    end = start
+    while (further := again.latest(end, 600)) != end:
+        assert values([split for split in again.splits(end, further) if isinstance(split, Split)])
+        ends.append(further["t"]["7-0"])
+        end = further
+    assert ends[-1] == broker.end("t")
+    assert len(ends) > 3
+    broker.kill()
+    with pytest.raises(BrokerReadError, match=f"cannot connect to broker {broker.address}: "):
+        Follower(options(broker)).latest(end, None)
+
+
+def test_a_kept_connection_that_has_ended_is_made_anew(broker: LoopbackBroker) -> None:
+    origin = open_origin(options(broker))
+    before = origin.snapshot()["t", "7-0"].end
+    broker.restart()
+    fill(broker)
+    assert origin.snapshot()["t", "7-0"].end == broker.end("t") > before
+
+
+def test_a_server_that_names_no_offsets_is_no_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(bytes([0, 0, 0, 6, 0, 0, 0, 0, 0, 0]))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        given = {"brokers": f"0=127.0.0.1:{server.getsockname()[1]}", "assign": '{"t": ["0-0"]}', "timeoutMs": "5000"}
+        with pytest.raises(BrokerReadError, match=r"returned no offsets of t/0-0; is it a 0\.7 broker"):
+            open_origin(read_options(given)).snapshot()
+        thread.join()
