@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.remedies import FetchingOverError
-from consumerd.fetch.steady import SteadyFetcher
-from consumerd.fetch.v07.judge import Finding, Verdict, judge
+from consumerd.fetch.policies import FetchingOverError
+from consumerd.fetch.base_fetcher import SteadyFetcher
+from consumerd.fetch.response import Finding, Verdict, judge
 from consumerd.fetch.v07.poller import Answer, IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.turns import in_turns
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.policies import Services
     from consumerd.fetch.v07.link import BrokerLink
     from consumerd.net import Connection
     from consumerd.partition import TopicPartition

@@ -1,6 +1,6 @@
 """All fetchers of this process: one link and one poller per broker, one fetcher per partition.
 
-Strategy: that of `steady_pool`. A broker's link and poller live as long as it has partitions here. OFFSETS go over
+Strategy: that of `base_pool`. A broker's link and poller live as long as it has partitions here. OFFSETS go over
 connections of their own (`offset_lookups`).
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.fetch.remedies import Services
-from consumerd.fetch.steady_pool import SteadyPool
+from consumerd.fetch.policies import Services
+from consumerd.fetch.base_pool import SteadyPool
 from consumerd.fetch.v07.fetcher import PartitionFetcher
 from consumerd.fetch.v07.link import BrokerLink
 from consumerd.fetch.v07.offset_lookups import OffsetLookups

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.client import error_of
 from consumerd.errors import BrokerError, reason_of
 from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.remedies import FetchingOverError
-from consumerd.fetch.steady import SteadyFetcher
-from consumerd.fetch.v07.judge import Finding, Verdict, judge_records
+from consumerd.fetch.policies import FetchingOverError
+from consumerd.fetch.base_fetcher import SteadyFetcher
+from consumerd.fetch.response import Finding, Verdict, judge_records
 from consumerd.fetch.v08.broker_source import Answer, Want
 from consumerd.wire import WireError
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -25,7 +25,7 @@ from consumerd.wire.v08.records import decode_records
 if TYPE_CHECKING:
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.policies import Services
     from consumerd.fetch.v08.broker_source import BrokerSource
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import RecordSet

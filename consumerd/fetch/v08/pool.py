@@ -1,6 +1,6 @@
 """All fetchers of this process for a cluster of 0.8 or later: one source per broker, one fetcher per partition.
 
-Strategy: that of `steady_pool`. Leaders are looked up in the client's metadata, which somebody's wrong answer makes
+Strategy: that of `base_pool`. Leaders are looked up in the client's metadata, which somebody's wrong answer makes
 stale and the next look-up refreshes, once for all. A broker's source lives as long as the pool: leaders come back.
 """
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
-from consumerd.fetch.remedies import Services
-from consumerd.fetch.steady_pool import SteadyPool
+from consumerd.fetch.policies import Services
+from consumerd.fetch.base_pool import SteadyPool
 from consumerd.fetch.v08.broker_source import BrokerSource
 from consumerd.fetch.v08.fetcher import V08Fetcher
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.fetch.backoff import Backoff
-from consumerd.fetch.remedies import Remedies
+from consumerd.fetch.policies import Remedies
 
 if TYPE_CHECKING:
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.fetched import Fetched
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.policies import Services
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)

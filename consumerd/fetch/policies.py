@@ -18,7 +18,7 @@ import structlog
 from consumerd.errors import reason_of
 from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
 from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
-from consumerd.fetch.v07.judge import Finding, Verdict
+from consumerd.fetch.response import Finding, Verdict
 from consumerd.registry import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.steady import SteadyFetcher
+    from consumerd.fetch.base_fetcher import SteadyFetcher
     from consumerd.partition import TopicPartition
 
 

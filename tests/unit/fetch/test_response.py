@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from consumerd.fetch import FetchSettings
-from consumerd.fetch.v07.judge import Finding, Verdict, judge, judge_records
+from consumerd.fetch.response import Finding, Verdict, judge, judge_records
 from consumerd.wire.v07 import Codec, Limits, decode_batch, encode_message, encode_message_set
 from consumerd.wire.v08.records import decode_records
 
