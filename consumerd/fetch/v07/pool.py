@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumerd.fetch.base_pool import BasePool
 from consumerd.fetch.policies import Services
-from consumerd.fetch.base_pool import SteadyPool
 from consumerd.fetch.v07.fetcher import PartitionFetcher
 from consumerd.fetch.v07.link import BrokerLink
 from consumerd.fetch.v07.offset_lookups import OffsetLookups
@@ -39,7 +39,7 @@ class _Broker:
     tasks: list[asyncio.Task[None]]
 
 
-class FetchPool(SteadyPool):
+class FetchPool(BasePool):
     """Fetches the partitions that were added into their lanes, until they are removed.
 
     `connect` and `directory` are the ports to brokers (`consumerd.net.connect`, `consumerd.cluster.BrokerDirectory`),

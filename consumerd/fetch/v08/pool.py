@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
+from consumerd.fetch.base_pool import BasePool
 from consumerd.fetch.policies import Services
-from consumerd.fetch.base_pool import SteadyPool
 from consumerd.fetch.v08.broker_source import BrokerSource
 from consumerd.fetch.v08.fetcher import V08Fetcher
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 
-class V08FetchPool(SteadyPool):
+class V08FetchPool(BasePool):
     """Fetches the partitions that were added into their lanes, until they are removed. `client` stays the caller's.
 
     Methods raise KeyError for partitions that were not added.

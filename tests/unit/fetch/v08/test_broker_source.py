@@ -1,4 +1,4 @@
-"""What a broker is asked for at once: how wants are gathered, how much one answer may have, who hears of trouble."""
+"""What a broker is asked for at once: how requests are gathered, how much one answer may have, who hears of trouble."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import pytest_asyncio
 from consumerd.client import ClientSettings
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
-from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, Answer, BrokerSource, Want
+from consumerd.fetch.v08.broker_source import (
+    BUSY_BYTES,
+    BUSY_SENDERS,
+    BrokerSource,
+    PartitionRequest,
+    PartitionResponse,
+)
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
 from consumerd.partition import TopicPartition
 
@@ -88,13 +94,13 @@ async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterato
         await asyncio.wait([task])
 
 
-def want(number: int, max_bytes: int) -> Want:
+def request(number: int, max_bytes: int) -> PartitionRequest:
     partition = TopicPartition.numbered("t", number)
-    return Want(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
+    return PartitionRequest(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
 
 
-async def asking(source: BrokerSource, way: str, sizes: list[int]) -> list[asyncio.Task[Answer]]:
-    tasks = [asyncio.create_task(getattr(source, way)(want(*each))) for each in enumerate(sizes)]
+async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[PartitionResponse]]:
+    tasks = [asyncio.create_task(getattr(source, queue)(request(*each))) for each in enumerate(sizes)]
     for _ in range(10):
         await asyncio.sleep(0)
     return tasks
@@ -171,12 +177,12 @@ async def test_trouble_is_told_to_those_of_the_request_alone(source: BrokerSourc
     for told in await asyncio.gather(*tasks, return_exceptions=True):
         assert told is broker.trouble
     broker.trouble = None
-    assert (await source.fetch(want(0, MIB))).data == b"x"
+    assert (await source.fetch(request(0, MIB))).data == b"x"
 
 
 async def test_an_answer_without_a_partition_ends_the_connection(source: BrokerSource, broker: MemoryBroker) -> None:
     broker.forgets = True
     broker.released.set()
     with pytest.raises(BadFrameError, match="left t/0 out"):
-        await source.fetch(want(0, MIB))
+        await source.fetch(request(0, MIB))
     assert broker.closed
