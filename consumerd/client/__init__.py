@@ -10,6 +10,7 @@ from consumerd.client.errors import (
     UnavailableError,
     error_of,
 )
+from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
 from consumerd.client.making import find_broker, make_client, parse_bootstrap
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.offsets import ListedOffsets, list_offsets
@@ -29,11 +30,14 @@ __all__ = [
     "ClientSettings",
     "ClusterClient",
     "ClusterMetadata",
+    "FetchedPartition",
+    "FetchedPartitions",
     "Generation",
     "ListedOffsets",
     "Mechanism",
     "NoBrokerError",
     "Node",
+    "PartitionFetch",
     "PartitionMetadata",
     "Plain",
     "RequestTooLargeError",
@@ -42,6 +46,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedApiError",
     "error_of",
+    "fetch_partitions",
     "find_broker",
     "list_offsets",
     "make_client",

@@ -16,45 +16,29 @@ the other sender's response comes meanwhile anyway.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.client import FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.errors import BrokerError
 from consumerd.net import BadFrameError
 from consumerd.wire import WireError
-from consumerd.wire.v08.apis import FETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from consumerd.client import Channel, ClusterClient
+    from consumerd.client import Channel, ClusterClient, FetchedPartitions
     from consumerd.fetch.listener import FetchCounters
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
 
-#: The last version that names topics and not their ids.
-LAST_VERSION: Final = 12
 #: Senders of the busy queue: one asks while what another got is decoded.
 BUSY_SENDERS: Final = 2
 #: What a busy sender asks for at once, unless a single partition's is more.
 BUSY_BYTES: Final = 2 << 20
-#: The replica id of whoever is no replica.
-_CONSUMER: Final = -1
-#: The first version that can leave out what transactions did not commit.
-_ISOLATION_SINCE: Final = 4
-#: An offset that is not told.
+#: An offset that the broker did not tell.
 _UNKNOWN: Final = -1
-
-
-class PartitionResponse(NamedTuple):
-    """What a broker answered for one partition. `aborted`: (producer id, first offset) of aborted transactions."""
-
-    error: int
-    data: bytes
-    #: Up to here it may be read: what is replicated and, where that is asked for, of transactions that have ended.
-    readable_end: int
-    aborted: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +49,7 @@ class PartitionRequest:
     offset: int
     max_bytes: int
     leader_epoch: int
-    answer: asyncio.Future[PartitionResponse]
+    answer: asyncio.Future[FetchedPartition]
 
 
 class _RequestQueue:
@@ -112,16 +96,16 @@ class BrokerSource:
         self._counters.connects += 1
         return channel
 
-    async def fetch(self, request: PartitionRequest) -> PartitionResponse:
+    async def fetch(self, request: PartitionRequest) -> FetchedPartition:
         """What there is now. Raises BrokerError, WireError."""
         return await self._ask(self._busy, request)
 
-    async def poll(self, request: PartitionRequest) -> PartitionResponse:
+    async def poll(self, request: PartitionRequest) -> FetchedPartition:
         """What there is, or nothing after a while. Raises BrokerError, WireError."""
         return await self._ask(self._idle, request)
 
     @staticmethod
-    async def _ask(queue: _RequestQueue, request: PartitionRequest) -> PartitionResponse:
+    async def _ask(queue: _RequestQueue, request: PartitionRequest) -> FetchedPartition:
         queue.put(request)
         return await request.answer
 
@@ -170,64 +154,41 @@ class BrokerSource:
 
     async def _exchange(self, queue: _RequestQueue, requests: list[PartitionRequest]) -> None:
         channel = await queue.channel()
-        version = channel.versions.pick(FETCH, at_most=LAST_VERSION)
-        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for request in requests:
-            by_topic[request.partition.topic].append(
-                {
-                    "partition": request.partition.partition,
-                    "current_leader_epoch": request.leader_epoch,
-                    "fetch_offset": request.offset,
-                    "max_bytes": request.max_bytes,
-                }
+        settings, metadata = self._settings, self._client.metadata
+        partitions = [
+            PartitionFetch(
+                request.partition.topic,
+                request.partition.partition,
+                request.offset,
+                request.max_bytes,
+                request.leader_epoch,
+                metadata.topic_id(request.partition.topic),
             )
-        settings = self._settings
-        most = sum(request.max_bytes for request in requests)
-        body = {
-            "replica_id": _CONSUMER,
-            "max_wait_time": round(queue.wait * 1000),
-            "min_bytes": settings.min_bytes if queue.wait else 0,
-            "max_bytes": min(most, settings.max_answer_bytes),
-            "isolation_level": int(settings.read_committed),
-            "topics": [{"topic": topic, "partitions": parts} for topic, parts in by_topic.items()],
-        }
-        if version < _ISOLATION_SINCE:  # nobody writes transactions to such a broker
-            del body["isolation_level"]
-        # The broker may take its time for the answer, and hold it back as long as it was told.
-        patience = self._client.settings.connection.request_timeout + queue.wait
-        answer = await channel.call(FETCH, body, version=version, timeout=patience)
+            for request in requests
+        ]
+        fetched = await fetch_partitions(
+            channel,
+            partitions,
+            max_bytes=min(sum(request.max_bytes for request in requests), settings.max_answer_bytes),
+            max_wait=queue.wait,
+            min_bytes=settings.min_bytes if queue.wait else 0,
+            read_committed=settings.read_committed,
+            timeout=self._client.settings.connection.request_timeout + queue.wait,
+        )
         self._counters.fetches += 1
         try:
-            self._hand_out(answer, requests)
+            self._hand_out(fetched, requests)
         except BadFrameError:
             channel.abort()
             raise
 
-    def _hand_out(self, answer: dict[str, Any], requests: list[PartitionRequest]) -> None:
-        error = answer.get("error_code", 0)
-        told = {
-            (topic["topic"], part["partition"]): part
-            for topic in answer["responses"]
-            for part in topic["partition_responses"]
-        }
+    def _hand_out(self, fetched: FetchedPartitions, requests: list[PartitionRequest]) -> None:
         for request in requests:
             if request.answer.done():
                 continue
-            part = told.get((request.partition.topic, request.partition.partition))
-            if part is None and not error:
+            part = fetched.partitions.get((request.partition.topic, request.partition.partition))
+            if part is None and not fetched.error:
                 raise BadFrameError(
-                    f"broker {self.node_id} left {request.partition} out of its answer to a FETCH", blamed=True
+                    f"broker {self.node_id} left {request.partition} out of its FETCH response", blamed=True
                 )
-            told_nothing = PartitionResponse(error, b"", _UNKNOWN, ())
-            committed_only = self._settings.read_committed
-            request.answer.set_result(told_nothing if part is None else _answer(part, committed_only))
-
-
-def _answer(part: dict[str, Any], committed_only: bool) -> PartitionResponse:
-    stable = part.get("last_stable_offset", _UNKNOWN)
-    return PartitionResponse(
-        part["error_code"],
-        part["record_set"] or b"",
-        stable if committed_only and stable != _UNKNOWN else part["high_watermark"],
-        tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ()),
-    )
+            request.answer.set_result(part or FetchedPartition(fetched.error, b"", _UNKNOWN, ()))

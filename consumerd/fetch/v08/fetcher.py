@@ -17,12 +17,13 @@ from consumerd.fetch.base_fetcher import BaseFetcher
 from consumerd.fetch.errors import LaneClosedError
 from consumerd.fetch.policies import FetchingOverError
 from consumerd.fetch.response import FetchDecision, FetchOutcome, classify_records
-from consumerd.fetch.v08.broker_source import PartitionRequest, PartitionResponse
+from consumerd.fetch.v08.broker_source import PartitionRequest
 from consumerd.wire import WireError
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
 
 if TYPE_CHECKING:
+    from consumerd.client import FetchedPartition
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.policies import Services
@@ -90,7 +91,7 @@ class V08Fetcher(BaseFetcher):
         answer = await source.poll(self._request(size, epoch))
         await self._digest(answer, size, self._lane.budget.charge(len(answer.data)))
 
-    async def _digest(self, answer: PartitionResponse, asked: int, reservation: Reservation) -> None:
+    async def _digest(self, answer: FetchedPartition, asked: int, reservation: Reservation) -> None:
         if answer.error:
             reservation.release()
             self._services.counters.errors[answer.error] += 1
@@ -106,7 +107,7 @@ class V08Fetcher(BaseFetcher):
         )
         await self._act(decision, answer)
 
-    async def _decode(self, answer: PartitionResponse, reservation: Reservation) -> RecordSet:
+    async def _decode(self, answer: FetchedPartition, reservation: Reservation) -> RecordSet:
         """Decode when memory allows, put in the lane what there is, and move on."""
         try:
             if answer.data:
@@ -126,7 +127,7 @@ class V08Fetcher(BaseFetcher):
             self._leaders.wrong(self.partition)
         await self._retreat("fetch_refused", str(error_of(error, f"a fetch of {self.partition}")))
 
-    async def _act(self, decision: FetchDecision, answer: PartitionResponse) -> None:
+    async def _act(self, decision: FetchDecision, answer: FetchedPartition) -> None:
         match decision.outcome:
             case FetchOutcome.PROGRESS:
                 self._well()

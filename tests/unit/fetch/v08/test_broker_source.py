@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.client import ClientSettings
+from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
-from consumerd.fetch.v08.broker_source import (
-    BUSY_BYTES,
-    BUSY_SENDERS,
-    BrokerSource,
-    PartitionRequest,
-    PartitionResponse,
-)
+from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource, PartitionRequest
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
 from consumerd.partition import TopicPartition
 
@@ -38,6 +32,8 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
         self.versions = SimpleNamespace(pick=lambda *_, **__: 12)
+        self.metadata = ClusterMetadata()
+        self.address = "h:9"
         self.closed = False
         self.bodies: list[dict[str, Any]] = []
         self.patience: list[float] = []
@@ -54,7 +50,7 @@ class MemoryBroker:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float, **_: Any) -> dict[str, Any]:
         self.bodies.append(body)
         self.patience.append(timeout)
         await self.released.wait()
@@ -99,7 +95,7 @@ def request(number: int, max_bytes: int) -> PartitionRequest:
     return PartitionRequest(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
 
 
-async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[PartitionResponse]]:
+async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition]]:
     tasks = [asyncio.create_task(getattr(source, queue)(request(*each))) for each in enumerate(sizes)]
     for _ in range(10):
         await asyncio.sleep(0)

@@ -174,7 +174,11 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
             BrokerRefusesError,
             "fetch events/0 from 0: broker .* refuses: TOPIC_AUTHORIZATION_FAILED",
         ),
-        (lambda *_: {"responses": []}, BrokerReadError, "has 0 partitions in its answer to a fetch of events/0 from 0"),
+        (
+            lambda *_: {"responses": []},
+            BrokerReadError,
+            "cannot fetch events/0 from 0: broker .* left the partition out of its response",
+        ),
     ],
 )
 def test_answers_that_are_none_end_the_task(answer: Any, kind: type[Exception], sentence: str) -> None:
