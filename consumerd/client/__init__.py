@@ -1,4 +1,4 @@
-"""Brokers of the 0.8+ protocol (ring 1): versions agreed on per connection, who leads what, when to ask again."""
+"""Client of brokers since 0.8 (ring 1): API versions per connection, metadata, leaders, coordinators, retries."""
 
 from consumerd.client.channel import Channel
 from consumerd.client.cluster import ClusterClient

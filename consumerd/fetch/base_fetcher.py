@@ -85,7 +85,7 @@ class BaseFetcher(ABC):
             await self._services.clock.sleep(self._trouble.next())
         offset = await self._policies.out_of_range(self.offset)
         if offset == self.offset:
-            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
+            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker returned no other")
         else:
             self._trouble.next()
             self._go_on_at(offset)

@@ -75,7 +75,7 @@ class BasePool(ABC):
     def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
         """Fetch `partition` from `offset` on into `lane`. Raises ValueError if it is added already."""
         if partition in self._entries:
-            raise ValueError(f"{partition} is being fetched already")
+            raise ValueError(f"{partition} is already being fetched")
         entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane), lane, [])
         self._start(entry)
 

@@ -1,8 +1,8 @@
 """Policies for offsets out of range and for bad messages, carried out and reported.
 
 Strategy: each policy is given the offset in question and returns the offset to continue at, or None to wait for the
-log to grow, or ends the fetching of the partition by `FetchingOverError`. Each decision is logged, counted and
-reported to the listener once. Where messages are passed over, a batch without messages goes into the lane: it
+log to grow, or ends the fetching of the partition by `FetchingOverError`. Each decision is counted and
+reported to the listener, which logs it. Where messages are passed over, a batch without messages goes into the lane: it
 moves the committed position even if nothing ever follows, so that a restart does not do it all again (0.7.2, too,
 stores a reset offset at once: golden notes, 6).
 """
@@ -92,7 +92,7 @@ class FetchPolicies:
         if policy is BadMessagePolicy.FAIL:
             raise self._fail(offset, CorruptPartitionError(self._partition, offset, decision.reason))
         if policy is BadMessagePolicy.PARK or decision.next_offset is None:
-            raise self._park(offset, f"corrupt at offset {offset}: {decision.reason}")
+            raise self._park(f"corrupt at offset {offset}: {decision.reason}")
         return self._skip(offset, decision.next_offset, decision.reason)
 
     async def oversize(self, offset: int, decision: FetchDecision) -> int:
@@ -102,7 +102,7 @@ class FetchPolicies:
             limit = self._settings.max_fetch_bytes
             raise self._fail(offset, MessageTooLargeError(self._partition, offset, decision.size, limit))
         if policy is BadMessagePolicy.PARK or decision.next_offset is None:
-            raise self._park(offset, f"oversize at offset {offset}: {decision.reason}")
+            raise self._park(f"oversize at offset {offset}: {decision.reason}")
         # A length that reaches beyond the log is no length; going there would be out of range and start a reset.
         if decision.next_offset > await self._latest():
             return self.corrupt(
@@ -139,7 +139,6 @@ class FetchPolicies:
         if not offsets or offsets[0] == offset:
             return offset
         new = offsets[0]
-        self._log.warning("offset_reset", old=offset, new=new, policy=policy.value)
         self._services.counters.resets += 1
         self._pass_over(min(offset, new), new)
         written_down = self._services.listener.reset(self._partition, offset, new)
@@ -153,7 +152,6 @@ class FetchPolicies:
 
     def _skip(self, offset: int, next_offset: int, reason: str) -> int:
         self.require_possible(offset, next_offset)
-        self._log.warning("message_skipped", offset=offset, next_offset=next_offset, reason=reason)
         self._services.counters.skipped += 1
         self._pass_over(offset, next_offset)
         self._services.listener.skipped(self._partition, offset, next_offset, reason)
@@ -162,8 +160,7 @@ class FetchPolicies:
     def _pass_over(self, start: int, next_offset: int) -> None:
         self._lane.put(MessageBatch([], (), start, next_offset, 0), self._lane.budget.charge(0))
 
-    def _park(self, offset: int, reason: str) -> FetchingOverError:
-        self._log.warning("partition_parked", offset=offset, reason=reason)
+    def _park(self, reason: str) -> FetchingOverError:
         self._services.counters.parked += 1
         self._services.listener.parked(self._partition, reason)
         return FetchingOverError()

@@ -97,7 +97,7 @@ class TargetLog:
         if found is not None:
             self._raise_for(found.error, channel, topic, partition)
         if found is None or not found.offsets:
-            raise BrokerError(f"the target names no offset of {topic}/{partition}")
+            raise BrokerError(f"the target returned no offset of {topic}/{partition}")
         return found.offsets[0]
 
     async def _leader(self, topic: str, partition: int) -> Channel:

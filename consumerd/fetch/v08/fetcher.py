@@ -40,7 +40,7 @@ class Leaders(Protocol):
         ...
 
     def wrong(self, partition: TopicPartition) -> None:
-        """The leader that was named is none, or cannot be reached."""
+        """The broker does not lead the partition, or cannot be reached: look the leader up again."""
         ...
 
 

@@ -56,7 +56,7 @@ class V08FetchPool(BasePool):
         return source, known.leader_epoch
 
     def wrong(self, partition: TopicPartition) -> None:
-        """The leader that was named is none, or cannot be reached."""
+        """The broker does not lead the partition, or cannot be reached: look the leader up again."""
         self._client.stale([partition.topic])
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -72,8 +72,8 @@ class V08FetchPool(BasePool):
             channel, [place], time, read_committed=self._settings.read_committed, max_number=max_number
         )
         if (found := told.get(place)) is None:
-            raise BrokerError(f"broker {node.id} names no offset of {partition}: it is not in its answer")
-        if error := error_of(found.error, f"broker {node.id} names no offset of {partition}"):
+            raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
+        if error := error_of(found.error, f"broker {node.id} returned no offset of {partition}"):
             if error.info.refresh:
                 self.wrong(partition)
             raise error

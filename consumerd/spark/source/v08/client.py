@@ -242,7 +242,7 @@ class KafkaClient:
                     name = f"{each[0]}/{each[1]}"
                     if (part := told.get(each)) is None:
                         raise BrokerReadError(f"broker {channel.address} leaves {name} out of its answer about offsets")
-                    self._raise_for(part.error, f"broker {channel.address} names no offset of {name}", each)
+                    self._raise_for(part.error, f"broker {channel.address} returned no offset of {name}", each)
                     found[each] = next(iter(part.offsets), None), part.by_segment
             return found
 

@@ -165,8 +165,8 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
-        (b"\x00\x00\x00\x03abc", BrokerReadError, "cannot fetch events/0 from 0: broker .* sent what is no answer"),
-        (b"\x7f\xff\xff\xff", BrokerReadError, "announced an answer of 2147483647 bytes"),
+        (b"\x00\x00\x00\x03abc", BrokerReadError, "cannot fetch events/0 from 0: broker .* sent an invalid response"),
+        (b"\x7f\xff\xff\xff", BrokerReadError, "announced a response of 2147483647 bytes"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", BrokerReadError, "answered request 99 where"),
         (lambda *_: None, BrokerGoneError, "cannot fetch events/0 from 0: broker .* closed the connection"),
         (
