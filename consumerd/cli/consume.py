@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.address import format_address
 from consumerd.cli.session import place_options
+from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.cli.session import Place
@@ -46,8 +48,9 @@ partitions that there are at the start are read, and nothing is committed.
 @click.option(
     "--from",
     "initial",
+    cls=SettingOption,
+    setting="consumerd.consumer:ConsumerSettings.initial",
     type=click.Choice(["earliest", "latest"]),
-    default="earliest",
     show_default=True,
     help="Where to start; with --group, in partitions without a committed offset.",
 )
@@ -55,8 +58,10 @@ partitions that there are at the start are read, and nothing is committed.
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
 @click.option(
     "--isolation",
+    cls=SettingOption,
+    setting="consumerd.consumer:ConsumerConfig.isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: read_uncommitted]",
+    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: {default}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message: identity, key, timestamp, headers.")
 @click.option(
@@ -119,7 +124,7 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
     group |= {name: options[name] for name in ("whitelist", "blacklist")}
     document: dict[str, Any] = {
         "group": group,
-        "fetch": {"initial": options["initial"], "isolation": options["isolation"] or "read_uncommitted"},
+        "fetch": {name: options[name] for name in ("initial", "isolation") if options[name] is not None},
         "handler": {"name": "print"},
     }
     if not place.bootstrap:
@@ -131,7 +136,7 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
             update={"zookeeper": place.config.zookeeper.model_copy(update=servers), "kafka": place.config.kafka}
         )
     group["coordination"] = "kafka"
-    addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in place.bootstrap)
+    addresses = tuple(format_address(*address) for address in place.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": place.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if place.config is None:

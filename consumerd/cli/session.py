@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.address import parse_addresses, split_addresses
+from consumerd.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from consumerd.zk import Session
 
 _T = TypeVar("_T")
+
+#: Seconds that a command waits for ZooKeeper, or for a first broker: somebody sits before it.
+SERVER_TIMEOUT = 10.0
 
 #: What a decorator of click takes and gives back.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
@@ -44,7 +50,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
         function = click.option(
             "--timeout",
             type=click.FloatRange(0, min_open=True),
-            default=10.0,
+            default=SERVER_TIMEOUT,
             show_default=True,
             metavar="SECONDS",
             help="How long to wait for ZooKeeper, or for a first broker.",
@@ -105,7 +111,7 @@ def place_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            place = _place(zookeeper, _addresses(bootstrap_server), config_file, timeout)
+            place = _place(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
             return function(*args, place=place, **options)
 
         with_config = click.option(
@@ -142,14 +148,12 @@ def _place(
     return Place(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
 
 
-def _addresses(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    addresses = []
-    for text in ",".join(texts).split(",") if texts else ():
-        host, colon, port = text.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise click.BadParameter(f"{text!r} is not of the form HOST:PORT.", param_hint="--bootstrap-server")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return tuple(addresses)
+def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") -> tuple[tuple[str, int], ...]:
+    """What `option` was given, `HOST:PORT,...` once or several times. Raises BadParameter."""
+    try:
+        return tuple(parse_addresses(split_addresses(texts)))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def broker_timeout_option(function: Decorated) -> Decorated:

@@ -11,7 +11,7 @@ from consumerd.client.errors import (
     error_of,
 )
 from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
-from consumerd.client.making import find_broker, make_client, parse_bootstrap
+from consumerd.client.making import find_broker, make_client
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.offsets import ListedOffsets, list_offsets
 from consumerd.client.opening import ChannelOpener
@@ -50,6 +50,5 @@ __all__ = [
     "find_broker",
     "list_offsets",
     "make_client",
-    "parse_bootstrap",
     "topic_partitions",
 ]
