@@ -77,7 +77,7 @@ class TargetLog:
         if found.end is BatchEnd.CORRUPT:
             raise CorruptDataError(f"the target has no records at {where}: {found.problem}")
         if size >= _MOST_BYTES:
-            raise CorruptDataError(f"the target gives nothing at {where}, although it says that there is something")
+            raise CorruptDataError(f"the target returned no records at {where}, although its log has some")
         return min(_MOST_BYTES, max(found.needed or 0, 2 * size))
 
     async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
