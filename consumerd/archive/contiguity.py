@@ -73,7 +73,7 @@ def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[Fin
             Finding(
                 FindingKind.MORE,
                 segment.source,
-                f"{segment.untold} more things are wrong with the segment than are told one by one",
+                f"{segment.untold} more findings in the segment are not listed",
                 segment.folder,
                 segment.start,
                 segment.end,

@@ -51,7 +51,7 @@ def open_segments(
     """
     name, stamp = source.name, stamp_of(source)
     if source.is_special:
-        yield Finding(FindingKind.NO_FILE, name, f"{name} is no regular file; it was not read")
+        yield Finding(FindingKind.NO_FILE, name, f"{name} is not a regular file; it was not read")
         return
     with _raw(source, on_bytes) as raw:
         stream = unpacked(raw, source.packing, expansion)

@@ -68,7 +68,7 @@ class Source:
     is_tar: bool = False
     is_remote: bool = False
     part: Part | None = None
-    #: What is no regular file (a FIFO, a device, a socket): opening it might wait for ever.
+    #: What is not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
     is_special: bool = False
 
     @property
@@ -117,7 +117,7 @@ def _local(path: str) -> Iterator[Source]:
         elif not Path(root).exists():
             raise NoSourceError(f"{path} does not exist; name files, folders or URLs that hold segments")
         elif not Path(root).is_file():
-            raise NoSourceError(f"{path} is no regular file; name files, folders or URLs that hold segments")
+            raise NoSourceError(f"{path} is not a regular file; name files, folders or URLs that hold segments")
         elif (kind := kind_of(root)) is not None:
             yield from _local_file(root, kind)
     except OSError as error:

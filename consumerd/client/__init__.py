@@ -1,4 +1,4 @@
-"""Brokers of the 0.8+ protocol (ring 1): versions agreed on per connection, who leads what, when to ask again."""
+"""Client of brokers since 0.8 (ring 1): API versions per connection, metadata, leaders, coordinators, retries."""
 
 from consumerd.client.channel import Channel
 from consumerd.client.cluster import ClusterClient
@@ -10,6 +10,7 @@ from consumerd.client.errors import (
     UnavailableError,
     error_of,
 )
+from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
 from consumerd.client.making import find_broker, make_client
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.offsets import ListedOffsets, list_offsets
@@ -29,11 +30,14 @@ __all__ = [
     "ClientSettings",
     "ClusterClient",
     "ClusterMetadata",
+    "FetchedPartition",
+    "FetchedPartitions",
     "Generation",
     "ListedOffsets",
     "Mechanism",
     "NoBrokerError",
     "Node",
+    "PartitionFetch",
     "PartitionMetadata",
     "Plain",
     "RequestTooLargeError",
@@ -42,6 +46,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedApiError",
     "error_of",
+    "fetch_partitions",
     "find_broker",
     "list_offsets",
     "make_client",

@@ -82,7 +82,7 @@ class Channel:
             data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
         except ConnectionClosedError as error:
             if self.unknown and type(error) is ConnectionClosedError and error.blamed:
-                raise ConnectionClosedError(f"{error}, or is this a listener with SASL?", blamed=True) from error
+                raise ConnectionClosedError(f"{error}, or is this a SASL listener?", blamed=True) from error
             raise
         self.unknown = False
         try:
@@ -95,7 +95,7 @@ class Channel:
             answer = decode_response(api, version, data).body
         except WireError as error:
             self._connection.abort()
-            raise BadFrameError(f"broker {self.address} sent what is no answer: {error}", blamed=True) from error
+            raise BadFrameError(f"broker {self.address} sent an invalid response: {error}", blamed=True) from error
         except ConnectionClosedError:
             self._connection.abort()
             raise

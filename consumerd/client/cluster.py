@@ -1,4 +1,4 @@
-"""A cluster of the 0.8+ protocol: whom to ask for what, over one pipelined connection per broker.
+"""A client of one cluster since 0.8: metadata, leaders and coordinators, over one pipelined connection per broker.
 
 Strategy: connections are opened when they are needed and shared by all callers; whoever finds one closed opens it anew,
 one attempt at a time per broker. There is no background task: metadata are asked for when something needs them and they
@@ -109,7 +109,7 @@ class ClusterClient:
             node = (await self.refresh()).nodes.get(node_id)
         if node is None:
             # Brokers learn at different times of one that came or went: others may name it now, or another soon.
-            raise UnavailableError(f"broker {node_id} is not alive, or the cluster never had it")
+            raise UnavailableError(f"broker {node_id} is not alive, or is not part of the cluster")
         return node
 
     async def node_channel(self, node_id: int) -> Channel:
@@ -205,7 +205,7 @@ class ClusterClient:
         except ConnectionClosedError:
             channel.abort()
             raise
-        if error := error_of(answer.get("error_code", 0), f"broker {channel.address} tells no metadata"):
+        if error := error_of(answer.get("error_code", 0), f"broker {channel.address} returned no metadata"):
             raise error
         complete = topics is None or (version == 0 and not names)
         self.metadata = self.metadata.updated(answer, complete=complete)
@@ -234,7 +234,7 @@ class ClusterClient:
         found = metadata.topics.get(topic)
         what = f"{topic}/{partition} has no leader"
         if found is None:
-            raise BrokerError(f"{what}: the brokers say nothing of the topic {topic!r}")
+            raise BrokerError(f"{what}: the brokers returned no metadata of the topic {topic!r}")
         if error := error_of(found.error, what):
             raise error
         entry = found.partitions.get(partition)
@@ -257,7 +257,7 @@ class ClusterClient:
         channel = await self.any_channel()
         version = channel.versions.pick(GROUP_COORDINATOR, at_most=_ONE_GROUP)
         answer = await channel.call(GROUP_COORDINATOR, {"group_id": group}, version=version)
-        what = f"broker {channel.address} names no coordinator of group {group!r}"
+        what = f"broker {channel.address} returned no coordinator of group {group!r}"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
             raise error
         node_id: int = answer["coordinator"]["node_id"]

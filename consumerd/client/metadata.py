@@ -88,6 +88,11 @@ class ClusterMetadata:
         entry = found.partitions.get(partition) if found is not None else None
         return None if entry is None or entry.leader is None else self.nodes.get(entry.leader)
 
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic; NO_UUID while it is unknown, as with brokers before 2.8."""
+        found = self.topics.get(topic)
+        return NO_UUID if found is None else found.id
+
     def updated(self, body: dict[str, Any], *, complete: bool) -> ClusterMetadata:
         """The picture after an answer to METADATA; `complete` where all topics were asked for."""
         nodes = {

@@ -1,4 +1,4 @@
-"""Asking a broker for the offsets of partitions that it leads (OFFSETS, later ListOffsets). One attempt.
+"""Listing the offsets of partitions at the broker that leads them (OFFSETS, later ListOffsets). One attempt.
 
 Strategy: one request for all partitions, whatever the version. Brokers before 0.10.1 know the times of whole segments
 only and answer with a list; later ones know those of messages and answer with one offset.

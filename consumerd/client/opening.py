@@ -145,7 +145,7 @@ class ChannelOpener:
             answer = await channel.call(API_VERSIONS, _SOFTWARE if version else {}, version=version, timeout=timeout)
             if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
                 answer = await channel.call(API_VERSIONS, {}, version=0)
-            if error := error_of(answer["error_code"], f"broker {channel.address} does not say its versions"):
+            if error := error_of(answer["error_code"], f"broker {channel.address} did not return its API versions"):
                 raise error
         except BaseException:
             channel.abort()

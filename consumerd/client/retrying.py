@@ -1,4 +1,4 @@
-"""Trying again what passes by itself.
+"""Retrying attempts that fail for reasons that pass.
 
 Strategy: connections that cannot be made or end, answers whose error code is retriable, and what says that it is
 unavailable just now, pass; everything else is final. Pauses double and are jittered, and the time for all attempts
@@ -31,8 +31,8 @@ def passes(error: BrokerError) -> bool:
 
 
 def log_retry(what: str, error: BrokerError) -> None:
-    """Tell the log, once for each call, that it is repeated."""
-    # Spark's executors have no structlog, and tell their own log.
+    """Log, once for each call, that it is repeated."""
+    # Spark's executors have no structlog, and use a log of their own.
     import structlog  # noqa: PLC0415
 
     structlog.get_logger(__name__).info("retrying", what=what, reason=reason_of(error))

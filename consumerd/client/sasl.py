@@ -134,7 +134,7 @@ class SaslAuthenticator:
             else:
                 challenge = await self._bare(channel, mechanism, token)
             token = await self._made(mechanism.name, mechanism.respond, challenge)
-        raise AuthenticationError(f"broker {channel.address} comes to no end with {mechanism.name}")
+        raise AuthenticationError(f"broker {channel.address} did not complete the authentication with {mechanism.name}")
 
     async def _made(self, name: str, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
         """What a mechanism says; a thread that outlives its time is left to itself."""
@@ -143,14 +143,14 @@ class SaslAuthenticator:
                 return await asyncio.to_thread(make, of)
         except TimeoutError:
             raise ConnectError(
-                f"{name} made no token within {self._timeout:g} s: look whether the servers that it asks are reachable"
+                f"{name} returned no token within {self._timeout:g} s: check that the servers it uses are reachable"
             ) from None
 
     async def _handshake(self, channel: Channel, name: str) -> bool:
         """Agree on the mechanism; whether tokens go in SASL_AUTHENTICATE."""
         if channel.versions.generation is Generation.V0_9:
             if name != GSSAPI:
-                raise AuthenticationError(f"broker {channel.address} is of 0.9, which has GSSAPI alone, not {name}")
+                raise AuthenticationError(f"broker {channel.address} is of 0.9, which supports only GSSAPI, not {name}")
             return False
         wrapped = channel.versions.has(SASL_AUTHENTICATE) and channel.versions.has(SASL_HANDSHAKE, 1)
         version = channel.versions.pick(SASL_HANDSHAKE, at_most=None if wrapped else 0)
@@ -158,9 +158,9 @@ class SaslAuthenticator:
         code = answer["error_code"]
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(sorted(answer["enabled_mechanisms"])) or "none"
-            raise AuthenticationError(f"broker {channel.address} does not take {name}; it offers {offered}")
+            raise AuthenticationError(f"broker {channel.address} does not support {name}; it offers {offered}")
         if error := error_of(code, f"broker {channel.address} does not authenticate"):
-            raise AuthenticationError(f"{error}; is this its listener with SASL?")
+            raise AuthenticationError(f"{error}; is this its SASL listener?")
         return wrapped
 
     async def _wrapped(self, channel: Channel, token: bytes) -> bytes:
@@ -178,6 +178,6 @@ class SaslAuthenticator:
             raise
         except ConnectionClosedError as error:
             raise AuthenticationError(
-                f"broker {channel.address} hung up on the authentication with {mechanism.name}: user or password are "
-                "wrong, or its log says more"
+                f"broker {channel.address} closed the connection during authentication with {mechanism.name}: the user "
+                "or password is wrong, or its log says more"
             ) from error

@@ -89,7 +89,7 @@ class PartitionControls:
         """
         offsets = await self._pool.list_offsets(partition, time, max_number)
         if not offsets and time < 0:
-            raise BrokerError(f"broker {partition.broker} names no offset of {partition}")
+            raise BrokerError(f"broker {partition.broker} returned no offset of {partition}")
         return offsets
 
     async def commit(self) -> dict[TopicPartition, int]:

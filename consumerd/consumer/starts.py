@@ -147,5 +147,5 @@ class StartFinder:
     async def _listed(self, partition: TopicPartition, time: int) -> int:
         offsets = await self._pool.list_offsets(partition, time)
         if not offsets:  # Jafka's answer for a topic that it does not know
-            raise BrokerError(f"broker {partition.broker} names no offset of {partition} yet.")
+            raise BrokerError(f"broker {partition.broker} returned no offset of {partition} yet.")
         return offsets[0]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumerd.consumer.sinks import Sink
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.fetch import Lane
-    from consumerd.fetch.fetched import Fetched
+    from consumerd.fetch.lane import Fetched
     from consumerd.offsets.tracker import Range
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock

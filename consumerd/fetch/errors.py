@@ -41,7 +41,7 @@ class OffsetBeyondError(BrokerError):
     def __init__(self, partition: TopicPartition, broker: int, offset: int, next_offset: int) -> None:
         super().__init__(
             f"broker {broker} sent messages at offset {offset} of {partition} that end at {next_offset}, beyond the"
-            f" largest offset, {MAX_OFFSET}: its log is damaged, or it is no Kafka broker; check the log with"
+            f" largest offset, {MAX_OFFSET}: its log is damaged, or it is not a Kafka broker; check the log with"
             " `consumerd log verify`, and set the group's offset to one that exists"
         )
         self.partition = partition

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from consumerd.fetch.budget import ByteBudget, Reservation
 from consumerd.fetch.errors import LaneClosedError
+from consumerd.wire.v07 import MessageBatch
+from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
-    from consumerd.fetch.fetched import Fetched
     from consumerd.partition import TopicPartition
 
+#: The decoded messages of one response; both kinds have payloads, a range of offsets, and a size for the budget.
+Fetched: TypeAlias = MessageBatch | RecordSet
 #: As many chunks as 0.7.2 queues (queuedchunks.max 10).
 DEFAULT_BATCHES = 10
 
@@ -55,11 +58,6 @@ class Lane:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the batches that are queued or in the consumer's hands."""
-        return sum(r.amount for _, r in self._queue) + sum(r.amount for _, r in self._in_hand.values())
 
     def __len__(self) -> int:
         """Batches that are queued."""

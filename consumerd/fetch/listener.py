@@ -1,4 +1,4 @@
-"""What fetching tells the outside: events by a port, and counters."""
+"""What fetching reports: events to a listener, and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class FetchListener(Protocol):
-    """Told of what a partition's owner has to know. Called from the loop; must not block and must not raise."""
+    """Notified of what a partition's owner has to know, and logs it.
+
+    Called from the loop; must not block and must not raise.
+    """
 
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
         """Fetching ended by a `fail` policy. What is in the lane already is sound. Seek or remove goes on."""

@@ -8,13 +8,12 @@ again in its size. The range is fixed before: a log that grows meanwhile is read
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.client import error_of, list_offsets
+from consumerd.client import PartitionFetch, error_of, fetch_partitions, list_offsets
 from consumerd.errors import BrokerError, CorruptDataError
 from consumerd.net import BadFrameError
 from consumerd.wire.v07 import EARLIEST, LATEST
-from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.records import BatchEnd, decode_records
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from consumerd.client import Channel, ClusterClient
     from consumerd.wire.v08.records import Record, RecordSet
 
-#: The last version that names topics and not their ids.
-_LAST_FETCH: Final = 12
-_ISOLATION_SINCE: Final = 4
 _FETCH_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 256 << 20
 
@@ -85,27 +81,14 @@ class TargetLog:
         return min(_MOST_BYTES, max(found.needed or 0, 2 * size))
 
     async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
-        entry = {"partition": partition, "fetch_offset": offset, "max_bytes": size}
-        body: dict[str, Any] = {
-            "replica_id": -1,
-            "max_wait_time": 0,
-            "min_bytes": 0,
-            "max_bytes": size,
-            "topics": [{"topic": topic, "partitions": [entry]}],
-        }
         channel = await self._leader(topic, partition)
-        version = channel.versions.pick(FETCH, at_most=_LAST_FETCH)
-        if version >= _ISOLATION_SINCE:
-            body["isolation_level"] = 0
-        answer = await channel.call(FETCH, body, version=version)
-        self._raise_for(answer.get("error_code", 0), channel, topic, partition)
-        parts = [part for told in answer["responses"] for part in told["partition_responses"]]
-        if len(parts) != 1:
-            raise BadFrameError(f"broker {channel.address} returned {len(parts)} partitions instead of one")
-        (part,) = parts
-        self._raise_for(part["error_code"], channel, topic, partition)
-        data: bytes | None = part["record_set"]
-        return data or b""
+        entry = PartitionFetch(topic, partition, offset, size, topic_id=self._client.metadata.topic_id(topic))
+        fetched = await fetch_partitions(channel, [entry], max_bytes=size)
+        part = fetched.partitions.get((topic, partition))
+        self._raise_for(fetched.error or (part.error if part else 0), channel, topic, partition)
+        if part is None:
+            raise BadFrameError(f"broker {channel.address} left {topic}/{partition} out of its FETCH response")
+        return part.data
 
     async def _offset(self, topic: str, partition: int, time: int) -> int:
         place = topic, partition

@@ -116,4 +116,4 @@ async def _first_that_answers(
         else:
             transport.set_write_buffer_limits(high=settings.write_buffer)
             return made, transport.get_extra_info("socket")
-    raise OSError("its name stands for no address")
+    raise OSError("its name does not resolve to an address")

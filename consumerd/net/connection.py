@@ -202,23 +202,23 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _admit(self, size: int) -> None:
         if not self._waiting:
             raise BadFrameError(
-                f"broker {self.address} sent {size} bytes that nobody asked for; is it a Kafka broker?",
+                f"broker {self.address} sent {size} bytes without a request; is it a Kafka broker?",
                 blamed=True,
             )
         if size < self._waiting[0].min_response:
             raise BadFrameError(
-                f"broker {self.address} sent a frame of {size} bytes, which cannot be; is it a Kafka broker?",
+                f"broker {self.address} sent a frame of {size} bytes, an invalid size; is it a Kafka broker?",
                 blamed=True,
             )
         limit = self._waiting[0].max_response
         if size > limit:
             if is_tls_alert(size):
                 raise UnexpectedTlsError(
-                    f"broker {self.address} answered with TLS, which we did not speak; is this its listener with TLS?",
+                    f"broker {self.address} answered with TLS on a plaintext connection; is this its TLS listener?",
                     blamed=True,
                 )
             raise FrameTooLargeError(
-                f"broker {self.address} announced an answer of {size} bytes where at most {limit} were asked for;"
+                f"broker {self.address} announced a response of {size} bytes where at most {limit} were requested;"
                 " is it a Kafka broker?",
                 blamed=True,
             )
@@ -246,7 +246,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     await self._writable.wait()
             except TimeoutError:
                 if transport.get_write_buffer_size() >= unsent:
-                    late = f"broker {self.address} took no bytes for {seconds:g} s; it hangs or is overloaded"
+                    late = f"broker {self.address} accepted no data for {seconds:g} s; it hangs or is overloaded"
                     self._break(_Reason(RequestTimeoutError(late, blamed=True), late))
         return self._open()
 

@@ -68,15 +68,15 @@ class Layout:
             )
         match = self._pattern.fullmatch("/".join(folders[-self._depth :]))
         if match is None:
-            raise MisnamedSegmentError(f"{path} is in no folder of the layout {self.text}: name another one")
+            raise MisnamedSegmentError(f"{path} does not match the layout {self.text}; give another one")
         found = match.groupdict()
         numbers = {key: int(found[key]) for key in ("partition", "broker") if key in found}
         try:
             validate_topic(found["topic"])
         except InvalidTopicError as error:
-            raise MisnamedSegmentError(f"{path} is of no topic: {error}") from error
+            raise MisnamedSegmentError(f"{path} has an invalid topic name: {error}") from error
         if any(number >= _INT32 for number in numbers.values()):
-            raise MisnamedSegmentError(f"{path} has a number of a partition or broker that none can have")
+            raise MisnamedSegmentError(f"{path} has an invalid partition or broker number")
         return SegmentName(found["topic"], numbers.get("broker", self.broker), numbers["partition"], start)
 
 

@@ -107,7 +107,7 @@ class UnpackedStream:
         """The unpacked bytes in pieces that are not empty."""
         data = self._more()
         if not data:
-            raise DamagedArchiveError(f"there is no {self._what} data at all, which not even an empty file becomes")
+            raise DamagedArchiveError(f"it has no {self._what} data at all, not even that of an empty file")
         while data:
             decoder = self._new_decoder()
             while not decoder.eof:

@@ -64,7 +64,7 @@ def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 def _with_start(path: Path) -> tuple[Path, int]:
     if not path.is_file():  # opening a FIFO waits for somebody who writes
-        raise NotFoundError(f"{path} is no regular file, so it holds no segment; name files, or move it away")
+        raise NotFoundError(f"{path} is not a regular file, so it holds no segment; name files, or move it away")
     start = parse_segment_name(path.name)
     if start is None:
         raise NotFoundError(

@@ -58,7 +58,7 @@ def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:
         start = parse_segment_name(entry.name)
         if start is None:
             raise CorruptLogError(
-                f"{directory / entry.name} is named like a segment but not by an offset; move it out of the directory"
+                f"{directory / entry.name} is named like a segment, but not by an offset; move it out of the directory"
             )
         found.append((start, directory / entry.name))
     return found

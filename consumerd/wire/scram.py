@@ -52,7 +52,7 @@ class ScramClient:
     def respond(self, challenge: bytes) -> bytes | None:
         """The token after the server's; None when it has proved itself. Raises ScramError."""
         if not self._begun:
-            raise ScramError("it speaks before it was spoken to")
+            raise ScramError("it sent a challenge before the first message")
         if self._signature is None:
             return self._prove(challenge)
         proof = _fields(challenge)
@@ -66,14 +66,14 @@ class ScramClient:
     def _prove(self, challenge: bytes) -> bytes:
         offer = _fields(challenge)
         if b"m" in offer:
-            raise ScramError("it asks for an extension that nobody has")
+            raise ScramError("it requires an unsupported extension")
         nonce, rounds = offer.get(b"r", b""), offer.get(b"i", b"")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramError("it does not take up the nonce")
+            raise ScramError("its nonce does not extend ours")
         if not (rounds.isdigit() and len(rounds) <= len(str(MOST_ROUNDS))):
-            raise ScramError("its number of rounds is none")
+            raise ScramError("its iteration count is invalid")
         if not FEWEST_ROUNDS <= int(rounds) <= MOST_ROUNDS:
-            raise ScramError(f"it wants {int(rounds)} rounds, where {FEWEST_ROUNDS} to {MOST_ROUNDS} are right")
+            raise ScramError(f"its iteration count is {int(rounds)}, and must be from {FEWEST_ROUNDS} to {MOST_ROUNDS}")
         if not (salt := _decoded(offer.get(b"s", b""))):
             raise ScramError("it has no salt")
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(rounds))
@@ -94,7 +94,7 @@ def _fields(token: bytes) -> dict[bytes, bytes]:
     for part in token.split(b","):
         letter, sign, value = part.partition(b"=")
         if not (sign and len(letter) == 1):
-            raise ScramError("it says what is no token of SCRAM")
+            raise ScramError("it is not a SCRAM message")
         found.setdefault(letter, value)
     return found
 
@@ -103,4 +103,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error:
-        raise ScramError("it says what is no base64") from None
+        raise ScramError("it is not valid base64") from None

@@ -44,7 +44,7 @@ async def test_versions_metadata_leaders_and_coordinators(version: str, kafka: A
         channel = await client.any_channel()
         assert channel.versions.generation is GENERATIONS.get(version, Generation.TOLD)
 
-        with pytest.raises(BrokerError, match=r"say nothing of the topic|UNKNOWN_TOPIC|LEADER_NOT_AVAILABLE"):
+        with pytest.raises(BrokerError, match=r"returned no metadata of the topic|UNKNOWN_TOPIC|LEADER_NOT_AVAILABLE"):
             await client.leader("events", 0)
 
         async def led() -> int:

@@ -17,8 +17,9 @@ from consumerd.fetch.v08.pool import V08FetchPool
 from consumerd.net import connect
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import EARLIEST, LATEST
-from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.apis import DELETE_TOPICS, PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.schema import NO_UUID
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ async def test_every_format_and_codec_comes_back(version: str, cluster: Any) -> 
         assert [record.offset for record in records] == list(range(len(expected)))
         assert [record.key for record in records] == [b"k%d" % (n % 200) for n in range(len(expected))]
         assert records[-1].next_offset == len(expected)
+        assert (made.client.metadata.topic_id("events") != NO_UUID) is (RELEASES[version].number >= (2, 8))
 
         # Idle by now: news come without being asked for again and again.
         before = made.pool.counters.fetches
@@ -204,6 +206,25 @@ async def test_a_message_larger_than_a_fetch_is_fetched_larger(version: str, clu
         await made.produce([b"small", b"x" * 100_000, b"after"], Codec.NONE, magic)
         made.pool.add(PLACE, 0, made.lane)
         assert [len(record.payload or b"") for record in await made.take(3)] == [5, 100_000, 5]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.0", marks=pytest.mark.long)])
+async def test_fetching_continues_with_the_new_id_of_a_topic_that_was_created_again(version: str, cluster: Any) -> None:
+    async with cluster(version) as made:
+        await made.produce([b"former 0", b"former 1"], Codec.NONE, 2)
+        made.pool.add(PLACE, 0, made.lane)
+        assert len(await made.take(2)) == 2
+        former = made.client.metadata.topic_id("events")
+        topics = {"topics": [{"topic": "events"}], "timeout": 30_000}
+        deleted = await made.client.call_node(made.broker.broker_id, DELETE_TOPICS, topics)
+        assert [topic["error_code"] for topic in deleted["topic_error_codes"]] == [0]
+        made.client.stale(["events"])
+        await made.create()
+        await made.produce([b"new"], Codec.NONE, 2)
+        assert [record.payload for record in await made.take(1)] == [b"new"]  # by a reset, as offset 2 is out of range
+        assert made.told.resets == [(2, 0)]
+        assert made.client.metadata.topic_id("events") not in (former, NO_UUID)
 
 
 @pytest.mark.asyncio

@@ -76,14 +76,14 @@ async def test_plain_with_brokers_of_zookeeper(version: str, kafka: Any, tmp_pat
         assert metadata.nodes[1].port == port  # the listener that we came in by
     async with client_at(port, lambda: Plain("alice", "wrong")) as client:
         bare = RELEASES[version].number < (1,)
-        says = "hung up on the authentication with PLAIN" if bare else "refuses the authentication"
+        says = "closed the connection during authentication with PLAIN" if bare else "refuses the authentication"
         with pytest.raises(BrokerError, match=says):
             await client.refresh()
     async with client_at(port, lambda: Scram("SCRAM-SHA-256", "alice", "x")) as client:
-        with pytest.raises(BrokerError, match="does not take SCRAM-SHA-256; it offers PLAIN"):
+        with pytest.raises(BrokerError, match="does not support SCRAM-SHA-256; it offers PLAIN"):
             await client.refresh()
     async with client_at(plain, lambda: Plain("alice", "wonder land")) as client:
-        with pytest.raises(BrokerError, match="is this its listener with SASL"):
+        with pytest.raises(BrokerError, match="is this its SASL listener"):
             await client.refresh()
 
 

@@ -347,7 +347,7 @@ async def _by_the_library(site: Site) -> None:
 
     # Who is not whom we trust, and who speaks TLS to whom does not, is told in a sentence.
     strange = await asyncio.to_thread(ssl.create_default_context, cafile=site.broker.certificates.stranger)
-    for tls, words in ((strange, "certificate is not accepted"), (None, "answered with TLS, which we did not speak")):
+    for tls, words in ((strange, "certificate is not accepted"), (None, "answered with TLS on a plaintext connection")):
         known = {**bootstrap, "broker_tls": tls, "sasl": ways[0][1]}
         with pytest.raises(BrokerError, match=words):
             async with open_producer(ProducerConfig(**known, session_wait=1.0)):
@@ -412,11 +412,11 @@ async def _what_is_wrong(site: Site, old_at: str) -> None:
     wrong = {
         "password": (site.kafka(password="wrong"), "refuses the authentication"),
         "plain": (site.kafka("PLAIN", password="wrong"), "refuses the authentication"),
-        "mechanism": (site.kafka("SCRAM-SHA-256", tls=False), "answered with TLS, which we did not speak"),
+        "mechanism": (site.kafka("SCRAM-SHA-256", tls=False), "answered with TLS on a plaintext connection"),
         "authority": (site.kafka(authority=site.broker.certificates.stranger), "certificate is not accepted"),
         "host": (site.kafka(address=address.replace("127.0.0.1", "localhost")), "not valid for 'localhost'"),
         "listener": (site.kafka(address=f"127.0.0.1:{site.broker.plaintext_port}"), "its listener with TLS?"),
-        "unknown": (site.kafka() | {"sasl": None}, "or is this a listener with SASL?"),
+        "unknown": (site.kafka() | {"sasl": None}, "or is this a SASL listener?"),
         "nobody": (site.kafka(address=f"127.0.0.1:{free_port()}"), "is it running"),
     }
 

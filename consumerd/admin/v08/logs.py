@@ -106,7 +106,7 @@ class V08BrokerLogs:
             part = told.get((one.topic, one.partition))
             if part is None:
                 found[one] = NoAnswer(f"broker {node_id} says nothing of it")
-            elif refused := error_of(part.error, f"broker {node_id} names no offset of {one}"):
+            elif refused := error_of(part.error, f"broker {node_id} returned no offset of {one}"):
                 found[one] = NoAnswer(str(refused))
             else:
                 found[one] = Moment(next(iter(part.offsets), _NOTHING), part.by_segment)

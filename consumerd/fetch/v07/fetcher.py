@@ -6,8 +6,8 @@ waits, in this order: to be unpaused, for room in the lane, for the connection, 
 memory to decode into. What takes long to decode is decoded in steps, in turns with everything else. It puts nothing
 after it was cancelled, because between the last wait and `put` there is none.
 
-A partition without news waits in the `IdlePoller`; news or an error wakes it. What an answer means is decided in
-`judge`, and what to do about bad messages and lost offsets in `remedies`. Failures of the broker or the connection
+A partition without news waits in the `IdlePoller`; news or an error wakes it. What a response means is decided in
+`response`, and what to do about bad messages and lost offsets in `policies`. Failures of the broker or the connection
 are retried for ever and logged once until they end. When this partition's fetch is to blame for a broken connection
 (the broker hangs, hangs up or sends garbage over it), it backs off and tries alone, over a connection for one request,
 until it got an answer: the others have the common connection to themselves.
@@ -19,10 +19,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError, reason_of
+from consumerd.fetch.base_fetcher import BaseFetcher
 from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.remedies import FetchingOverError
-from consumerd.fetch.steady import SteadyFetcher
-from consumerd.fetch.v07.judge import Finding, Verdict, judge
+from consumerd.fetch.policies import FetchingOverError
+from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
 from consumerd.fetch.v07.poller import Answer, IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.turns import in_turns
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.policies import Services
     from consumerd.fetch.v07.link import BrokerLink
     from consumerd.net import Connection
     from consumerd.partition import TopicPartition
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ANSWER_HEADER = 2
 
 
-class PartitionFetcher(SteadyFetcher):
+class PartitionFetcher(BaseFetcher):
     """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(
@@ -134,14 +134,14 @@ class PartitionFetcher(SteadyFetcher):
                 await self._retreat("fetch_refused", f"the broker answered with error {answer.error}")
             return
         batch = await self._decode(answer)
-        verdict = judge(
+        decision = classify(
             batch,
             received=len(answer.data),
             asked=answer.asked,
             fetch_bytes=self._settings.fetch_bytes,
             max_fetch_bytes=self._settings.max_fetch_bytes,
         )
-        await self._act(verdict)
+        await self._act(decision)
 
     async def _decode(self, answer: Answer) -> MessageBatch:
         """Decode when memory allows, put in the lane what there is, and move on."""
@@ -163,22 +163,22 @@ class PartitionFetcher(SteadyFetcher):
             await self._lane.budget.solvent(reservation)
             yield
 
-    async def _act(self, verdict: Verdict) -> None:
-        match verdict.finding:
-            case Finding.PROGRESS:
+    async def _act(self, decision: FetchDecision) -> None:
+        match decision.outcome:
+            case FetchOutcome.PROGRESS:
                 self._well()
                 self._idler.reset()
                 self._size = self._settings.fetch_bytes
-            case Finding.EMPTY:
+            case FetchOutcome.EMPTY:
                 self._well()
                 self._idle = True
-            case Finding.CUT:
-                assert verdict.size is not None
-                self._size = verdict.size
+            case FetchOutcome.CUT:
+                assert decision.size is not None
+                self._size = decision.size
                 self._services.counters.grown += 1
-            case Finding.TORN:
-                self._go_on_at(await self._remedies.torn(self.offset, verdict))
-            case Finding.OVERSIZE:
-                self._go_on_at(await self._remedies.oversize(self.offset, verdict))
-            case Finding.CORRUPT:
-                self._go_on_at(self._remedies.corrupt(self.offset, verdict))
+            case FetchOutcome.TORN:
+                self._go_on_at(await self._policies.torn(self.offset, decision))
+            case FetchOutcome.OVERSIZE:
+                self._go_on_at(await self._policies.oversize(self.offset, decision))
+            case FetchOutcome.CORRUPT:
+                self._go_on_at(self._policies.corrupt(self.offset, decision))

@@ -1,6 +1,6 @@
 """All fetchers of this process: one link and one poller per broker, one fetcher per partition.
 
-Strategy: that of `steady_pool`. A broker's link and poller live as long as it has partitions here. OFFSETS go over
+Strategy: that of `base_pool`. A broker's link and poller live as long as it has partitions here. OFFSETS go over
 connections of their own (`offset_lookups`).
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.fetch.remedies import Services
-from consumerd.fetch.steady_pool import SteadyPool
+from consumerd.fetch.base_pool import BasePool
+from consumerd.fetch.policies import Services
 from consumerd.fetch.v07.fetcher import PartitionFetcher
 from consumerd.fetch.v07.link import BrokerLink
 from consumerd.fetch.v07.offset_lookups import OffsetLookups
@@ -39,7 +39,7 @@ class _Broker:
     tasks: list[asyncio.Task[None]]
 
 
-class FetchPool(SteadyPool):
+class FetchPool(BasePool):
     """Fetches the partitions that were added into their lanes, until they are removed.
 
     `connect` and `directory` are the ports to brokers (`consumerd.net.connect`, `consumerd.cluster.BrokerDirectory`),

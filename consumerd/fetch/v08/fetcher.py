@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumerd.client import error_of
 from consumerd.errors import BrokerError, reason_of
+from consumerd.fetch.base_fetcher import BaseFetcher
 from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.remedies import FetchingOverError
-from consumerd.fetch.steady import SteadyFetcher
-from consumerd.fetch.v07.judge import Finding, Verdict, judge_records
-from consumerd.fetch.v08.broker_source import Answer, Want
+from consumerd.fetch.policies import FetchingOverError
+from consumerd.fetch.response import FetchDecision, FetchOutcome, classify_records
+from consumerd.fetch.v08.broker_source import PartitionRequest
 from consumerd.wire import WireError
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
 
 if TYPE_CHECKING:
+    from consumerd.client import FetchedPartition
     from consumerd.fetch.budget import Reservation
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.policies import Services
     from consumerd.fetch.v08.broker_source import BrokerSource
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import RecordSet
@@ -39,11 +40,11 @@ class Leaders(Protocol):
         ...
 
     def wrong(self, partition: TopicPartition) -> None:
-        """The leader that was named is none, or cannot be reached."""
+        """The broker does not lead the partition, or cannot be reached: look the leader up again."""
         ...
 
 
-class V08Fetcher(SteadyFetcher):
+class V08Fetcher(BaseFetcher):
     """Feeds `lane` from `offset` on. `run` is its task; `offset` the position of the next fetch."""
 
     def __init__(
@@ -61,7 +62,7 @@ class V08Fetcher(SteadyFetcher):
                 await self._resumed.wait()
                 await self._lane.wait_for_room()
                 source, epoch = await self._leaders.leader(self.partition)
-                self._remedies.broker = source.node_id
+                self._policies.broker = source.node_id
                 await (self._poll(source, epoch) if self._idle else self._fetch(source, epoch))
             except (BrokerError, WireError) as error:
                 self._leaders.wrong(self.partition)
@@ -69,15 +70,15 @@ class V08Fetcher(SteadyFetcher):
             except (LaneClosedError, FetchingOverError):
                 return
 
-    def _want(self, size: int, epoch: int) -> Want:
-        return Want(self.partition, self.offset, size, epoch, asyncio.get_running_loop().create_future())
+    def _request(self, size: int, epoch: int) -> PartitionRequest:
+        return PartitionRequest(self.partition, self.offset, size, epoch, asyncio.get_running_loop().create_future())
 
     async def _fetch(self, source: BrokerSource, epoch: int) -> None:
         """What there is now, with memory reserved for it."""
         size = self._size
         reservation = await self._lane.budget.reserve(size)
         try:
-            answer = await source.fetch(self._want(size, epoch))
+            answer = await source.fetch(self._request(size, epoch))
         except BaseException:
             reservation.release()
             raise
@@ -87,26 +88,26 @@ class V08Fetcher(SteadyFetcher):
         """News, when there is some; its memory is counted when it is here."""
         # Less than `min_bytes` of one partition would never be enough, however much there is of it.
         size = max(self._settings.poll_bytes, self._settings.min_bytes)
-        answer = await source.poll(self._want(size, epoch))
+        answer = await source.poll(self._request(size, epoch))
         await self._digest(answer, size, self._lane.budget.charge(len(answer.data)))
 
-    async def _digest(self, answer: Answer, asked: int, reservation: Reservation) -> None:
+    async def _digest(self, answer: FetchedPartition, asked: int, reservation: Reservation) -> None:
         if answer.error:
             reservation.release()
             self._services.counters.errors[answer.error] += 1
             await self._refused(answer.error)
             return
         records = await self._decode(answer, reservation)
-        verdict = judge_records(
+        decision = classify_records(
             records,
             received=len(answer.data),
             asked=asked,
             fetch_bytes=self._settings.fetch_bytes,
             max_fetch_bytes=self._settings.max_fetch_bytes,
         )
-        await self._act(verdict, answer)
+        await self._act(decision, answer)
 
-    async def _decode(self, answer: Answer, reservation: Reservation) -> RecordSet:
+    async def _decode(self, answer: FetchedPartition, reservation: Reservation) -> RecordSet:
         """Decode when memory allows, put in the lane what there is, and move on."""
         try:
             if answer.data:
@@ -126,25 +127,25 @@ class V08Fetcher(SteadyFetcher):
             self._leaders.wrong(self.partition)
         await self._retreat("fetch_refused", str(error_of(error, f"a fetch of {self.partition}")))
 
-    async def _act(self, verdict: Verdict, answer: Answer) -> None:
-        match verdict.finding:
-            case Finding.PROGRESS:
+    async def _act(self, decision: FetchDecision, answer: FetchedPartition) -> None:
+        match decision.outcome:
+            case FetchOutcome.PROGRESS:
                 self._well()
                 self._idle = self._passed_over = False
                 self._size = self._settings.fetch_bytes
-            case Finding.EMPTY:
+            case FetchOutcome.EMPTY:
                 self._well()
                 # An answer may be full of other partitions: then we ask again at once, but only once.
                 self._idle = self._passed_over or answer.readable_end <= self.offset
                 self._passed_over = not self._idle
-            case Finding.CUT:
-                assert verdict.size is not None
-                self._size = verdict.size
+            case FetchOutcome.CUT:
+                assert decision.size is not None
+                self._size = decision.size
                 self._idle = False
                 self._services.counters.grown += 1
-            case Finding.OVERSIZE:
-                self._go_on_at(await self._remedies.oversize(self.offset, verdict))
-            case Finding.CORRUPT:
-                self._go_on_at(self._remedies.corrupt(self.offset, verdict))
-            case Finding.TORN:
+            case FetchOutcome.OVERSIZE:
+                self._go_on_at(await self._policies.oversize(self.offset, decision))
+            case FetchOutcome.CORRUPT:
+                self._go_on_at(self._policies.corrupt(self.offset, decision))
+            case FetchOutcome.TORN:
                 raise AssertionError("brokers that check messages have no torn ones")

@@ -1,6 +1,6 @@
 """All fetchers of this process for a cluster of 0.8 or later: one source per broker, one fetcher per partition.
 
-Strategy: that of `steady_pool`. Leaders are looked up in the client's metadata, which somebody's wrong answer makes
+Strategy: that of `base_pool`. Leaders are looked up in the client's metadata, which somebody's wrong answer makes
 stale and the next look-up refreshes, once for all. A broker's source lives as long as the pool: leaders come back.
 """
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.client import error_of, list_offsets
 from consumerd.errors import BrokerError
-from consumerd.fetch.remedies import Services
-from consumerd.fetch.steady_pool import SteadyPool
+from consumerd.fetch.base_pool import BasePool
+from consumerd.fetch.policies import Services
 from consumerd.fetch.v08.broker_source import BrokerSource
 from consumerd.fetch.v08.fetcher import V08Fetcher
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.ports import Clock
 
 
-class V08FetchPool(SteadyPool):
+class V08FetchPool(BasePool):
     """Fetches the partitions that were added into their lanes, until they are removed. `client` stays the caller's.
 
     Methods raise KeyError for partitions that were not added.
@@ -56,7 +56,7 @@ class V08FetchPool(SteadyPool):
         return source, known.leader_epoch
 
     def wrong(self, partition: TopicPartition) -> None:
-        """The leader that was named is none, or cannot be reached."""
+        """The broker does not lead the partition, or cannot be reached: look the leader up again."""
         self._client.stale([partition.topic])
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -72,8 +72,8 @@ class V08FetchPool(SteadyPool):
             channel, [place], time, read_committed=self._settings.read_committed, max_number=max_number
         )
         if (found := told.get(place)) is None:
-            raise BrokerError(f"broker {node.id} names no offset of {partition}: it is not in its answer")
-        if error := error_of(found.error, f"broker {node.id} names no offset of {partition}"):
+            raise BrokerError(f"broker {node.id} returned no offset of {partition}: it is not in its answer")
+        if error := error_of(found.error, f"broker {node.id} returned no offset of {partition}"):
             if error.info.refresh:
                 self.wrong(partition)
             raise error

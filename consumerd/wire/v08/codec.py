@@ -106,7 +106,7 @@ def _number(letter: str) -> Codec:
         try:
             append(layout.pack(value))
         except struct.error:
-            raise EncodeError(f"{value!r:.40} is no integer of {8 * layout.size} bits") from None
+            raise EncodeError(f"{value!r:.40} is not an integer of {8 * layout.size} bits") from None
 
     return Codec(read, write, layout.size)
 

@@ -132,6 +132,6 @@ def write_response_header(header: ResponseHeader, header_version: int, append: A
     try:
         append(_CORRELATION_ID.pack(header.correlation_id))
     except struct.error:
-        raise EncodeError(f"{header.correlation_id!r:.40} is no correlation id") from None
+        raise EncodeError(f"{header.correlation_id!r:.40} is not a correlation id") from None
     if header_version > 0:
         write_tags(header.tags, append)

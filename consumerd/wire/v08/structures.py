@@ -152,7 +152,7 @@ def _misfit(run: Run, value: dict[str, Any]) -> EncodeError:
             struct.pack(f">{letter}", value[name])
         except struct.error:
             bits = 8 * struct.calcsize(f">{letter}")
-            return EncodeError(f"{name}: {value[name]!r:.40} is no integer of {bits} bits")
+            return EncodeError(f"{name}: {value[name]!r:.40} is not an integer of {bits} bits")
     raise AssertionError("every number fits by itself")
 
 

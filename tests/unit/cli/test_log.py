@@ -140,7 +140,7 @@ def test_what_is_no_regular_file_is_refused(log: Path) -> None:
         argv = [sys.executable, "-m", "consumerd", "log", "dump", str(path)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == ExitCode.NOT_FOUND
-        assert f"{pipe} is no regular file" in done.stderr
+        assert f"{pipe} is not a regular file" in done.stderr
 
 
 def test_names_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

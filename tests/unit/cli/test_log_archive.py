@@ -77,10 +77,10 @@ class TestVerify:
                 str(pipe),
                 "",
                 "",
-                f"{pipe} is no regular file; it was not read",
+                f"{pipe} is not a regular file; it was not read",
             ] in found
             assert run(["log", "verify", str(pipe)]) == ExitCode.NOT_FOUND
-            assert f"{pipe} is no regular file" in capsys.readouterr().err
+            assert f"{pipe} is not a regular file" in capsys.readouterr().err
 
     def test_names_are_shown_escaped(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write(tmp_path / "their\u202edrow\x1b[2J-0", HELLO + BAD)

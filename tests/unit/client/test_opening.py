@@ -119,7 +119,7 @@ async def test_who_hangs_up_on_the_first_request_may_want_to_know_who_asks() -> 
     def soon_gone(key: int, version: int, number: int) -> str:
         return "hang up" if number > 2 else "answer"
 
-    for says, answered, hint in ((with_sasl, 0, ", or is this a listener with SASL?"), (soon_gone, 1, "")):
+    for says, answered, hint in ((with_sasl, 0, ", or is this a SASL listener?"), (soon_gone, 1, "")):
         opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())
         channel = await opener.open("h", 1)
         for _ in range(answered):

@@ -34,17 +34,17 @@ async def fill(lane: Lane, count: int) -> list[MessageBatch]:
 async def test_batches_come_out_in_order_and_give_their_bytes_back() -> None:
     budget, lane = make()
     batches = await fill(lane, 3)
-    assert (len(lane), lane.held_bytes, budget.used) == (3, 30, 30)
+    assert (len(lane), lane.budget.used, budget.used) == (3, 30, 30)
     got = [await lane.get() for _ in range(3)]
     assert [id(each) for each in got] == [id(each) for each in batches]
-    assert (len(lane), lane.held_bytes, budget.used) == (0, 30, 30)  # handled, hence held
+    assert (len(lane), lane.budget.used, budget.used) == (0, 30, 30)  # handled, hence held
     lane.finished(got[1])
     lane.finished(got[1])
     lane.finished(batch(9))
     assert budget.used == 20
     lane.finished(got[0])
     lane.finished(got[2])
-    assert budget.used == lane.held_bytes == 0
+    assert budget.used == lane.budget.used == 0
 
 
 async def test_room_is_bounded_by_batches() -> None:

@@ -89,7 +89,7 @@ def test_a_listener_with_tls_that_is_not_spoken_to_so_is_said_to_be_one(run: Run
     async def main() -> None:
         async with peer(talk) as port:
             connection = await connect(HOST, port)
-            with pytest.raises(BadFrameError, match="answered with TLS, which we did not speak"):
+            with pytest.raises(BadFrameError, match="answered with TLS on a plaintext connection"):
                 await connection.request(b"\0\0\0\x08" + bytes(8))
 
     run(main())

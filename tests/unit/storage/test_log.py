@@ -192,7 +192,7 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path, message: Message) -> None
         (directory / f"{start:020d}.kafka").unlink()
     (directory / "abc.kafka").touch()
     with (
-        pytest.raises(CorruptLogError, match=r"abc\.kafka is named like a segment but not by an offset"),
+        pytest.raises(CorruptLogError, match=r"abc\.kafka is named like a segment, but not by an offset"),
         opened(directory),
     ):
         pass

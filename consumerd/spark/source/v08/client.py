@@ -28,12 +28,14 @@ from consumerd.client import (
     ClientSettings,
     ClusterClient,
     NoBrokerError,
+    PartitionFetch,
     Plain,
     RequestTooLargeError,
     SaslAuthenticator,
     Scram,
     UnsupportedApiError,
     error_of,
+    fetch_partitions,
     list_offsets,
 )
 from consumerd.clock import SystemClock
@@ -56,9 +58,7 @@ from consumerd.spark.source.errors import (
     OffsetUnavailableError,
 )
 from consumerd.wire.errors import WireError
-from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
@@ -77,16 +77,12 @@ _T = TypeVar("_T")
 
 #: Who we are, in the logs and quotas of brokers.
 CLIENT_ID: Final = "consumerd-spark"
-#: The last version of FETCH that names topics and not their ids, and the first that knows of transactions.
-_LAST_FETCH: Final = 12
-_ISOLATION_SINCE: Final = 4
-#: Milliseconds for which a broker may wait for the first byte.
-_WAIT: Final = 500
+#: Seconds for which a broker may wait for the first byte.
+_WAIT: Final = 0.5
 #: Answers but those to FETCH are never larger.
 _MOST_BYTES: Final = 128 << 20
 #: What a FETCH's answer may have beside messages: aborted transactions.
 _ROOM: Final = 32 << 20
-_NOBODY: Final = -1
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
 
@@ -260,40 +256,27 @@ class KafkaClient:
         topic, number = partition
         where = f"{topic}/{number} from {offset}"
         channel = await self._leader(partition)
-        version = channel.versions.pick(FETCH, at_most=_LAST_FETCH)
-        wanted = {"partition": number, "fetch_offset": offset, "max_bytes": size}
-        body: dict[str, Any] = {
-            "replica_id": _NOBODY,
-            "max_wait_time": _WAIT,
-            "min_bytes": 1,
-            "max_bytes": size,
-            "topics": [{"topic": topic, "partitions": [wanted]}],
-        }
-        if version >= _ISOLATION_SINCE:  # nobody writes transactions to older brokers
-            body["isolation_level"] = int(self._read_committed)
+        entry = PartitionFetch(topic, number, offset, size, topic_id=self._client.metadata.topic_id(topic))
         with self._watched([partition]):
-            answer = await channel.call(FETCH, body, version=version, max_response=self._largest)
-        parts = [
-            part
-            for each in answer["responses"]
-            if each["topic"] == topic
-            for part in each["partition_responses"]
-            if part["partition"] == number
-        ]
-        code = answer.get("error_code", 0) or next((part["error_code"] for part in parts), 0)
+            fetched = await fetch_partitions(
+                channel,
+                [entry],
+                max_bytes=size,
+                max_wait=_WAIT,
+                min_bytes=1,
+                read_committed=self._read_committed,
+                max_response=self._largest,
+            )
+        part = fetched.partitions.get(partition)
+        code = fetched.error or (part.error if part else 0)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OffsetUnavailableError(f"broker {channel.address} does not have {where}: OFFSET_OUT_OF_RANGE")
         self._raise_for(code, f"broker {channel.address} rejected a fetch of {where}", partition)
-        if len(parts) != 1:
+        if part is None:
             raise BrokerReadError(
-                f"broker {channel.address} has {len(parts)} partitions in its response to a fetch of {where}"
+                f"cannot fetch {where}: broker {channel.address} left the partition out of its response"
             )
-        (part,) = parts
-        data, throttled = part["record_set"] or b"", silence(FETCH, version, answer) > 0
-        if not self._read_committed or part.get("last_stable_offset", -1) < 0:
-            return Fetched(data, part["high_watermark"], (), throttled)
-        aborted = tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions") or ())
-        return Fetched(data, part["last_stable_offset"], aborted, throttled)
+        return Fetched(part.data, part.readable_end, part.aborted, fetched.throttled)
 
     async def _leader(self, partition: Partition) -> Channel:
         """The channel to who leads a partition."""

@@ -330,10 +330,10 @@ async def test_removing_stops_puts_at_once(rig: Any, scripted_log: Any, numbered
         await asyncio.sleep(0.01)
         await r.pool.remove(T0)
         queued = len(lane)
-        position = lane.held_bytes
+        position = lane.budget.used
         release.set()
         assert await r.take(other, 10) == numbered(range(10))  # the late answer did not shift the others'
-        assert (len(lane), lane.held_bytes) == (queued, position)
+        assert (len(lane), lane.budget.used) == (queued, position)
         with pytest.raises(KeyError):
             await r.pool.remove(T0)
 

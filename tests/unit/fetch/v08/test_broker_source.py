@@ -1,4 +1,4 @@
-"""What a broker is asked for at once: how wants are gathered, how much one answer may have, who hears of trouble."""
+"""What a broker is asked for at once: how requests are gathered, how much one answer may have, who hears of trouble."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.client import ClientSettings
+from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
-from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, Answer, BrokerSource, Want
+from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource, PartitionRequest
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
 from consumerd.partition import TopicPartition
 
@@ -32,6 +32,8 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
         self.versions = SimpleNamespace(pick=lambda *_, **__: 12)
+        self.metadata = ClusterMetadata()
+        self.address = "h:9"
         self.closed = False
         self.bodies: list[dict[str, Any]] = []
         self.patience: list[float] = []
@@ -48,7 +50,7 @@ class MemoryBroker:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float, **_: Any) -> dict[str, Any]:
         self.bodies.append(body)
         self.patience.append(timeout)
         await self.released.wait()
@@ -88,13 +90,13 @@ async def running(broker: MemoryBroker, settings: FetchSettings) -> AsyncIterato
         await asyncio.wait([task])
 
 
-def want(number: int, max_bytes: int) -> Want:
+def request(number: int, max_bytes: int) -> PartitionRequest:
     partition = TopicPartition.numbered("t", number)
-    return Want(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
+    return PartitionRequest(partition, 0, max_bytes, -1, asyncio.get_running_loop().create_future())
 
 
-async def asking(source: BrokerSource, way: str, sizes: list[int]) -> list[asyncio.Task[Answer]]:
-    tasks = [asyncio.create_task(getattr(source, way)(want(*each))) for each in enumerate(sizes)]
+async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition]]:
+    tasks = [asyncio.create_task(getattr(source, queue)(request(*each))) for each in enumerate(sizes)]
     for _ in range(10):
         await asyncio.sleep(0)
     return tasks
@@ -171,12 +173,12 @@ async def test_trouble_is_told_to_those_of_the_request_alone(source: BrokerSourc
     for told in await asyncio.gather(*tasks, return_exceptions=True):
         assert told is broker.trouble
     broker.trouble = None
-    assert (await source.fetch(want(0, MIB))).data == b"x"
+    assert (await source.fetch(request(0, MIB))).data == b"x"
 
 
 async def test_an_answer_without_a_partition_ends_the_connection(source: BrokerSource, broker: MemoryBroker) -> None:
     broker.forgets = True
     broker.released.set()
     with pytest.raises(BadFrameError, match="left t/0 out"):
-        await source.fetch(want(0, MIB))
+        await source.fetch(request(0, MIB))
     assert broker.closed

@@ -233,7 +233,7 @@ def test_files_that_cannot_be_meant(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="topic t does not exist; there is nothing to read"):
         plan(tmp_path / "d")
     (tmp_path / "d" / "1.kafka").write_bytes(b"")
-    with pytest.raises(MisnamedSegmentError, match="is in no folder of the layout"):
+    with pytest.raises(MisnamedSegmentError, match="does not match the layout"):
         plan(tmp_path / "d")
     write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
     with pytest.raises(FileReadError, match="cannot be read in its compressed form"):

@@ -153,8 +153,8 @@ def test_one_message_for_every_version() -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"a": 128, "b": 0, "c": []}, "a: 128 is no integer of 8 bits"),
-        ({"a": 0, "b": "1", "c": []}, "b: '1' is no integer of 32 bits"),
+        ({"a": 128, "b": 0, "c": []}, "a: 128 is not an integer of 8 bits"),
+        ({"a": 0, "b": "1", "c": []}, "b: '1' is not an integer of 32 bits"),
         ({"a": 0, "b": 0, "c": [{"d": "x" * 32768}]}, "c: d: a string of 32768 is too long"),
         ({"a": 0, "b": 0, "c": [{"d": "\ud800"}]}, r"c: d: the string '\\ud800' cannot be sent"),
         ({"a": 0, "b": 0, "c": [{"d": b"x"}]}, "c: d: a string is wanted, not b'x'"),

@@ -89,7 +89,7 @@ def test_headers_that_cannot_be_sent() -> None:
         encode_request(VERSIONS, 0, {}, correlation_id=1 << 31, client_id=None)
     with pytest.raises(EncodeError, match="client_id: a string of 40000 is too long"):
         encode_request(VERSIONS, 0, {}, correlation_id=1, client_id="x" * 40000)
-    with pytest.raises(EncodeError, match="no correlation id"):
+    with pytest.raises(EncodeError, match="is not a correlation id"):
         encode_response(HEARTBEAT, 0, ResponseMessage(ResponseHeader(1 << 31), {"error_code": 0}))
 
 

@@ -132,7 +132,7 @@ def test_a_refused_login_is_told_at_once_though_another_broker_is_down() -> None
         place = BootstrapLocation((nobody, broker.address, nobody), login=Login("alice", "secret", mechanism="PLAIN"))
         with KafkaClient(place, 3600) as client, pytest.raises(BrokerRejectedError) as caught:
             client.topics(lambda _: True)
-    assert "does not take PLAIN; it offers GSSAPI (kafka.sasl.username is alice)" in str(caught.value)
+    assert "does not support PLAIN; it offers GSSAPI (kafka.sasl.username is alice)" in str(caught.value)
 
 
 def test_pem_files_that_cannot_be_used_are_refused() -> None:

@@ -165,8 +165,8 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
-        (b"\x00\x00\x00\x03abc", BrokerReadError, "cannot fetch events/0 from 0: broker .* sent what is no answer"),
-        (b"\x7f\xff\xff\xff", BrokerReadError, "announced an answer of 2147483647 bytes"),
+        (b"\x00\x00\x00\x03abc", BrokerReadError, "cannot fetch events/0 from 0: broker .* sent an invalid response"),
+        (b"\x7f\xff\xff\xff", BrokerReadError, "announced a response of 2147483647 bytes"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", BrokerReadError, "answered request 99 where"),
         (lambda *_: None, BrokerUnavailableError, "cannot fetch events/0 from 0: broker .* closed the connection"),
         (
@@ -177,7 +177,7 @@ def test_fetches_grow_until_a_message_fits_and_no_further() -> None:
         (
             lambda *_: {"responses": []},
             BrokerReadError,
-            "has 0 partitions in its response to a fetch of events/0 from 0",
+            "cannot fetch events/0 from 0: broker .* left the partition out of its response",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What fetchers of both dialects have in common: pausing, retreating before trouble, and carrying out remedies.
+"""What fetchers of both dialects have in common: pausing, backing off, and applying policies.
 
 Strategy: a base class with the state of one partition's fetching; how answers come, and what is in them, is said by the
 subclasses (`v07.fetcher`, `v08.fetcher`).
@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.fetch.backoff import Backoff
-from consumerd.fetch.remedies import Remedies
+from consumerd.fetch.policies import FetchPolicies
 
 if TYPE_CHECKING:
     from consumerd.fetch.budget import Reservation
-    from consumerd.fetch.fetched import Fetched
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.remedies import Services
+    from consumerd.fetch.lane import Fetched, Lane
+    from consumerd.fetch.policies import Services
     from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 
 
-class SteadyFetcher(ABC):
+class BaseFetcher(ABC):
     """Feeds `lane` from `offset` on; `offset` is the position of the next fetch."""
 
     def __init__(self, partition: TopicPartition, offset: int, lane: Lane, services: Services) -> None:
@@ -39,7 +38,7 @@ class SteadyFetcher(ABC):
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._trouble = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
-        self._remedies = Remedies(partition, lane, services)
+        self._policies = FetchPolicies(partition, lane, services)
         self._log = log.bind(partition=str(partition))
 
     @abstractmethod
@@ -61,7 +60,7 @@ class SteadyFetcher(ABC):
 
     def _keep(self, fetched: Fetched, received: int, reservation: Reservation) -> None:
         """Put in the lane what there is and move on; gives the reservation back where there is nothing."""
-        self._remedies.require_possible(fetched.start_offset, fetched.next_offset)
+        self._policies.require_possible(fetched.start_offset, fetched.next_offset)
         counters = self._services.counters
         counters.received_bytes += received
         if fetched.next_offset > fetched.start_offset:
@@ -74,7 +73,7 @@ class SteadyFetcher(ABC):
         self.offset = fetched.next_offset
 
     def _go_on_at(self, offset: int | None) -> None:
-        """What a remedy decided; None is to wait for the log to grow."""
+        """What a policy decided; None is to wait for the log to grow."""
         if offset is None:
             self._idle = True
         else:
@@ -84,9 +83,9 @@ class SteadyFetcher(ABC):
     async def _reset(self) -> None:
         if self._trouble.attempts:  # not the first refusal in a row: resetting did not help
             await self._services.clock.sleep(self._trouble.next())
-        offset = await self._remedies.out_of_range(self.offset)
+        offset = await self._policies.out_of_range(self.offset)
         if offset == self.offset:
-            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker names no other")
+            await self._retreat("fetch_refused", f"offset {offset} is out of range, and the broker returned no other")
         else:
             self._trouble.next()
             self._go_on_at(offset)

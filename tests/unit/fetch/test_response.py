@@ -7,16 +7,16 @@ import struct
 import pytest
 
 from consumerd.fetch import FetchSettings
-from consumerd.fetch.v07.judge import Finding, Verdict, judge, judge_records
+from consumerd.fetch.response import FetchDecision, FetchOutcome, classify, classify_records
 from consumerd.wire.v07 import Codec, Limits, decode_batch, encode_message, encode_message_set
 from consumerd.wire.v08.records import decode_records
 
 MESSAGE = encode_message(b"p" * 90)  # 100 bytes
 
 
-def judged(data: bytes, asked: int, offset: int = 1000, *, fetch: int = 64, largest: int = 400) -> Verdict:
+def classified(data: bytes, asked: int, offset: int = 1000, *, fetch: int = 64, largest: int = 400) -> FetchDecision:
     batch = decode_batch(data, offset)
-    return judge(batch, received=len(data), asked=asked, fetch_bytes=fetch, max_fetch_bytes=largest)
+    return classify(batch, received=len(data), asked=asked, fetch_bytes=fetch, max_fetch_bytes=largest)
 
 
 @pytest.mark.parametrize(
@@ -24,16 +24,16 @@ def judged(data: bytes, asked: int, offset: int = 1000, *, fetch: int = 64, larg
     [
         MESSAGE,
         MESSAGE + MESSAGE[:50],
-        MESSAGE + b"\xff" * 50,  # what follows is judged when it stands first
+        MESSAGE + b"\xff" * 50,  # what follows is classified when it stands first
         encode_message_set([], codec=Codec.GZIP) or encode_message(b"", codec=Codec.NONE),
     ],
 )
 def test_progress(data: bytes) -> None:
-    assert judged(data, 200) == Verdict(Finding.PROGRESS)
+    assert classified(data, 200) == FetchDecision(FetchOutcome.PROGRESS)
 
 
 def test_nothing() -> None:
-    assert judged(b"", 200) == Verdict(Finding.EMPTY)
+    assert classified(b"", 200) == FetchDecision(FetchOutcome.EMPTY)
 
 
 @pytest.mark.parametrize(
@@ -46,39 +46,39 @@ def test_nothing() -> None:
     ],
 )
 def test_cut_by_our_size(received: int, asked: int, size: int) -> None:
-    assert judged(MESSAGE[:received], asked) == Verdict(Finding.CUT, size=size)
+    assert classified(MESSAGE[:received], asked) == FetchDecision(FetchOutcome.CUT, size=size)
 
 
 def test_growing_without_a_length_doubles_up_to_the_cap() -> None:
-    assert judged(b"\0\0\0", 3, fetch=1).size == 6
-    assert judged(b"\0\0\0", 3, fetch=1, largest=5).size == 5
+    assert classified(b"\0\0\0", 3, fetch=1).size == 6
+    assert classified(b"\0\0\0", 3, fetch=1, largest=5).size == 5
 
 
 def test_torn_where_the_broker_had_no_more() -> None:
-    verdict = judged(MESSAGE[:60], 64)
-    assert (verdict.finding, verdict.next_offset) == (Finding.TORN, 1060)
-    assert judged(b"\0\0", 64).finding is Finding.TORN
+    decision = classified(MESSAGE[:60], 64)
+    assert (decision.outcome, decision.next_offset) == (FetchOutcome.TORN, 1060)
+    assert classified(b"\0\0", 64).outcome is FetchOutcome.TORN
 
 
 def test_oversize() -> None:
     large = encode_message(b"p" * 991)[:64]
-    verdict = judged(large, 64)
-    assert (verdict.finding, verdict.next_offset) == (Finding.OVERSIZE, 1000 + 1001)
-    assert "1001 bytes" in verdict.reason
-    assert judged(large[:40], 64).finding is Finding.OVERSIZE  # whoever is too large need not arrive
-    assert judged(b"\0", 1, fetch=1, largest=1) == Verdict(
-        Finding.OVERSIZE, reason="a message of unknown size, more than max_fetch_bytes 1"
+    decision = classified(large, 64)
+    assert (decision.outcome, decision.next_offset) == (FetchOutcome.OVERSIZE, 1000 + 1001)
+    assert "1001 bytes" in decision.reason
+    assert classified(large[:40], 64).outcome is FetchOutcome.OVERSIZE  # whoever is too large need not arrive
+    assert classified(b"\0", 1, fetch=1, largest=1) == FetchDecision(
+        FetchOutcome.OVERSIZE, reason="a message of unknown size, more than max_fetch_bytes 1"
     )
 
 
 def test_corrupt() -> None:
     damaged = bytearray(MESSAGE * 2)
     damaged[50] ^= 1
-    verdict = judged(bytes(damaged), 400)
-    assert (verdict.finding, verdict.next_offset) == (Finding.CORRUPT, 1100)
-    assert "1000" in verdict.reason
-    verdict = judged(b"\xff" * 64, 64)
-    assert (verdict.finding, verdict.next_offset) == (Finding.CORRUPT, None)
+    decision = classified(bytes(damaged), 400)
+    assert (decision.outcome, decision.next_offset) == (FetchOutcome.CORRUPT, 1100)
+    assert "1000" in decision.reason
+    decision = classified(b"\xff" * 64, 64)
+    assert (decision.outcome, decision.next_offset) == (FetchOutcome.CORRUPT, None)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_a_fetch_may_grow_for_is_not_corrupt() -> None:
     settings = FetchSettings(max_fetch_bytes=300 * mib)
     size = 200 * mib
     records = decode_records(struct.pack(">qi", 5, size) + bytes(100), 5, limits=settings.limits)
-    verdict = judge_records(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
-    assert verdict == Verdict(Finding.CUT, size=size + 12)
+    decision = classify_records(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
+    assert decision == FetchDecision(FetchOutcome.CUT, size=size + 12)
     assert settings.limits.max_decompressed_bytes == 300 * mib
     assert FetchSettings(max_fetch_bytes=mib).limits == Limits()

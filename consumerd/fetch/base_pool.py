@@ -18,20 +18,20 @@ from consumerd.fetch.listener import FetchCounters
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from consumerd.fetch.base_fetcher import BaseFetcher
     from consumerd.fetch.lane import Lane
-    from consumerd.fetch.steady import SteadyFetcher
     from consumerd.partition import TopicPartition
 
 
 @dataclass(slots=True)
 class _Entry:
-    fetcher: SteadyFetcher
+    fetcher: BaseFetcher
     lane: Lane
     #: The fetcher's task last; before it, those of replaced fetchers that may not have ended yet.
     tasks: list[asyncio.Task[None]]
 
 
-class SteadyPool(ABC):
+class BasePool(ABC):
     """Fetches the partitions that were added into their lanes, until they are removed.
 
     Methods raise KeyError for partitions that were not added.
@@ -43,7 +43,7 @@ class SteadyPool(ABC):
         self._entries: dict[TopicPartition, _Entry] = {}
 
     @abstractmethod
-    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> SteadyFetcher:
+    def _fetcher(self, partition: TopicPartition, offset: int, lane: Lane) -> BaseFetcher:
         """A fetcher that was not started."""
 
     def _begin(self) -> None:
@@ -75,7 +75,7 @@ class SteadyPool(ABC):
     def add(self, partition: TopicPartition, offset: int, lane: Lane) -> None:
         """Fetch `partition` from `offset` on into `lane`. Raises ValueError if it is added already."""
         if partition in self._entries:
-            raise ValueError(f"{partition} is being fetched already")
+            raise ValueError(f"{partition} is already being fetched")
         entry = self._entries[partition] = _Entry(self._fetcher(partition, offset, lane), lane, [])
         self._start(entry)
 

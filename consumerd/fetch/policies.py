@@ -1,8 +1,8 @@
-"""What is done about messages that cannot be had and offsets that are gone: the policies, carried out and reported.
+"""Policies for offsets out of range and for bad messages, carried out and reported.
 
-Strategy: each remedy is asked with the offset in trouble and returns the offset to go on at, or None to wait for the
-log to grow, or ends the fetching of the partition by `FetchingOverError`. Whatever it decides is logged, counted and
-told to the listener once. Where messages are passed over, a batch without messages goes into the lane: it
+Strategy: each policy is given the offset in question and returns the offset to continue at, or None to wait for the
+log to grow, or ends the fetching of the partition by `FetchingOverError`. Each decision is counted and
+reported to the listener, which logs it. Where messages are passed over, a batch without messages goes into the lane: it
 moves the committed position even if nothing ever follows, so that a restart does not do it all again (0.7.2, too,
 stores a reset offset at once: golden notes, 6).
 """
@@ -17,8 +17,8 @@ import structlog
 
 from consumerd.errors import reason_of
 from consumerd.fetch.errors import CorruptPartitionError, MessageTooLargeError, OffsetBeyondError, OffsetRefusedError
+from consumerd.fetch.response import FetchDecision, FetchOutcome
 from consumerd.fetch.settings import BadMessagePolicy, ResetPolicy
-from consumerd.fetch.v07.judge import Finding, Verdict
 from consumerd.registry import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
@@ -55,7 +55,7 @@ class Services:
 
 
 class FetchingOverError(Exception):
-    """Fetching this partition is over: failed or parked, and reported. Control flow between remedy and fetcher."""
+    """Fetching this partition is over: failed or parked, and reported. Control flow between policy and fetcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class _Torn:
     looked: float
 
 
-class Remedies:
-    """The remedies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
+class FetchPolicies:
+    """The policies of one partition. All may raise FetchingOverError, LaneClosedError, and BrokerError where async."""
 
     def __init__(self, partition: TopicPartition, lane: Lane, services: Services) -> None:
-        #: Whose answers are judged.
+        #: The broker whose responses are classified.
         self.broker = partition.broker
         self._partition = partition
         self._lane = lane
@@ -86,46 +86,47 @@ class Remedies:
         if next_offset > MAX_OFFSET:
             raise self._fail(offset, OffsetBeyondError(self._partition, self.broker, offset, next_offset))
 
-    def corrupt(self, offset: int, verdict: Verdict) -> int:
+    def corrupt(self, offset: int, decision: FetchDecision) -> int:
         """Bytes that are no message."""
         policy = self._settings.on_corrupt
         if policy is BadMessagePolicy.FAIL:
-            raise self._fail(offset, CorruptPartitionError(self._partition, offset, verdict.reason))
-        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
-            raise self._park(offset, f"corrupt at offset {offset}: {verdict.reason}")
-        return self._skip(offset, verdict.next_offset, verdict.reason)
+            raise self._fail(offset, CorruptPartitionError(self._partition, offset, decision.reason))
+        if policy is BadMessagePolicy.PARK or decision.next_offset is None:
+            raise self._park(f"corrupt at offset {offset}: {decision.reason}")
+        return self._skip(offset, decision.next_offset, decision.reason)
 
-    async def oversize(self, offset: int, verdict: Verdict) -> int:
+    async def oversize(self, offset: int, decision: FetchDecision) -> int:
         """A message larger than any fetch may be."""
         policy = self._settings.on_oversize
         if policy is BadMessagePolicy.FAIL:
             limit = self._settings.max_fetch_bytes
-            raise self._fail(offset, MessageTooLargeError(self._partition, offset, verdict.size, limit))
-        if policy is BadMessagePolicy.PARK or verdict.next_offset is None:
-            raise self._park(offset, f"oversize at offset {offset}: {verdict.reason}")
+            raise self._fail(offset, MessageTooLargeError(self._partition, offset, decision.size, limit))
+        if policy is BadMessagePolicy.PARK or decision.next_offset is None:
+            raise self._park(f"oversize at offset {offset}: {decision.reason}")
         # A length that reaches beyond the log is no length; going there would be out of range and start a reset.
-        if verdict.next_offset > await self._latest():
+        if decision.next_offset > await self._latest():
             return self.corrupt(
-                offset, Verdict(Finding.CORRUPT, reason=f"{verdict.reason}, which is more than the log holds")
+                offset,
+                FetchDecision(FetchOutcome.CORRUPT, reason=f"{decision.reason}, which is more than the log holds"),
             )
-        return self._skip(offset, verdict.next_offset, verdict.reason)
+        return self._skip(offset, decision.next_offset, decision.reason)
 
-    async def torn(self, offset: int, verdict: Verdict) -> int | None:
+    async def torn(self, offset: int, decision: FetchDecision) -> int | None:
         """A cut-off message. At the end of the log: wait for the rest. In the middle (an old segment's end): corrupt.
 
         The middle is believed when the log reached beyond this point before the same bytes were fetched again.
         """
-        assert verdict.next_offset is not None
+        assert decision.next_offset is not None
         now = self._services.clock.monotonic()
         torn = self._torn
-        if torn is None or (torn.offset, torn.end) != (offset, verdict.next_offset):
-            self._log.warning("message_cut_off", offset=offset, reason=verdict.reason)
+        if torn is None or (torn.offset, torn.end) != (offset, decision.next_offset):
+            self._log.warning("message_cut_off", offset=offset, reason=decision.reason)
         elif torn.latest > torn.end:
             self._torn = None
-            return self.corrupt(offset, verdict)
+            return self.corrupt(offset, decision)
         elif now - torn.looked < TORN_CHECK_INTERVAL:
             return None
-        self._torn = _Torn(offset, verdict.next_offset, await self._latest(), now)
+        self._torn = _Torn(offset, decision.next_offset, await self._latest(), now)
         return None
 
     async def out_of_range(self, offset: int) -> int:
@@ -138,7 +139,6 @@ class Remedies:
         if not offsets or offsets[0] == offset:
             return offset
         new = offsets[0]
-        self._log.warning("offset_reset", old=offset, new=new, policy=policy.value)
         self._services.counters.resets += 1
         self._pass_over(min(offset, new), new)
         written_down = self._services.listener.reset(self._partition, offset, new)
@@ -152,7 +152,6 @@ class Remedies:
 
     def _skip(self, offset: int, next_offset: int, reason: str) -> int:
         self.require_possible(offset, next_offset)
-        self._log.warning("message_skipped", offset=offset, next_offset=next_offset, reason=reason)
         self._services.counters.skipped += 1
         self._pass_over(offset, next_offset)
         self._services.listener.skipped(self._partition, offset, next_offset, reason)
@@ -161,8 +160,7 @@ class Remedies:
     def _pass_over(self, start: int, next_offset: int) -> None:
         self._lane.put(MessageBatch([], (), start, next_offset, 0), self._lane.budget.charge(0))
 
-    def _park(self, offset: int, reason: str) -> FetchingOverError:
-        self._log.warning("partition_parked", offset=offset, reason=reason)
+    def _park(self, reason: str) -> FetchingOverError:
         self._services.counters.parked += 1
         self._services.listener.parked(self._partition, reason)
         return FetchingOverError()

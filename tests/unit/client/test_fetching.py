@@ -1,0 +1,107 @@
+"""One FETCH for many partitions, as each version of brokers knows it, and its responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumerd.client import BrokerVersions, FetchedPartition, Generation, PartitionFetch, fetch_partitions
+from consumerd.net import BadFrameError
+from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.messages import decode_response, encode_request
+
+pytestmark = pytest.mark.asyncio
+
+IDS = {"t": b"\x01" * 16, "u": b"\x02" * 16}
+NAMES = {number: name for name, number in IDS.items()}
+VERSIONS = range(FETCH.versions[0], FETCH.versions[1] + 1)
+
+
+class OneVersion:
+    """A channel to a broker of versions up to one, which has `x` in each partition; both ways go over the codec."""
+
+    address = "h:9"
+
+    def __init__(self, version: int, **part: Any) -> None:
+        self.versions = BrokerVersions("h:9", Generation.TOLD, {FETCH.key: (0, version)})
+        self.part = {"error_code": 0, "high_watermark": 9, "record_set": b"x"} | part
+        self.asked: dict[str, Any] = {}
+        self.version = -1
+        self.times = 1
+        self.closed = False
+
+    def abort(self) -> None:
+        self.closed = True
+
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
+        self.version = version
+        self.asked = decode_request(api, encode_request(api, version, body, correlation_id=1, client_id="c")[4:]).body
+        responses = [
+            {key: value for key, value in topic.items() if key != "partitions"}
+            | {
+                "partition_responses": [
+                    self.part | {"partition": part["partition"]} for part in topic["partitions"] * self.times
+                ]
+            }
+            for topic in self.asked["topics"]
+        ]
+        answer: dict[str, Any] = {"responses": responses}
+        if version >= 1:
+            answer["throttle_time_ms"] = 20
+        data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
+        return decode_response(api, version, data[4:]).body
+
+
+def wanted(*, ids: bool = True) -> list[PartitionFetch]:
+    places = [("t", 0, 5), ("u", 3, 6), ("t", 1, 7)]
+    id_of = IDS if ids else dict.fromkeys(IDS, bytes(16))
+    return [PartitionFetch(topic, number, offset, 100, 4, id_of[topic]) for topic, number, offset in places]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_fetches_all_partitions(version: int) -> None:
+    channel: Any = OneVersion(version)
+    fetched = await fetch_partitions(channel, wanted(), max_bytes=250, max_wait=0.5, min_bytes=1, read_committed=True)
+    expected = FetchedPartition(0, b"x", 9, ())
+    assert fetched.partitions == {("t", 0): expected, ("t", 1): expected, ("u", 3): expected}
+    assert (fetched.error, fetched.throttled) == (0, version >= 8)
+    assert channel.version == version
+    asked = channel.asked
+    assert (asked["max_wait_time"], asked["min_bytes"]) == (500, 1)
+    assert asked.get("max_bytes", 250) == 250
+    assert asked.get("isolation_level", 0) == (version >= 4)
+    topics = {topic.get("topic") or NAMES[topic["topic_id"]]: topic["partitions"] for topic in asked["topics"]}
+    assert [(part["partition"], part["fetch_offset"], part["max_bytes"]) for part in topics["t"]] == [
+        (0, 5, 100),
+        (1, 7, 100),
+    ]
+    assert {part.get("current_leader_epoch", 4) for part in topics["u"]} == {4}
+    assert all(("topic_id" in topic) == (version >= 13) for topic in asked["topics"])
+
+
+async def test_names_topics_where_an_id_is_unknown() -> None:
+    channel: Any = OneVersion(VERSIONS[-1])
+    fetched = await fetch_partitions(channel, [*wanted()[1:], *wanted(ids=False)[:1]], max_bytes=100)
+    assert channel.version == 12
+    assert sorted(fetched.partitions) == [("t", 0), ("t", 1), ("u", 3)]
+
+
+@pytest.mark.parametrize("version", [4, 13])
+async def test_readable_end_depends_on_the_isolation_level(version: int) -> None:
+    aborted = [{"producer_id": 7, "first_offset": 3}]
+    channel: Any = OneVersion(version, last_stable_offset=6, aborted_transactions=aborted)
+    committed = await fetch_partitions(channel, wanted(), max_bytes=100, read_committed=True)
+    assert committed.partitions["t", 0] == FetchedPartition(0, b"x", 6, ((7, 3),))
+    everything = await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert everything.partitions["t", 0] == FetchedPartition(0, b"x", 9, ())
+
+
+@pytest.mark.parametrize("version", [11, 18])
+async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> None:
+    channel: Any = OneVersion(version)
+    channel.times = 2
+    with pytest.raises(BadFrameError, match="broker h:9 sent t/0 twice in a FETCH response"):
+        await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert channel.closed
