@@ -43,7 +43,7 @@ async def produce(client: ClusterClient, options: Options) -> None:
     there = (await topic_partitions(client, [options.topic]))[options.topic]
     if options.partition is not None and options.partition not in there:
         raise NoPartitionError(
-            f"the topic {options.topic!r} has no partition {options.partition}: it has {len(there)}, from 0 on."
+            f"the topic {options.topic!r} has no partition {options.partition}: it has {len(there)}, numbered from 0."
         )
     plan = LinePlan(options.topic, options.partition, options.separator, options.headers, options.max_message_bytes)
     clock = SystemClock()

@@ -80,7 +80,7 @@ def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLConte
 
 def _refuse_to_unlock() -> str:
     """OpenSSL would ask at the terminal, and a service would wait for ever."""
-    raise PermissionError(0, "the key is locked with a password, and nobody is there to ask; give one that is not")
+    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
 
 
 def build_subscription(section: GroupSection) -> Subscription:

@@ -59,7 +59,7 @@ class Conversion:
 
 def _text(text: str) -> str:
     if not text:
-        raise ValueError("a text")
+        raise ValueError("a non-empty string")
     return text
 
 
@@ -145,7 +145,9 @@ def kind_of(properties: Mapping[str, str], source: str) -> str:
         return best
     named = next((kind for kind in _MARKS if kind in source.lower()), None)
     if named is None:
-        raise ConfigError(f"{source} has no key that tells a consumer's, producer's or server's file: say --kind")
+        raise ConfigError(
+            f"cannot tell by the keys of {source} if it is of a consumer, producer or server: give --kind"
+        )
     return named
 
 
@@ -171,7 +173,7 @@ def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
             try:
                 value = rule.read(text)
             except ValueError as error:
-                raise ConfigError(f"{source}: {key} is {text!r}, and not {error}") from None
+                raise ConfigError(f"{source}: {key} must be {error}, not {text!r}") from None
             except ConfigError as error:
                 raise ConfigError(f"{source}: {key}: {error}") from None
             result.values[rule.table, rule.key] = value, f"{key}={text}"

@@ -68,7 +68,7 @@ def _check(text: str) -> None:
 
 def _tables(values: dict[tuple[str, str], tuple[Any, str]]) -> list[str]:
     if ("group", "id") not in values:
-        raise ConfigError("no file has a groupid, without which there is no member: say --group")
+        raise ConfigError("no file has a groupid, which a member needs: give --group")
     if not any(("group", key) in values for key in ("topics", "whitelist", "blacklist")):
         note = "nothing in 0.7: name what to consume, or a whitelist or blacklist"
         values["group", "topics"] = {PLACEHOLDER: 1}, note

@@ -132,7 +132,9 @@ class GroupSection(Section):
                 'partition is; use "both" to keep a copy in ZooKeeper'
             )
         if self.storage != "zookeeper" and self.dialect == "0.7":
-            raise ValueError(f'offsets = "{self.storage}" needs dialect = "0.8": brokers of Kafka 0.7 keep no offsets')
+            raise ValueError(
+                f'offsets = "{self.storage}" needs dialect = "0.8": brokers of Kafka 0.7 do not store offsets'
+            )
         return self
 
     @model_validator(mode="after")
@@ -148,21 +150,21 @@ class GroupSection(Section):
         if self.dialect != "auto" and self.coordination != "zookeeper":
             raise ValueError('dialect needs coordination = "zookeeper"')
         if self.dialect == "0.7" and self.assignor != "range":
-            raise ValueError('assignor = "roundrobin" needs dialect = "0.8": members of Kafka 0.7 go by range alone')
+            raise ValueError('assignor = "roundrobin" needs dialect = "0.8": members of Kafka 0.7 support range only')
         if self.roundrobin_as != "0.8" and not (self.coordination == "zookeeper" and self.assignor == "roundrobin"):
             raise ValueError('roundrobin_as needs coordination = "zookeeper" and assignor = "roundrobin"')
         if self.instance_id is not None and self.coordination != "kafka":
             raise ValueError('instance_id needs coordination = "kafka"')
         if 2 * self.heartbeat_interval > self.session_timeout:
-            raise ValueError("session_timeout must be twice heartbeat_interval at least")
+            raise ValueError("session_timeout must be at least twice heartbeat_interval")
         if self.rebalance_timeout < self.session_timeout:
             raise ValueError(
-                "rebalance_timeout must be as long as session_timeout at least "
+                "rebalance_timeout must be at least as long as session_timeout "
                 f"({self.rebalance_timeout:g} s and {self.session_timeout:g} s here)"
             )
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
-                raise ValueError(f"{name!r} cannot be the name of a znode: it holds a slash or a NUL")
+                raise ValueError(f"{name!r} cannot be the name of a znode: it contains a slash or a NUL")
         return self
 
 

@@ -146,7 +146,7 @@ def unreadable_variable(error: SettingsError) -> str:
     found = re.search(r'field "(\w+)"', str(error))
     table = found[1] if found else "..."
     return (
-        f"a variable CONSUMERD_{table.upper()}... of the environment cannot be read: lists and tables are JSON there, "
+        f"the environment variable CONSUMERD_{table.upper()}... cannot be read: write lists and tables as JSON, "
         "as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
     )
 
@@ -162,7 +162,7 @@ def _refuse_unknown_variables(source: str) -> None:
         nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.6 if nested else 0.8)
         if nested or nearest:  # without a key it may be somebody else's
             meant = f", did you mean {name[: len(prefix)]}{nearest[0]}{nested}...?" if nearest else "."
-            raise ConfigError(f"{source}: the variable {name} of the environment names no table{meant}")
+            raise ConfigError(f"{source}: the environment variable {name} names no table{meant}")
 
 
 def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:

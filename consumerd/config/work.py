@@ -92,7 +92,7 @@ class FetchSection(Section):
     def _one_fetch_can_bring_enough(self) -> FetchSection:
         most = min(self.size, default_of(FetchSettings, "max_answer_bytes"))
         if self.min_bytes > most:
-            raise ValueError(f"min_bytes must be at most {most}, which one fetch can bring, and is {self.min_bytes}")
+            raise ValueError(f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}")
         return self
 
 

@@ -1,4 +1,4 @@
-"""A consumer of fixed partitions: nobody coordinates, the configuration says what is ours.
+"""A consumer of fixed partitions: the configuration assigns them, nobody coordinates.
 
 Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka or in
 ZooKeeper under the group's name, in both, or nowhere: then each start begins where the initial policy, or the handler's
@@ -99,5 +99,5 @@ async def require_partitions(client: ClusterClient, partitions: Iterable[TopicPa
         if topic is not None and topic.partitions and partition.partition not in topic.partitions:
             raise NotFoundError(
                 f"the topic {partition.topic!r} has no partition {partition.partition}: it has "
-                f"{len(topic.partitions)}, from 0 on; see group.partitions."
+                f"{len(topic.partitions)}, numbered from 0; see group.partitions."
             )

@@ -79,7 +79,7 @@ async def consume_from_brokers(config: Config, printing: Printing) -> None:
             await run_on_brokers(config, settings, printing.handler(), None, clock=clock, rng=rng)
     except UnsupportedApiError as error:
         raise ConfigError(
-            "brokers before 0.9 coordinate no groups: leave --group out, or give --zookeeper, where groups of these "
+            "brokers before 0.9 do not coordinate groups: omit --group, or give --zookeeper, where groups of these "
             f"brokers coordinate ({error})."
         ) from error
 
@@ -109,7 +109,7 @@ async def without_group(config: Config, numbers: Collection[int]) -> Config:
         for number in sorted(numbers):
             if number not in partitions:
                 raise NotFoundError(
-                    f"the topic {topic!r} has no partition {number}: it has {len(partitions)}, from 0 on."
+                    f"the topic {topic!r} has no partition {number}: it has {len(partitions)}, numbered from 0."
                 )
     fixed = {
         "coordination": "fixed",

@@ -48,7 +48,7 @@ async def find_dialect(config: Config, zk: ZooKeeper, clock: Clock, *, wait: boo
         raise GroupRefusedError(group.id, str(error)) from error
     if dialect is Dialect.V07:
         _require_v07(group)
-    log.info("dialect", group=group.id, dialect=None if dialect is None else dialect.value)
+    log.info("dialect_chosen", group=group.id, dialect=None if dialect is None else dialect.value)
     return dialect
 
 
@@ -68,9 +68,9 @@ async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
 def _require_v07(group: GroupSection) -> None:
     if group.storage != "zookeeper":
         raise ConfigError(
-            f"group.offsets is {group.storage!r}, and brokers of Kafka 0.7 keep no offsets: leave it out."
+            f"group.offsets is {group.storage!r}, and brokers of Kafka 0.7 do not store offsets: omit it."
         )
     if group.assignor != "range":
         raise ConfigError(
-            f"group.assignor is {group.assignor!r}, and members of Kafka 0.7 go by range alone: leave it out."
+            f"group.assignor is {group.assignor!r}, and members of Kafka 0.7 support range only: omit it."
         )

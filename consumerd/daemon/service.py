@@ -95,7 +95,7 @@ async def start_client(client: ClusterClient, config: Config) -> None:
     except (ConnectError, NoBrokerError) as error:
         raise NoBrokerError(
             f"no broker of {', '.join(section.bootstrap)} answered within {section.connection_timeout:g} s; check "
-            f"kafka.bootstrap and that they run: {error}"
+            f"kafka.bootstrap, and that the brokers are running: {error}"
         ) from error
     if partitions:
         await client.retrying("find the partitions", partial(require_partitions, client, partitions))
@@ -109,7 +109,7 @@ async def start_session(session: Session, config: Config) -> None:
     except NotConnected as error:
         raise ZooKeeperError(
             f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check zookeeper.connect and that it runs."
+            "check zookeeper.connect, and that ZooKeeper is running."
         ) from error
 
 
@@ -296,7 +296,7 @@ class _Service:
         """End the process where a handler does not end. Nobody above us gets to print the sentence any more."""
         outcome = self._outcome()
         assert outcome is not None
-        log.error("exit_forced", reason="a handler did not obey its cancellation")
+        log.error("exit_forced", reason="a handler ignored its cancellation")
         sys.stderr.write(f"consumerd: {outcome}\n")
         sys.stderr.flush()
         os._exit(int(outcome.exit_code))

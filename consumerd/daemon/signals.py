@@ -61,7 +61,7 @@ class StopForcedError(ConsumerdError):
     exit_code = ExitCode.FORCED
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the stop was forced ({reason}); unfinished work is handed over again.")
+        super().__init__(f"the stop was forced ({reason}); unfinished messages are delivered again.")
 
 
 @dataclass(frozen=True, slots=True)

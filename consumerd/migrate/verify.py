@@ -26,7 +26,7 @@ from consumerd.migrate.sums import Place, message_number, source_number
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.forward import Naming
+    from consumerd.forward import TopicNaming
     from consumerd.forward.target_log import Bounds
     from consumerd.migrate.ranges import Range
     from consumerd.migrate.sources import Source
@@ -58,7 +58,7 @@ class Comparison:
         self,
         source: Source,
         target: Target,
-        naming: Naming,
+        naming: TopicNaming,
         *,
         cluster: str | None = None,
         range_messages: int = RANGE_MESSAGES,

@@ -45,8 +45,8 @@ async def members(world: Any) -> list[str]:
             ExitCode.ZOOKEEPER,
             "broker 0 is registered as Kafka 0.7 does it",
         ),
-        ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 go by range alone"),
-        ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 keep no offsets"),
+        ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 support range only"),
+        ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 do not store offsets"),
     ],
 )
 async def test_what_does_not_fit_is_refused_before_anything_is_registered(

@@ -111,7 +111,7 @@ async def test_a_second_signal_does_not_wait_for_a_handler(world: Any, number: s
     assert await daemon.wait(60) == ExitCode.FORCED
     lines = [line for line in daemon.child.output().splitlines() if not line.startswith("{")]
     assert lines == [
-        f"consumerd: the stop was forced (second signal, {number.name}); unfinished work is handed over again."
+        f"consumerd: the stop was forced (second signal, {number.name}); unfinished messages are delivered again."
     ]
     # It obeyed its cancellation, so the session was closed: nobody has to wait for its expiry.
     assert await world.zk.children("/consumers/g/ids") == []

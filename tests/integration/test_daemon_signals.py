@@ -60,7 +60,7 @@ async def test_a_held_loop_is_told_with_its_stack_and_a_second_signal_ends_it(wo
     assert await daemon.wait(30) == ExitCode.FORCED
     reason = "consumerd: the stop was forced (second signal, SIGTERM, with the event loop held at "
     assert last_line(daemon).startswith(reason)
-    assert last_line(daemon).endswith(f" in Holding.{by}); unfinished work is handed over again.")
+    assert last_line(daemon).endswith(f" in Holding.{by}); unfinished messages are delivered again.")
     assert not await world.offset(TP)
 
 

@@ -93,8 +93,8 @@ async def test_lines_there_and_back(version: str, kafka: Any, zk_root: str, tmp_
     await asyncio.gather(
         refused(ExitCode.NOT_FOUND, "topics create --topic nothing", *produce, "--topic", "nothing", stdin=b"x"),
         refused(ExitCode.NOT_FOUND, "topics create --topic nothing", "consume", *at, "--topic", "nothing"),
-        refused(ExitCode.NOT_FOUND, "it has 3, from 0 on", *produce, "--partition", "3"),
-        refused(ExitCode.NOT_FOUND, "it has 3, from 0 on", *consume, "--partition", "3"),
+        refused(ExitCode.NOT_FOUND, "it has 3, numbered from 0", *produce, "--partition", "3"),
+        refused(ExitCode.NOT_FOUND, "it has 3, numbered from 0", *consume, "--partition", "3"),
         refused(ExitCode.USAGE, "line 2 has no ':'", *produce, *by_key, stdin=b"a:1\nb\n"),
         refused(ExitCode.USAGE, "line 2 has 200000 bytes", *produce, stdin=b"short\n" + b"x" * 200_000),
         refused(ExitCode.USAGE, "line 1 has 10 bytes", *produce, *small, stdin=b"1234567890\n1"),

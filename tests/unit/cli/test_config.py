@@ -127,13 +127,13 @@ def test_what_is_so_anyway_and_what_nobody_knows(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("groupid=g\nfetch.size=big", "fetch.size is 'big', and not a whole number"),
-        ("groupid=g\nfetch.size=0", "fetch.size is '0', and not a number above 0"),
-        ("groupid=", "groupid is '', and not a text"),
+        ("groupid=g\nfetch.size=big", "fetch.size must be a whole number, not 'big'"),
+        ("groupid=g\nfetch.size=0", "fetch.size must be a number above 0, not '0'"),
+        ("groupid=", "groupid must be a non-empty string, not ''"),
         ("groupid=g\nzk.connect=host:port", "zk.connect: "),
         ("groupid=a/b", "cannot be the name of a znode"),
         ("consumerid=x", "no file has a groupid"),
-        ("zk.connect=h:1", "say --kind"),
+        ("zk.connect=h:1", "give --kind"),
         ("groupid=\\u1", "four hexadecimal"),
         ("groupid=g\nzk.sessiontimeout.ms=99999999999", "session_timeout"),
     ],
