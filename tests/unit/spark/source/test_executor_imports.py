@@ -27,7 +27,7 @@ HEAVY = {
     "tenacity",
     "fsspec",
 }
-ROOMS = {"errors", "partition", "wire", "storage", "spark"}
+ROOMS = {"address", "errors", "partition", "wire", "storage", "spark"}
 #: What speaks to brokers of 0.8 and later, on a loop.
 CLIENT_ROOMS = {"client", "clock", "net"}
 
