@@ -4,6 +4,7 @@ from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
 from consumerd.admin.diagnosis import diagnose, diagnose_look, diagnose_looks, lasting
 from consumerd.admin.diagnosis_offsets import Look
 from consumerd.admin.diagnosis_progress import progress_findings
+from consumerd.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.admin.errors import (
     BrokerAnswerError,
@@ -13,10 +14,19 @@ from consumerd.admin.errors import (
     RefusedError,
 )
 from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
-from consumerd.admin.lag import PartitionLag, lag_of, total_lag
+from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
+from consumerd.admin.offset_plans import (
+    OffsetPlan,
+    PartitionChoice,
+    dialect_of,
+    plan_reset,
+    plan_set,
+    plan_v08_reset,
+    plan_v08_set,
+)
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.admin.survey import GroupSurvey, Survey, Topics, survey_group
 from consumerd.admin.v08.broker_groups import (
@@ -55,7 +65,7 @@ from consumerd.admin.v08.topic_requests import (
     create_topic,
     delete_topic,
 )
-from consumerd.admin.verification import Difference, differences
+from consumerd.admin.verification import Difference, differences, verify_group
 
 __all__ = [
     "BrokerAnswerError",
@@ -67,8 +77,10 @@ __all__ = [
     "CheckFailedError",
     "Coordinator",
     "Difference",
+    "DoctorReport",
     "Finding",
     "Fix",
+    "GroupDoctor",
     "GroupOffsets",
     "GroupSource",
     "GroupSurvey",
@@ -79,7 +91,9 @@ __all__ = [
     "NoAnswer",
     "Nudge",
     "OffsetFileError",
+    "OffsetPlan",
     "OffsetsQuestion",
+    "PartitionChoice",
     "PartitionLag",
     "RefusedError",
     "Removal",
@@ -104,6 +118,7 @@ __all__ = [
     "diagnose",
     "diagnose_look",
     "diagnose_looks",
+    "dialect_of",
     "differences",
     "format_json",
     "format_text",
@@ -113,8 +128,14 @@ __all__ = [
     "look_at_group",
     "parse_offsets",
     "plan_assignment",
+    "plan_reset",
+    "plan_set",
+    "plan_v08_reset",
+    "plan_v08_set",
     "progress_findings",
+    "read_lag",
     "read_tree",
+    "read_v08_lag",
     "require_dead",
     "require_nodes",
     "steps_for",
@@ -122,6 +143,7 @@ __all__ = [
     "survey_zookeeper_group",
     "take_step",
     "total_lag",
+    "verify_group",
     "wait_for_leaders",
     "wait_until_gone",
     "withheld",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer
+from consumerd.admin.survey import survey_group
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.net import Connector
     from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
 
 
 class PartitionLag(NamedTuple):
@@ -24,6 +28,21 @@ class PartitionLag(NamedTuple):
     end: int | None
     lag: int | None
     remark: str
+
+
+async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
+    """The lag of a group of Kafka 0.7, in all topics or in those of `topics`. Raises NotFoundError."""
+    survey = await survey_group(zk, group)
+    wanted = [partition for partition in survey.partitions() if survey.exists(partition)]
+    ranges = await BrokerLogs(survey.brokers, connect).ranges(wanted)
+    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
+
+
+async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
+    """As `read_lag`, of a group of Kafka 0.8 or later."""
+    survey = await source.survey(group)
+    ranges = await source.logs.ranges(partition for partition in survey.partitions() if survey.exists(partition))
+    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
 
 
 def lag_of(survey: GroupSurvey, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[PartitionLag]:

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.cluster import ClusterView, GroupView
+from consumerd.errors import NotFoundError
 from consumerd.group import Assignment, partitions_of
-from consumerd.registry import Dialect, StaticSubscription, format_owner, group_path, id_path, owner_path
+from consumerd.registry import (
+    Dialect,
+    RegistryError,
+    StaticSubscription,
+    format_owner,
+    group_path,
+    id_path,
+    owner_path,
+)
 from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
     from consumerd.ports import NodeStat, ZooKeeper
-    from consumerd.registry import Broker
+    from consumerd.registry import Broker, Subscription
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]
@@ -67,6 +76,18 @@ class GroupSurvey(ABC):
     @abstractmethod
     def absence(self, partition: TopicPartition) -> str:
         """Why a partition does not exist: the end of a sentence."""
+
+    def subscriptions(self) -> dict[str, Subscription]:
+        """What each member wants. Raises RegistryError for one that cannot be read, NotFoundError without members."""
+        members = self.view.members.items()
+        found = {name: member.subscription for name, member in members if member.subscription is not None}
+        if len(found) < len(members):
+            raise RegistryError(f"group {self.group!r} cannot be planned for: {self.view.problems[0]}")
+        if not found:
+            raise NotFoundError(
+                f"group {self.group!r} has no members now; `group describe` shows its committed offsets"
+            )
+        return found
 
     @property
     def rule_words(self) -> str:

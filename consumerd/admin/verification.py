@@ -5,14 +5,21 @@ Strategy: a pure comparison of a survey with the plan, one sentence per partitio
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.errors import NotFoundError
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from consumerd.admin.survey import GroupSurvey
     from consumerd.group import Stream
     from consumerd.partition import TopicPartition
+
+#: Seconds between two snapshots while a group is waited for.
+_PAUSE = 0.25
 
 
 class Difference(NamedTuple):
@@ -20,6 +27,22 @@ class Difference(NamedTuple):
 
     subject: str
     says: str
+
+
+async def verify_group(take_snapshot: Callable[[], Awaitable[GroupSurvey]], wait: float) -> list[Difference]:
+    """The differences in the last snapshot; takes more of them for up to `wait` seconds while there are any.
+
+    Raises NotFoundError for a group without members.
+    """
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        survey = await take_snapshot()
+        if not survey.view.members:
+            raise NotFoundError(f"group {survey.group!r} has no members now, so there is nothing to verify")
+        found = differences(survey)
+        if not found or asyncio.get_running_loop().time() >= deadline:
+            return found
+        await asyncio.sleep(min(_PAUSE, wait))
 
 
 def differences(survey: GroupSurvey) -> list[Difference]:

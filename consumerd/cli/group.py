@@ -113,9 +113,9 @@ def verify(place: Place, group: str | None, wait: float, as_json: bool) -> None:
     rebalance that is under way shows too: give it time with --wait. Groups of Kafka 0.8 to 1.1 do not say which rule is
     theirs: all is well if the owners are those of range or of roundrobin.
     """
-    from consumerd.admin import survey_group  # noqa: PLC0415
+    from consumerd.admin import survey_group, verify_group  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import show_verification, verify_group  # noqa: PLC0415
+    from consumerd.cli.group_report import show_verification  # noqa: PLC0415
 
     require_zookeeper(place, "group verify", LEADER_DEALS)
     name = place.group_or(group)
@@ -147,8 +147,8 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
+    from consumerd.admin import survey_group  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import read_plan, read_v08_plan  # noqa: PLC0415
     from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
     from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
@@ -162,13 +162,16 @@ def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, f
         require_zookeeper(place, "group plan", LEADER_DEALS)
 
         async def v07(session: ZooKeeper) -> tuple[Any, Assignment]:
-            found = await read_plan(session, name)
+            survey = await survey_group(session, name, brokers=False)
+            found = survey.subscribed, survey.subscriptions()
             return found, assign(*found)
 
         async def v08(source: GroupSource) -> tuple[Any, Assignment]:
             if explain:
                 raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
-            return None, await read_v08_plan(source, name)
+            survey = await source.survey(name)
+            survey.subscriptions()  # a plan without one of the members would be wrong
+            return None, survey.plan()
 
         explained, planned = run_by_kind(place, v07, v08, groups=[name])
     else:

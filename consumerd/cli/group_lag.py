@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from consumerd.admin import GroupSource, PartitionLag
     from consumerd.cli.session import Place
-    from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
@@ -59,7 +58,8 @@ def command(
     that cannot be asked is a remark at its partitions, not an error. In a pipe every line begins with `partition` or
     `total`.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
     name = place.group_or(group)
     looks = (1 if watch is None else None) if count is None else count
@@ -90,25 +90,6 @@ class _Sight(NamedTuple):
     lags: Sequence[PartitionLag]
     #: What offsets count.
     unit: str
-
-
-async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
-    """The lag of a group now, of all topics or of those named. Raises NotFoundError for a group that never was."""
-    from consumerd.admin import BrokerLogs, lag_of, survey_group  # noqa: PLC0415
-
-    survey = await survey_group(zk, group)
-    wanted = [partition for partition in survey.partitions() if survey.exists(partition)]
-    ranges = await BrokerLogs(survey.brokers, connect).ranges(wanted)
-    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
-
-
-async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
-    """As `read_lag`, of a group of Kafka 0.8 or later."""
-    from consumerd.admin import lag_of  # noqa: PLC0415
-
-    survey = await source.survey(group)
-    ranges = await source.logs.ranges(partition for partition in survey.partitions() if survey.exists(partition))
-    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
 
 
 def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, watching: bool) -> None:

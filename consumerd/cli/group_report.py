@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections import Counter
@@ -10,45 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, Topics, V08Survey, differences, survey_group
+from consumerd.admin import CheckFailedError, Difference, V08Survey
 from consumerd.cli.tables import counted, show_rows
-from consumerd.errors import NotFoundError
-from consumerd.registry import Dialect, RegistryError, Subscription, format_owner
+from consumerd.registry import Dialect, format_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import GroupSource, GroupSurvey
-    from consumerd.group import Assignment
+    from consumerd.admin import GroupSurvey
     from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
-
-#: Seconds between looks of `group verify --wait`.
-_LOOK_AGAIN = 0.25
-
-
-async def read_plan(zk: ZooKeeper, group: str) -> tuple[Topics, dict[str, Subscription]]:
-    """Topics and members for a plan. Raises RegistryError for a member that cannot be understood, NotFoundError."""
-    survey = await survey_group(zk, group, brokers=False)
-    return survey.subscribed, _members(survey)
-
-
-async def read_v08_plan(source: GroupSource, group: str) -> Assignment:
-    """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
-    survey = await source.survey(group)
-    _members(survey)
-    return survey.plan()
-
-
-def _members(survey: GroupSurvey) -> dict[str, Subscription]:
-    """What each member wants. Raises RegistryError for one that cannot be understood, NotFoundError without any."""
-    view = survey.view
-    members = {name: member.subscription for name, member in view.members.items() if member.subscription is not None}
-    if len(members) < len(view.members):
-        raise RegistryError(f"group {survey.group!r} cannot be planned for: {view.problems[0]}")
-    if not members:
-        raise NotFoundError(f"group {survey.group!r} has no members now; `group describe` shows its committed offsets")
-    return members
 
 
 class _Row(NamedTuple):
@@ -159,22 +128,6 @@ def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
         "orphaned": [str(row.partition) for row in rows if row.orphan],
         "problems": view.problems,
     }
-
-
-async def verify_group(look: Callable[[], Awaitable[GroupSurvey]], wait: float) -> list[Difference]:
-    """The differences at the last `look`; looks again for up to `wait` seconds while there are any.
-
-    Raises NotFoundError for a group without members.
-    """
-    deadline = asyncio.get_running_loop().time() + wait
-    while True:
-        survey = await look()
-        if not survey.view.members:
-            raise NotFoundError(f"group {survey.group!r} has no members now, so there is nothing to verify")
-        found = differences(survey)
-        if not found or asyncio.get_running_loop().time() >= deadline:
-            return found
-        await asyncio.sleep(min(_LOOK_AGAIN, wait))
 
 
 def show_verification(group: str, found: Sequence[Difference], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from consumerd.admin import survey_group
-from consumerd.cli.group_report import read_plan, show_report
+from consumerd.cli.group_report import show_report
 from consumerd.errors import NotFoundError
 from consumerd.registry import RegistryError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -92,23 +92,23 @@ async def test_a_table_on_a_terminal(
 async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
-        topics = (await survey_group(zk, "g", brokers=False)).subscribed
-        assert sorted(topics) == ["other", "t", "u"]
-        planned, members = await read_plan(zk, "g")
-        assert planned == topics
-        assert sorted(members) == ["g_a", "g_b", "g_c"]
+        survey = await survey_group(zk, "g", brokers=False)
+        assert sorted(survey.subscribed) == ["other", "t", "u"]
+        assert sorted({each.topic for each in survey.wanted()}) == ["other", "t", "u"]
+        assert sorted(survey.subscriptions()) == ["g_a", "g_b", "g_c"]
 
 
 @pytest.mark.asyncio
 async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
-            await read_plan(zk, "x")
+            await survey_group(zk, "x", brokers=False)
         zookeeper.put("/consumers/g/ids/g_c", b"{broken")
-        with pytest.raises(RegistryError, match="member g_c"):
-            await read_plan(zk, "g")
         survey = await survey_group(zk, "g", brokers=False)
+        with pytest.raises(RegistryError, match="member g_c"):
+            survey.subscriptions()
         assert survey.view.members["g_c"].subscription is None
         zookeeper.remove("/consumers/g/ids")
+        survey = await survey_group(zk, "g", brokers=False)
         with pytest.raises(NotFoundError, match="no members now"):
-            await read_plan(zk, "g")
+            survey.subscriptions()

@@ -59,7 +59,7 @@ async def test_verify_waits(consumerd: Command, memory: MemoryZooKeeper, monkeyp
             memory.put("/consumers/g/owners/t/0-2", b"g_b-0", session_id=B)
         await sleep(0)
 
-    monkeypatch.setattr("consumerd.cli.group_report.asyncio.sleep", claimed_meanwhile)
+    monkeypatch.setattr("consumerd.admin.verification.asyncio.sleep", claimed_meanwhile)
     done = await consumerd("group", "verify", "--group", "g", "--wait", "60")
     assert (done.code, looks) == (0, 2)
 
@@ -90,7 +90,7 @@ async def test_the_doctor_explains(consumerd: Command, memory: MemoryZooKeeper) 
 
 
 async def test_the_doctor_mends(consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumerd.cli.group_doctor.SETTLING", 0.05)
+    monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
     memory.remove("/consumers/g/owners/t/0-2")
     memory.put("/consumers/g/owners/t/0-2", b"g_old-0")
     memory.put("/consumers/g/ids/g_x", b"", session_id=0xD)

@@ -170,7 +170,7 @@ async def test_names_of_the_other_kafka_are_refused(consumerd: Command, memory: 
 async def test_the_doctor(
     consumerd: Command, memory: MemoryZooKeeper, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumerd.cli.group_doctor.SETTLING", 0.05)
+    monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
     doctor = ("group", "doctor", "--group", "g", "--interval", "0")
     for number in range(1, 11):
         memory.put(

@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin import (
-    BrokerLogs,
-    ChangePlanner,
-    Coordinator,
-    Survey,
-    V08ChangePlanner,
-    V08Survey,
-    in_the_way,
-    survey_group,
-)
-from consumerd.cli.session import connector
+from consumerd.admin.changes import ChangePlanner
+from consumerd.admin.editing import in_the_way
+from consumerd.admin.logs import BrokerLogs
+from consumerd.admin.survey import Survey, survey_group
+from consumerd.admin.v08.changes import V08ChangePlanner
+from consumerd.admin.v08.survey import Coordinator, V08Survey
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.group import partitions_of
@@ -28,7 +23,11 @@ from consumerd.registry import Dialect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import Change, GroupOffsets, GroupSource, GroupSurvey, Target
+    from consumerd.admin.changes import Change, Target
+    from consumerd.admin.offset_file import GroupOffsets
+    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
 
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _RESTING = frozenset({"", "Dead", "Empty"})
 
 
-class Choice(NamedTuple):
+class PartitionChoice(NamedTuple):
     """Partitions of a group: those of `topics` (without any, of the group's), and of these those called as `names`."""
 
     group: str
@@ -53,7 +52,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class OffsetPlan:
     """Changes, and what speaks against them; `final` where not even force helps."""
 
     changes: list[Change]
@@ -77,42 +76,44 @@ class Plan:
             self.refusals += problems
 
 
-async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, broker_timeout: float) -> Plan:
+async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, connect: Connector) -> OffsetPlan:
     """Each group's partitions to the offsets that are named. Raises ConfigError for names of 0.8 and later."""
     _require_names(wanted, numbered=False)
-    plan = Plan([], [])
+    plan = OffsetPlan([], [])
     for group, offsets in wanted.items():
         survey = await _survey(zk, group)
-        planner = await _planner(zk, survey, offsets, broker_timeout)
+        planner = await _planner(zk, survey, offsets, connect)
         plan.add(survey, await planner.set_to(offsets), force=force)
     return plan
 
 
-async def plan_reset(zk: ZooKeeper, choice: Choice, target: Target, force: bool, broker_timeout: float) -> Plan:
+async def plan_reset(
+    zk: ZooKeeper, choice: PartitionChoice, target: Target, force: bool, connect: Connector
+) -> OffsetPlan:
     """The chosen partitions to `target`. Raises NotFoundError."""
     survey = await _survey(zk, choice.group, must_exist=not choice.topics)
     partitions = choice.of(await _partitions(zk, survey, choice.topics))
-    planner = await _planner(zk, survey, partitions, broker_timeout)
-    plan = Plan([], [])
+    planner = await _planner(zk, survey, partitions, connect)
+    plan = OffsetPlan([], [])
     plan.add(survey, await planner.reset(partitions, target), force=force)
     return plan
 
 
-async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> Plan:
+async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> OffsetPlan:
     """As `plan_set`, in a cluster of 0.8 or later. Raises ConfigError for names of 0.7."""
     _require_names(wanted, numbered=True)
-    plan = Plan([], [])
+    plan = OffsetPlan([], [])
     for group, offsets in wanted.items():
         survey = await _v08_survey(source, group)
         plan.add(survey, await V08ChangePlanner(survey, source.logs).set_to(offsets), force=force)
     return plan
 
 
-async def plan_v08_reset(source: GroupSource, choice: Choice, target: Target, force: bool) -> Plan:
+async def plan_v08_reset(source: GroupSource, choice: PartitionChoice, target: Target, force: bool) -> OffsetPlan:
     """As `plan_reset`, in a cluster of 0.8 or later."""
     survey = await _v08_survey(source, choice.group, must_exist=not choice.topics)
     partitions = choice.of(await _v08_partitions(source, survey, choice.topics))
-    plan = Plan([], [])
+    plan = OffsetPlan([], [])
     plan.add(survey, await V08ChangePlanner(survey, source.logs).reset(partitions, target), force=force)
     return plan
 
@@ -124,10 +125,10 @@ def dialect_of(wanted: GroupOffsets) -> Dialect | None:
 
 
 async def _planner(
-    zk: ZooKeeper, survey: Survey, partitions: Iterable[TopicPartition], broker_timeout: float
+    zk: ZooKeeper, survey: Survey, partitions: Iterable[TopicPartition], connect: Connector
 ) -> ChangePlanner:
     topics = await ClusterView(zk).read_topics({partition.topic for partition in partitions})
-    return ChangePlanner(survey.view, topics, survey.brokers, BrokerLogs(survey.brokers, connector(broker_timeout)))
+    return ChangePlanner(survey.view, topics, survey.brokers, BrokerLogs(survey.brokers, connect))
 
 
 async def _survey(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> Survey:
