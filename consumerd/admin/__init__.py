@@ -28,14 +28,14 @@ from consumerd.admin.offset_plans import (
     plan_v08_set,
 )
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
-from consumerd.admin.survey import GroupSurvey, Survey, Topics, survey_group
+from consumerd.admin.snapshot import GroupSurvey, Survey, Topics, survey_group
 from consumerd.admin.v08.broker_groups import (
     BrokerGroups,
 )
 from consumerd.admin.v08.changes import (
     V08ChangePlanner,
 )
-from consumerd.admin.v08.examination import look_at_group
+from consumerd.admin.v08.diagnosis_input import look_at_group
 from consumerd.admin.v08.group_source import (
     GroupSource,
     ZooKeeperGroups,
@@ -44,7 +44,7 @@ from consumerd.admin.v08.logs import (
     Moment,
     V08BrokerLogs,
 )
-from consumerd.admin.v08.survey import (
+from consumerd.admin.v08.snapshot import (
     Coordinator,
     V08Survey,
     survey_zookeeper_group,

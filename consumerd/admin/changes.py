@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from consumerd.admin.logs import BrokerLogs
-    from consumerd.admin.survey import Topics
+    from consumerd.admin.snapshot import Topics
     from consumerd.cluster import GroupView
     from consumerd.partition import TopicPartition
     from consumerd.registry import Broker

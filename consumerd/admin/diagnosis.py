@@ -14,9 +14,9 @@ from consumerd.admin.diagnosis_offsets import offset_findings, silent_brokers
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.findings import PASSING
-from consumerd.admin.survey import Survey
+from consumerd.admin.snapshot import Survey
 from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings
-from consumerd.admin.v08.survey import V08Survey
+from consumerd.admin.v08.snapshot import V08Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -23,7 +23,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
 
 
 class _Words(NamedTuple):

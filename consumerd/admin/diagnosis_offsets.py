@@ -16,7 +16,7 @@ from consumerd.registry import Dialect, offsets_root
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
 

@@ -14,7 +14,7 @@ from consumerd.registry import format_owner, id_path, owner_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.group import Assignment
     from consumerd.partition import TopicPartition
 

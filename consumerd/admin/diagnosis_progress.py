@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from consumerd.admin.findings import Finding, Kind, process_of
 from consumerd.admin.logs import LogRange
-from consumerd.admin.v08.survey import Coordinator, V08Survey
+from consumerd.admin.v08.snapshot import Coordinator, V08Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.admin.diagnosis_offsets import Look
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.partition import TopicPartition
 
 

@@ -16,8 +16,8 @@ from consumerd.admin.diagnosis import diagnose_looks
 from consumerd.admin.diagnosis_offsets import Look
 from consumerd.admin.logs import BrokerLogs
 from consumerd.admin.mending import steps_for, take_step, withheld
-from consumerd.admin.survey import survey_group
-from consumerd.admin.v08.examination import look_at_group
+from consumerd.admin.snapshot import survey_group
+from consumerd.admin.v08.diagnosis_input import look_at_group
 from consumerd.admin.v08.group_source import ZooKeeperGroups
 from consumerd.clock import SystemClock
 from consumerd.registry import make_consumer_id

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer
-from consumerd.admin.survey import survey_group
+from consumerd.admin.snapshot import survey_group
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.admin.v08.group_source import GroupSource
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition

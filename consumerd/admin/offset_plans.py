@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.admin.changes import ChangePlanner
 from consumerd.admin.editing import in_the_way
 from consumerd.admin.logs import BrokerLogs
-from consumerd.admin.survey import Survey, survey_group
+from consumerd.admin.snapshot import Survey, survey_group
 from consumerd.admin.v08.changes import V08ChangePlanner
-from consumerd.admin.v08.survey import Coordinator, V08Survey
+from consumerd.admin.v08.snapshot import Coordinator, V08Survey
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.group import partitions_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change, Target
     from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSurvey
     from consumerd.admin.v08.group_source import GroupSource
     from consumerd.net import Connector
     from consumerd.ports import ZooKeeper

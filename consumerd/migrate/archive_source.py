@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.archive import Finding, find_sources
 from consumerd.archive.opening import open_segments
 from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
-from consumerd.migrate.sources import Found, Unreadable
+from consumerd.migrate.message_source import Found, Unreadable
 from consumerd.partition import TopicPartition
 from consumerd.storage.archive import DEFAULT_EXPANSION, MAX_SEGMENT_BYTES, Flaw, FlawKind, read_runs
 from consumerd.storage.archive_names import DEFAULT_LAYOUT, Layout

@@ -14,7 +14,7 @@ from consumerd.cluster.reading import data, read_all
 from consumerd.consumer.simple import SimpleConsumer
 from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.group import partitions_of
-from consumerd.migrate.sources import Found, Unreadable
+from consumerd.migrate.message_source import Found, Unreadable
 from consumerd.registry import offset_path, parse_offset
 from consumerd.wire.v07 import BatchEnd
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
-from consumerd.migrate.sources import Found
+from consumerd.migrate.message_source import Found
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from consumerd.forward import TargetLog
-    from consumerd.migrate.sources import Unreadable
+    from consumerd.migrate.message_source import Unreadable
 
 
 class V08ClusterSource:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.errors import NotFoundError
 from consumerd.forward import read_identity
 from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeReport, Report
+from consumerd.migrate.message_source import Unreadable
 from consumerd.migrate.narrowing import Suspect
 from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
-from consumerd.migrate.sources import Unreadable
 from consumerd.migrate.sums import Place, message_number, source_number
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from consumerd.forward import Naming
     from consumerd.forward.target_log import Bounds
+    from consumerd.migrate.message_source import Source
     from consumerd.migrate.ranges import Range
-    from consumerd.migrate.sources import Source
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Record
 

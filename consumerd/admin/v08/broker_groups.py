@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.survey import Coordinator, V08Survey, texts_of
+from consumerd.admin.v08.snapshot import Coordinator, V08Survey, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.changes import Change, Target, TargetKind
 from consumerd.admin.logs import LogRange, NoAnswer
-from consumerd.admin.v08.survey import Coordinator
+from consumerd.admin.v08.snapshot import Coordinator
 from consumerd.registry import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.admin.v08.logs import Moment, V08BrokerLogs
-    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.admin.v08.snapshot import V08Survey
     from consumerd.partition import TopicPartition
 
 

@@ -16,7 +16,7 @@ from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.findings import Finding, Kind, capital, listed
 from consumerd.admin.logs import NoAnswer
 from consumerd.admin.v08.consumer_groups import MOVING
-from consumerd.admin.v08.survey import Coordinator, V08Survey
+from consumerd.admin.v08.snapshot import Coordinator, V08Survey
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:

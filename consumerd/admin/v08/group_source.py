@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.editing import write_changes
-from consumerd.admin.v08.survey import Coordinator, numbers_of, survey_zookeeper_group, texts_of
+from consumerd.admin.v08.snapshot import Coordinator, numbers_of, survey_zookeeper_group, texts_of
 from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children
 from consumerd.errors import BrokerError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.v08.logs import V08BrokerLogs
-    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.admin.v08.snapshot import V08Survey
     from consumerd.cluster import V08Topics
     from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import ZooKeeper

@@ -15,7 +15,7 @@ from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
     from consumerd.admin.v08.group_source import GroupSource
-    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.admin.v08.snapshot import V08Survey
     from consumerd.partition import TopicPartition
 
 

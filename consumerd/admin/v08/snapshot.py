@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.admin.survey import GroupSurvey, foreign_children, named_topics
+from consumerd.admin.snapshot import GroupSurvey, foreign_children, named_topics
 from consumerd.cluster import V08ClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
