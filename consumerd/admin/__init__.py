@@ -1,8 +1,8 @@
-"""Looking at other people's groups and mending them: surveys, findings, changed offsets. Nobody here is a member."""
+"""Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
 
-from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
-from consumerd.admin.diagnosis import diagnose, diagnose_look, diagnose_looks, lasting
-from consumerd.admin.diagnosis_offsets import Look
+from consumerd.admin.changes import Change, ChangePlanner, OffsetTarget, OffsetTargetKind
+from consumerd.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.diagnosis_progress import progress_findings
 from consumerd.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
@@ -13,7 +13,7 @@ from consumerd.admin.errors import (
     OffsetFileError,
     RefusedError,
 )
-from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
+from consumerd.admin.findings import FindingKind, Fix, GroupFinding, Nudge, Removal
 from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
@@ -28,14 +28,14 @@ from consumerd.admin.offset_plans import (
     plan_v08_set,
 )
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
-from consumerd.admin.snapshot import GroupSurvey, Survey, Topics, survey_group
+from consumerd.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
 from consumerd.admin.v08.broker_groups import (
     BrokerGroups,
 )
 from consumerd.admin.v08.changes import (
     V08ChangePlanner,
 )
-from consumerd.admin.v08.diagnosis_input import look_at_group
+from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
 from consumerd.admin.v08.group_source import (
     GroupSource,
     ZooKeeperGroups,
@@ -46,8 +46,8 @@ from consumerd.admin.v08.logs import (
 )
 from consumerd.admin.v08.snapshot import (
     Coordinator,
-    V08Survey,
-    survey_zookeeper_group,
+    V08GroupSnapshot,
+    read_v08_snapshot,
 )
 from consumerd.admin.v08.topic_nodes import (
     create_topic_nodes,
@@ -76,35 +76,35 @@ __all__ = [
     "ChangedMeanwhileError",
     "CheckFailedError",
     "Coordinator",
+    "DiagnosisInput",
     "Difference",
     "DoctorReport",
-    "Finding",
+    "FindingKind",
     "Fix",
     "GroupDoctor",
+    "GroupFinding",
     "GroupOffsets",
+    "GroupSnapshot",
     "GroupSource",
-    "GroupSurvey",
-    "Kind",
     "LogRange",
-    "Look",
     "Moment",
     "NoAnswer",
     "Nudge",
     "OffsetFileError",
     "OffsetPlan",
+    "OffsetTarget",
+    "OffsetTargetKind",
     "OffsetsQuestion",
     "PartitionChoice",
     "PartitionLag",
     "RefusedError",
     "Removal",
-    "Survey",
-    "Target",
-    "TargetKind",
     "TopicPlan",
     "Topics",
+    "V07GroupSnapshot",
     "V08BrokerLogs",
     "V08ChangePlanner",
-    "V08Survey",
+    "V08GroupSnapshot",
     "ZooKeeperGroups",
     "as_backup",
     "backup_of",
@@ -116,31 +116,31 @@ __all__ = [
     "delete_tree",
     "describe_step",
     "diagnose",
-    "diagnose_look",
-    "diagnose_looks",
+    "diagnose_group",
+    "diagnose_once",
     "dialect_of",
     "differences",
     "format_json",
     "format_text",
     "in_the_way",
     "lag_of",
-    "lasting",
-    "look_at_group",
     "parse_offsets",
+    "persistent_findings",
     "plan_assignment",
     "plan_reset",
     "plan_set",
     "plan_v08_reset",
     "plan_v08_set",
     "progress_findings",
+    "read_diagnosis_input",
     "read_lag",
     "read_tree",
+    "read_v07_snapshot",
     "read_v08_lag",
+    "read_v08_snapshot",
     "require_dead",
     "require_nodes",
     "steps_for",
-    "survey_group",
-    "survey_zookeeper_group",
     "take_step",
     "total_lag",
     "verify_group",

@@ -12,12 +12,12 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.diagnosis import diagnose_looks
-from consumerd.admin.diagnosis_offsets import Look
+from consumerd.admin.diagnosis import diagnose_group
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.logs import BrokerLogs
 from consumerd.admin.mending import steps_for, take_step, withheld
-from consumerd.admin.snapshot import survey_group
-from consumerd.admin.v08.diagnosis_input import look_at_group
+from consumerd.admin.snapshot import read_v07_snapshot
+from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
 from consumerd.admin.v08.group_source import ZooKeeperGroups
 from consumerd.clock import SystemClock
 from consumerd.registry import make_consumer_id
@@ -25,7 +25,7 @@ from consumerd.registry import make_consumer_id
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from consumerd.admin.findings import Finding, Fix
+    from consumerd.admin.findings import Fix, GroupFinding
     from consumerd.admin.v08.group_source import GroupSource
     from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
@@ -38,17 +38,19 @@ _PAUSE = 0.25
 class DoctorReport(NamedTuple):
     """What was found, what would be done or was done about it, and what was still wrong afterwards."""
 
-    findings: list[Finding]
+    findings: list[GroupFinding]
     steps: list[Fix]
-    withheld: list[Finding]
+    withheld: list[GroupFinding]
     #: None where nothing was done.
-    remaining: list[Finding] | None
+    remaining: list[GroupFinding] | None
 
 
 class GroupDoctor:
     """Examines one group by `take_snapshot`. `zk`: where the group can be fixed; None where a broker coordinates it."""
 
-    def __init__(self, group: str, take_snapshot: Callable[[], Awaitable[Look]], zk: ZooKeeper | None) -> None:
+    def __init__(
+        self, group: str, take_snapshot: Callable[[], Awaitable[DiagnosisInput]], zk: ZooKeeper | None
+    ) -> None:
         self._group = group
         self._take_snapshot = take_snapshot
         self._zk = zk
@@ -62,8 +64,8 @@ class GroupDoctor:
     def of_v08(cls, source: GroupSource, group: str) -> GroupDoctor:
         """For a group of Kafka 0.8 or later."""
 
-        async def take_snapshot() -> Look:
-            return await look_at_group(source, group, asyncio.get_running_loop().time())
+        async def take_snapshot() -> DiagnosisInput:
+            return await read_diagnosis_input(source, group, asyncio.get_running_loop().time())
 
         return cls(group, take_snapshot, source.zk if isinstance(source, ZooKeeperGroups) else None)
 
@@ -74,26 +76,26 @@ class GroupDoctor:
         BrokerError, RefusedError for a step that this ZooKeeper cannot do.
         """
         snapshot, findings = await self._examine(interval)
-        steps = steps_for(snapshot.survey, findings, force=force) if fix else []
+        steps = steps_for(snapshot.snapshot, findings, force=force) if fix else []
         kept = withheld(findings, force=force) if fix else []
         if self._zk is None or not (execute and steps):
             return DoctorReport(findings, steps, kept, None)
         now = int(SystemClock().wall() * 1000)
         name = make_consumer_id(self._group, socket.gethostname(), now, random.SystemRandom().getrandbits(64))
         for step in steps:
-            await take_step(self._zk, self._group, step, name=name, dialect=snapshot.survey.dialect)
+            await take_step(self._zk, self._group, step, name=name, dialect=snapshot.snapshot.dialect)
         return DoctorReport(findings, steps, kept, await self._remaining(kept))
 
-    async def _examine(self, interval: float) -> tuple[Look, list[Finding]]:
+    async def _examine(self, interval: float) -> tuple[DiagnosisInput, list[GroupFinding]]:
         """The last snapshot taken, and the findings."""
         first = await self._take_snapshot()
-        if not interval or not first.survey.view.members:
-            return first, diagnose_looks(first)  # without members nothing moves
+        if not interval or not first.snapshot.view.members:
+            return first, diagnose_group(first)  # without members nothing moves
         await asyncio.sleep(interval)
         second = await self._take_snapshot()
-        return second, diagnose_looks(first, second)
+        return second, diagnose_group(first, second)
 
-    async def _remaining(self, kept: Sequence[Finding]) -> list[Finding]:
+    async def _remaining(self, kept: Sequence[GroupFinding]) -> list[GroupFinding]:
         """What is still wrong once the members have had time to act; `kept`, which was not fixed, is not waited for."""
         not_fixed = {(finding.kind, finding.subject) for finding in kept}
         loop = asyncio.get_running_loop()
@@ -106,8 +108,8 @@ class GroupDoctor:
             await asyncio.sleep(_PAUSE)
 
 
-async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> Look:
-    survey = await survey_group(zk, group)
-    wanted = [partition for partition in survey.partitions() if survey.exists(partition)]
-    ranges = await BrokerLogs(survey.brokers, connect).ranges(wanted)
-    return Look(survey, ranges, asyncio.get_running_loop().time())
+async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> DiagnosisInput:
+    snapshot = await read_v07_snapshot(zk, group)
+    wanted = [partition for partition in snapshot.partitions() if snapshot.exists(partition)]
+    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(wanted)
+    return DiagnosisInput(snapshot, ranges, asyncio.get_running_loop().time())

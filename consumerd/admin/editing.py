@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.snapshot import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 CHANGES_PER_MULTI = 100
 
 
-def in_the_way(survey: GroupSurvey, partitions: Iterable[TopicPartition]) -> list[str]:
+def in_the_way(snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> list[str]:
     """Who would overwrite, or has read already, what is about to change; one sentence each. Empty: nobody."""
-    view = survey.view
+    view = snapshot.view
     wanted = set(partitions)
     topics = {partition.topic for partition in wanted}
     reasons = []
@@ -41,7 +41,7 @@ def in_the_way(survey: GroupSurvey, partitions: Iterable[TopicPartition]) -> lis
         elif any(member.subscription.streams_for(topic) for topic in topics):
             reasons.append(f"member {name} lives and subscribes")
     for partition in sorted(wanted, key=lambda partition: (partition.topic, partition.name)):
-        if survey.owner_stat(partition) is not None:
+        if snapshot.owner_stat(partition) is not None:
             owner = view.owners.get(partition)
             reasons.append(f"{partition} is owned by {'somebody' if owner is None else format_owner(*owner)}")
     return reasons

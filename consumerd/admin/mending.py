@@ -17,14 +17,14 @@ from consumerd.zk.errors import NoNode, NotEmpty
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.findings import Finding
-    from consumerd.admin.snapshot import GroupSurvey
+    from consumerd.admin.findings import GroupFinding
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.ports import ZooKeeper
 
 _NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 
 
-def steps_for(survey: GroupSurvey, findings: Iterable[Finding], *, force: bool) -> list[Fix]:
+def steps_for(snapshot: GroupSnapshot, findings: Iterable[GroupFinding], *, force: bool) -> list[Fix]:
     """What to do, in order, each thing once: safe removals (all of them with `force`), then one nudge.
 
     A group without members is not nudged: nobody would hear it.
@@ -32,12 +32,12 @@ def steps_for(survey: GroupSurvey, findings: Iterable[Finding], *, force: bool) 
     findings = list(findings)
     removals = [finding.fix for finding in findings if isinstance(finding.fix, Removal) and (finding.fix.safe or force)]
     steps: list[Fix] = list(dict.fromkeys(removals))
-    if survey.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
+    if snapshot.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
         steps.append(Nudge())
     return steps
 
 
-def withheld(findings: Iterable[Finding], *, force: bool) -> list[Finding]:
+def withheld(findings: Iterable[GroupFinding], *, force: bool) -> list[GroupFinding]:
     """The findings whose fix is not safe, and not done for that."""
     return [finding for finding in findings if isinstance(finding.fix, Removal) and not finding.fix.safe and not force]
 

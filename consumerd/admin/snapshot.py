@@ -1,8 +1,8 @@
-"""One look at a group and at all that belongs to it: members, owners, offsets, the topics they name, the brokers.
+"""A snapshot of a group and of all that belongs to it: members, owners, offsets, the topics they name, the brokers.
 
 Strategy: read once, decide afterwards. What the tools conclude (`verification`, `diagnosis`, `changes`) are functions
-of a survey, and nothing but this module reads the registry for them. The reads behind it are not atomic; whoever needs
-certainty looks twice.
+of a snapshot, and nothing but this module reads the registry for them. The reads behind it are not atomic; a tool that
+needs certainty takes two snapshots.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Topics = dict[str, dict[int, int]]
 _CHILDREN = frozenset({"ids", "owners", "offsets"})
 
 
-class GroupSurvey(ABC):
-    """One look at a group of whatever dialect."""
+class GroupSnapshot(ABC):
+    """A snapshot of a group of either dialect."""
 
     __slots__ = ()
     dialect: ClassVar[Dialect]
@@ -127,7 +127,7 @@ class GroupSurvey(ABC):
 
 
 @dataclass(slots=True)
-class Survey(GroupSurvey):
+class V07GroupSnapshot(GroupSnapshot):
     """What was seen of a group of 0.7. `topics`: those that exist and that members want, own or committed."""
 
     dialect: ClassVar[Dialect] = Dialect.V07
@@ -168,8 +168,8 @@ class Survey(GroupSurvey):
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
-async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Survey:
-    """Look at `group`. Raises NotFoundError for one that never was, DialectError for brokers of 0.8+ (if `brokers`)."""
+async def read_v07_snapshot(zk: ZooKeeper, group: str, *, brokers: bool = True) -> V07GroupSnapshot:
+    """Take a snapshot. Raises NotFoundError for an unknown group, DialectError for brokers of 0.8+ (if `brokers`)."""
     cluster = ClusterView(zk)
     view = await cluster.read_group(group)
     named, every = named_topics(view)
@@ -177,7 +177,7 @@ async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Su
     if every:
         wanted = {*view.subscribed(topics), *named}
         topics = {topic: counts for topic, counts in topics.items() if topic in wanted}
-    return Survey(
+    return V07GroupSnapshot(
         view,
         topics,
         await cluster.read_brokers() if brokers else {},

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
+from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import DoctorReport, Finding, GroupSource
-    from consumerd.cli.session import Place
+    from consumerd.admin import DoctorReport, GroupFinding, GroupSource
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
@@ -28,7 +28,7 @@ Examples:
 
 
 @click.command("doctor", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @click.option(
     "--interval",
@@ -45,7 +45,7 @@ Examples:
 @broker_timeout_option
 @json_option("One object: findings, steps, and with --execute what remains.")
 def command(
-    place: Place,
+    cluster: ClusterAddress,
     group: str | None,
     interval: float,
     fix: bool,
@@ -72,7 +72,7 @@ def command(
     from consumerd.admin import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
     connect = connector(broker_timeout)
 
     async def v07(session: ZooKeeper) -> DoctorReport:
@@ -83,7 +83,7 @@ def command(
         doctor = GroupDoctor.of_v08(source, name)
         return await doctor.run(interval, fix=fix, execute=execute, force=force)
 
-    report = run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    report = run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
     _show(name, report, fix=fix, as_json=as_json)
 
 
@@ -117,7 +117,7 @@ def _line(what: str, text: str) -> None:
     click.echo(f"{what}: {printable(text)}" if sys.stdout.isatty() else f"{what}\t{printable(text)}")
 
 
-def _show_findings(group: str, findings: Sequence[Finding], *, still: bool = False) -> None:
+def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool = False) -> None:
     from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
 
     if not sys.stdout.isatty():
@@ -137,7 +137,7 @@ def _show_findings(group: str, findings: Sequence[Finding], *, still: bool = Fal
 def _as_json(group: str, report: DoctorReport) -> dict[str, object]:
     from consumerd.admin import describe_step  # noqa: PLC0415
 
-    def shown(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    def shown(findings: Sequence[GroupFinding]) -> list[dict[str, object]]:
         return [
             {
                 "kind": each.kind.value,

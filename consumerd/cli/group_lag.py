@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
+from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.admin import GroupSource, PartitionLag
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
@@ -30,7 +30,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command("lag", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option(
@@ -43,7 +43,7 @@ CLEAR = "\x1b[H\x1b[2J"
 @broker_timeout_option
 @json_option("One object per look: partitions and total.")
 def command(
-    place: Place,
+    cluster: ClusterAddress,
     group: str | None,
     topics: tuple[str, ...],
     watch: float | None,
@@ -61,7 +61,7 @@ def command(
     from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
     looks = (1 if watch is None else None) if count is None else count
 
     async def look_on(look: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str) -> None:
@@ -82,7 +82,7 @@ def command(
     async def v08(source: GroupSource) -> None:
         await look_on(lambda: read_v08_lag(source, name, topics), "message")
 
-    run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
 
 
 class _Sight(NamedTuple):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, V08Survey
+from consumerd.admin import CheckFailedError, Difference, V08GroupSnapshot
 from consumerd.cli.tables import counted, show_rows
 from consumerd.registry import Dialect, format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import GroupSurvey
+    from consumerd.admin import GroupSnapshot
     from consumerd.partition import TopicPartition
 
 
@@ -50,47 +50,47 @@ class _Row(NamedTuple):
         return ", ".join(remarks)
 
 
-def _rows(survey: GroupSurvey) -> list[_Row]:
-    view = survey.view
-    plan = survey.plan() if survey.has_rule else {}
-    wanted = survey.wanted()
-    at_broker, texts = (survey.at_broker, survey.metadata) if isinstance(survey, V08Survey) else ((), {})
+def _rows(snapshot: GroupSnapshot) -> list[_Row]:
+    view = snapshot.view
+    plan = snapshot.plan() if snapshot.has_rule else {}
+    wanted = snapshot.wanted()
+    at_broker, texts = (snapshot.at_broker, snapshot.metadata) if isinstance(snapshot, V08GroupSnapshot) else ((), {})
     rows = []
-    for partition in survey.partitions():
+    for partition in snapshot.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
         rows.append(
             _Row(
                 partition,
-                survey.owner_name(partition),
+                snapshot.owner_name(partition),
                 None if planned is None else format_owner(*planned),
-                survey.committed(partition),
+                snapshot.committed(partition),
                 unowned=owner is None and partition in wanted,
                 orphan=owner is not None and owner[0] not in view.members,
                 at_broker=partition in at_broker,
                 # Members of 0.8 and later may be told to want internal topics, too, which nobody else sees.
-                unwanted=survey.dialect is Dialect.V07 and owner is not None and partition not in wanted,
+                unwanted=snapshot.dialect is Dialect.V07 and owner is not None and partition not in wanted,
                 metadata=texts.get(partition),
             )
         )
     return rows
 
 
-def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
+def show_report(snapshot: GroupSnapshot, *, as_json: bool) -> None:
     """Print members, partitions and problems."""
-    rows, view = _rows(survey), survey.view
+    rows, view = _rows(snapshot), snapshot.view
     if as_json:
-        click.echo(json.dumps(_as_json(survey, rows), indent=2))
+        click.echo(json.dumps(_as_json(snapshot, rows), indent=2))
         return
     owned = Counter(consumer_id for consumer_id, _ in view.owners.values())
     columns = ["member", "subscription", ">partitions"]
     members: list[list[object]] = [[name, member.text, owned[name]] for name, member in view.members.items()]
     title = f"group {view.group}: {counted(len(members), 'member')}"
-    if isinstance(survey, V08Survey):
+    if isinstance(snapshot, V08GroupSnapshot):
         columns.append("client")
         for member in members:
-            member.append(survey.clients.get(str(member[0])))
-        words = filter(None, (counted(len(members), "member"), survey.state, survey.rule))
-        title = f"group {view.group} ({survey.coordinator.value}): {', '.join(words)}"
+            member.append(snapshot.clients.get(str(member[0])))
+        words = filter(None, (counted(len(members), "member"), snapshot.state, snapshot.rule))
+        title = f"group {view.group} ({snapshot.coordinator.value}): {', '.join(words)}"
     show_rows(columns, members, title=title, kind="member")
     columns = ["partition", "owner", ">offset", "remark", "metadata"]
     if all(row.metadata is None for row in rows):
@@ -104,18 +104,18 @@ def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
     show_rows(["problem"], ([problem] for problem in view.problems), kind="problem")
 
 
-def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
-    view = survey.view
+def _as_json(snapshot: GroupSnapshot, rows: Iterable[_Row]) -> dict[str, object]:
+    view = snapshot.view
     members: dict[str, dict[str, object]] = {
         name: {"subscription": member.text, "understood": member.subscription is not None}
         for name, member in view.members.items()
     }
     document: dict[str, object] = {"group": view.group}
-    if isinstance(survey, V08Survey):
-        document["coordinator"] = survey.coordinator.value
-        document |= {"state": survey.state or None, "rule": survey.rule or None}
+    if isinstance(snapshot, V08GroupSnapshot):
+        document["coordinator"] = snapshot.coordinator.value
+        document |= {"state": snapshot.state or None, "rule": snapshot.rule or None}
         for name, member in members.items():
-            member["client"] = survey.clients.get(name)
+            member["client"] = snapshot.clients.get(name)
     return {
         **document,
         "members": members,

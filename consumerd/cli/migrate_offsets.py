@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.migrate_sides import open_side, side_place
+from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import renaming
 from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.migrate.offsets_move import MoveRequest
     from consumerd.migrate.offsets_plan import MovePlan
 
@@ -127,8 +127,8 @@ def command(
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.migrate.offsets_move import MoveRequest  # noqa: PLC0415
 
-    origin = side_place("from", from_zookeeper, from_servers, from_config, timeout)
-    target = side_place("to", to_zookeeper, to_servers, to_config, timeout)
+    origin = side_address("from", from_zookeeper, from_servers, from_config, timeout)
+    target = side_address("to", to_zookeeper, to_servers, to_config, timeout)
     name = origin.group_or(group)
     renamed = target.group or name if to_group is None else named(to_group, "--to-group")
     request = MoveRequest(name, renamed, topics, dict(map(renaming, renames)), translate, source)
@@ -145,7 +145,7 @@ def command(
         click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
 
-async def _move(origin: Place, target: Place, options: _Options) -> tuple[MovePlan, Path | None]:
+async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
     """Plan the move, and carry it out where that is asked for and nothing speaks against it."""
     from consumerd.admin import backup_of  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415

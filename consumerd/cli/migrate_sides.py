@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.migrate.offsets_move import OffsetsSide
 
 
-def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float) -> Place:
+def side_address(
+    side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float
+) -> ClusterAddress:
     """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
     import click  # noqa: PLC0415
 
-    from consumerd.cli.session import Place  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.session import ClusterAddress  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if zookeeper is not None and servers:
         raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
@@ -39,16 +41,16 @@ def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config:
         sentence = str(error).removeprefix("kafka.bootstrap: ")
         raise click.BadParameter(sentence, param_hint=f"--{side}-bootstrap-server") from None
     if config is None:
-        return Place(zookeeper or "", timeout, bootstrap=bootstrap)
+        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap)
     loaded = load(config)
     if zookeeper is None and not bootstrap and loaded.group.coordination != "zookeeper":
         bootstrap = tuple(build_bootstrap(loaded.kafka))
     connect = "" if bootstrap else zookeeper or loaded.zookeeper.connect
-    return Place(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
+    return ClusterAddress(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
 
 
 @asynccontextmanager
-async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIterator[OffsetsSide]:
+async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[OffsetsSide]:
     """Open one side. Raises as `with_session` and `make_client`."""
     from consumerd.admin import BrokerGroups  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
@@ -58,14 +60,14 @@ async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIte
 
     connect = connector(broker_timeout)
     async with AsyncExitStack() as stack:
-        if place.bootstrap:
-            client = make_client(place.bootstrap, place.config, broker_timeout, place.timeout)
+        if cluster.bootstrap:
+            client = make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout)
             await stack.enter_async_context(client)
             yield OffsetsSide(connect, BrokerGroups(client), client=client)
             return
-        session = await stack.enter_async_context(open_session(place.connect, place.timeout, place.section))
+        session = await stack.enter_async_context(open_session(cluster.connect, cluster.timeout, cluster.section))
         if await dialect_at(session, [group]) is not Dialect.V08:
             yield OffsetsSide(connect, zk=session)
             return
-        groups = await stack.enter_async_context(registered_groups(session, place, broker_timeout))
+        groups = await stack.enter_async_context(registered_groups(session, cluster, broker_timeout))
         yield OffsetsSide(connect, groups, client=groups.logs.client)

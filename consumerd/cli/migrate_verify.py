@@ -17,7 +17,7 @@ from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
-    from consumerd.migrate import Counts, PartitionReport, Report, Source
+    from consumerd.migrate import Counts, MessageSource, PartitionReport, Report
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -164,7 +164,7 @@ async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
         return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
-async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
+async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> Report:
     from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import Comparison  # noqa: PLC0415
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.admin import Change, GroupOffsets, GroupSource, OffsetPlan, Target
-    from consumerd.cli.session import Place
+    from consumerd.admin import Change, GroupOffsets, GroupSource, OffsetPlan, OffsetTarget
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
     from consumerd.registry import Dialect
 
@@ -48,25 +48,27 @@ class How:
     broker_timeout: float
     as_json: bool
 
-    def run_set(self, place: Place, wanted: GroupOffsets) -> None:
+    def run_set(self, cluster: ClusterAddress, wanted: GroupOffsets) -> None:
         """Each group's partitions to the offsets that are named. Raises RefusedError."""
         from consumerd.admin import dialect_of, plan_set, plan_v08_set  # noqa: PLC0415 - heavy imports only for the command that runs
 
         self._run(
-            place,
+            cluster,
             lambda zk: plan_set(zk, wanted, self.force, connector(self.broker_timeout)),
             lambda source: plan_v08_set(source, wanted, self.force),
             groups=list(wanted),
             hint=dialect_of(wanted),
         )
 
-    def run_reset(self, place: Place, group: str, topics: Sequence[str], names: Sequence[str], target: Target) -> None:
+    def run_reset(
+        self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
+    ) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
         from consumerd.admin import PartitionChoice, plan_reset, plan_v08_reset  # noqa: PLC0415
 
         choice = PartitionChoice(group, topics, names)
         self._run(
-            place,
+            cluster,
             lambda zk: plan_reset(zk, choice, target, self.force, connector(self.broker_timeout)),
             lambda source: plan_v08_reset(source, choice, target, self.force),
             groups=[group],
@@ -74,7 +76,7 @@ class How:
 
     def _run(
         self,
-        place: Place,
+        cluster: ClusterAddress,
         make_plan: Callable[[ZooKeeper], Awaitable[OffsetPlan]],
         make_v08_plan: Callable[[GroupSource], Awaitable[OffsetPlan]],
         *,
@@ -93,7 +95,7 @@ class How:
             plan = await make_v08_plan(source)
             return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
 
-        plan, backup = run_by_kind(place, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
+        plan, backup = run_by_kind(cluster, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:

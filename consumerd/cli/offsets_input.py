@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupOffsets, Target
+    from consumerd.admin import GroupOffsets, OffsetTarget
     from consumerd.partition import TopicPartition
 
 
@@ -30,24 +30,24 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
         raise click.BadParameter(f"{text!r}: {error}.") from None
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> OffsetTarget:
     """Read what `--to` says. Raises BadParameter."""
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
-        return Target(TargetKind(text))
+        return OffsetTarget(OffsetTargetKind(text))
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
         raise click.BadParameter(f"{text!r} is none of earliest, latest, an offset, +N and -N.", param_hint="--to")
-    return Target(TargetKind.SHIFT if text[0] in "+-" else TargetKind.OFFSET, int(text))
+    return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
-def parse_time(text: str) -> Target:
+def parse_time(text: str) -> OffsetTarget:
     """Read what `--at-time` says. Raises BadParameter."""
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     if text.isascii() and text.isdigit() and len(text) <= 18:
-        return Target(TargetKind.TIME, int(text))
+        return OffsetTarget(OffsetTargetKind.TIME, int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -59,7 +59,7 @@ def parse_time(text: str) -> Target:
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
         raise click.BadParameter("a time before 1970 has no offset.", param_hint="--at-time")
-    return Target(TargetKind.TIME, milliseconds)
+    return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
 
 
 def read_file(file: str) -> GroupOffsets:

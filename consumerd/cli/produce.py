@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
-from consumerd.cli.session import place_options
+from consumerd.cli.session import cluster_options
 
 if TYPE_CHECKING:
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -72,7 +72,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 
 
 @click.command("produce", epilog=EXAMPLES)
-@place_options(required=False)
+@cluster_options(required=False)
 @click.option(
     "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker of 0.7; may be given several times."
 )
@@ -146,33 +146,33 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     metavar="SECONDS",
     help="0.7, with --verify: how long to look. [default: 15]",
 )
-def command(place: Place | None, **options: Any) -> None:
+def command(cluster: ClusterAddress | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     given = Options(**options)
-    if bool(given.brokers) == (place is not None):
+    if bool(given.brokers) == (cluster is not None):
         raise click.UsageError("give either --broker or --zookeeper, or --bootstrap-server.")
     if given.key_separator == "":
         raise click.BadParameter("it is empty.", param_hint="--key-separator")
     if not given.queued and (given.queue_time is not None or given.queue_size is not None):
         raise click.UsageError("--queue-time and --queue-size belong to --async.")
     configure_logs("warning", "auto")
-    if place is None:
+    if cluster is None:
         from consumerd.cli.produce_v07 import produce_to_brokers  # noqa: PLC0415
 
         require_v07(given)
         produce_to_brokers(given)
-    elif place.bootstrap:
+    elif cluster.bootstrap:
         from consumerd.cli.produce_v08 import produce_to_cluster  # noqa: PLC0415
 
         require_kafka(given)
-        produce_to_cluster(place, given)
+        produce_to_cluster(cluster, given)
     else:
-        place.run(lambda session: _by_zookeeper(session, place, given))
+        cluster.run(lambda session: _by_zookeeper(session, cluster, given))
 
 
-async def _by_zookeeper(session: Session, place: Place, options: Options) -> None:
+async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: Options) -> None:
     """To whatever brokers are registered; 0.7 where none is."""
     from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
@@ -181,7 +181,7 @@ async def _by_zookeeper(session: Session, place: Place, options: Options) -> Non
         from consumerd.cli.produce_v08 import produce  # noqa: PLC0415
 
         require_kafka(options)
-        async with await registered_client(session, place) as client:
+        async with await registered_client(session, cluster) as client:
             await produce(client, options)
         return
     from consumerd.cli.produce_v07 import produce_by_zookeeper  # noqa: PLC0415

@@ -57,7 +57,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterAddress:
     """Where a command finds its ZooKeeper or its brokers: an address, or a configuration file, or both."""
 
     #: "" where brokers are asked.
@@ -79,14 +79,14 @@ class Place:
         return named(name, "--group")
 
     def run(self, work: Callable[[Session], Awaitable[_T]]) -> _T:
-        """`with_session` at this place."""
+        """`with_session` with this address."""
         return with_session(self.connect, self.timeout, work, section=self.section)
 
 
-def place_options(
+def cluster_options(
     *, required: bool = True, flags: Sequence[str] = ("-c", "--config")
 ) -> Callable[[Decorated], Decorated]:
-    """`--zookeeper`, `--bootstrap-server`, `-c` and `--timeout` as one parameter `place`; None if none is required.
+    """`--zookeeper`, `--bootstrap-server`, `-c` and `--timeout` as one parameter `cluster`; None if none is required.
 
     `flags`: how the configuration file is called.
     """
@@ -105,8 +105,8 @@ def place_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            place = _place(zookeeper, _addresses(bootstrap_server), config_file, timeout)
-            return function(*args, place=place, **options)
+            cluster = _address(zookeeper, _addresses(bootstrap_server), config_file, timeout)
+            return function(*args, cluster=cluster, **options)
 
         with_config = click.option(
             *flags,
@@ -126,11 +126,11 @@ def place_options(
     return decorate
 
 
-def _place(
+def _address(
     zookeeper: str | None, bootstrap: tuple[tuple[str, int], ...], path: Path | None, timeout: float
-) -> Place | None:
+) -> ClusterAddress | None:
     if path is None:
-        return Place(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
+        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
     from consumerd.config.model import load  # noqa: PLC0415
 
     config = load(path)
@@ -139,7 +139,7 @@ def _place(
 
         bootstrap = tuple(build_bootstrap(config.kafka))
     connect = "" if bootstrap else zookeeper or config.zookeeper.connect
-    return Place(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
+    return ClusterAddress(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
 
 
 def _addresses(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:

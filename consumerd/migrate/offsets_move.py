@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from consumerd.admin import BrokerLogs, LogRange, Survey, survey_group
+from consumerd.admin import BrokerLogs, LogRange, V07GroupSnapshot, read_v07_snapshot
 from consumerd.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.forward import TargetLog
 from consumerd.migrate.offsets_plan import MovePlanner
@@ -17,7 +17,7 @@ from consumerd.migrate.offsets_plan import MovePlanner
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin import GroupSource, GroupSurvey
+    from consumerd.admin import GroupSnapshot, GroupSource
     from consumerd.client import ClusterClient
     from consumerd.migrate.offsets_plan import MovePlan
     from consumerd.net import Connector
@@ -59,20 +59,20 @@ class OffsetsSide:
     #: Of the brokers of 0.8 and later; None where none can be reached.
     client: ClusterClient | None = None
 
-    async def survey(self, group: str) -> GroupSurvey:
+    async def snapshot(self, group: str) -> GroupSnapshot:
         """A snapshot of the group. Raises NotFoundError, BrokerError, ZooKeeperError."""
         if self.groups is not None:
-            return await self.groups.survey(group)
+            return await self.groups.snapshot(group)
         assert self.zk is not None
-        return await survey_group(self.zk, group)
+        return await read_v07_snapshot(self.zk, group)
 
-    async def empty(self, survey: GroupSurvey, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    async def empty(self, snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of `partitions` whose logs are known to be empty."""
         if self.groups is not None:
             ranges = await self.groups.logs.ranges(partitions)
         else:
-            assert isinstance(survey, Survey)
-            ranges = await BrokerLogs(survey.brokers, self.connect).ranges(partitions)
+            assert isinstance(snapshot, V07GroupSnapshot)
+            ranges = await BrokerLogs(snapshot.brokers, self.connect).ranges(partitions)
         return {each for each, known in ranges.items() if isinstance(known, LogRange) and not known.size}
 
 
@@ -81,9 +81,9 @@ async def plan_move(old: OffsetsSide, new: OffsetsSide, target: GroupSource, req
 
     Raises TranslationChoiceError, NotFoundError, BrokerError, ZooKeeperError.
     """
-    survey = await old.survey(request.group)
+    snapshot = await old.snapshot(request.group)
     planner = MovePlanner(
-        survey,
+        snapshot,
         target,
         request.to_group,
         rename=lambda topic: request.renames.get(topic, topic),
@@ -96,7 +96,7 @@ async def plan_move(old: OffsetsSide, new: OffsetsSide, target: GroupSource, req
             "offsets are translated by the target's messages, but none of its brokers can be reached: check that they "
             "run, and their addresses"
         )
-    empty = await old.empty(survey, planner.committed)
+    empty = await old.empty(snapshot, planner.committed)
     return await planner.translate(TargetLog(new.client), cluster=request.source, empty=empty)
 
 

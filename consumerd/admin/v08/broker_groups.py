@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.snapshot import Coordinator, V08Survey, texts_of
+from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -75,8 +75,8 @@ class BrokerGroups:
                 raise _no_groups(error) from error
         return sorted(found)
 
-    async def survey(self, group: str) -> V08Survey:
-        """One look at a group. Raises NotFoundError, BrokerError."""
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
+        """A snapshot of a group. Raises NotFoundError, BrokerError."""
         told = await self._describe(group)
         view = GroupView(group)
         clients = {}
@@ -102,7 +102,7 @@ class BrokerGroups:
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
         rule = told.get("protocol") or told.get("assignor_name", "")
         metadata = texts_of(committed)
-        return V08Survey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
+        return V08GroupSnapshot(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).

@@ -1,38 +1,38 @@
-"""One look at a group of Kafka 0.8 or later, with everything that its diagnosis needs.
+"""Everything that the diagnosis of a group of Kafka 0.8 or later needs.
 
-Strategy: the survey first, then what brokers hold, who leads, and, where ZooKeeper has offsets, what brokers keep of
-the same group. What a broker does not tell leaves a hole in the look, with the reason, and not the look undone.
+Strategy: the snapshot first, then what brokers hold, who leads, and, where ZooKeeper has offsets, what brokers keep of
+the same group. What a broker does not answer is missing, with the reason; the rest is still diagnosed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.diagnosis_offsets import Look
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.v08.group_source import ZooKeeperGroups
 from consumerd.errors import BrokerError
 from consumerd.wire.errors import WireError
 
 if TYPE_CHECKING:
     from consumerd.admin.v08.group_source import GroupSource
-    from consumerd.admin.v08.snapshot import V08Survey
+    from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.partition import TopicPartition
 
 
-async def look_at_group(source: GroupSource, group: str, now: float) -> Look:
-    """Look at `group`. `now`: seconds of any clock. Raises NotFoundError, ZooKeeperError, BrokerError as `source`."""
-    survey = await source.survey(group)
-    topics = await source.topics(survey.topics)
-    ranges = await source.logs.ranges(partition for partition in survey.partitions() if survey.exists(partition))
+async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> DiagnosisInput:
+    """Read `group`. `now`: seconds of any clock. Raises NotFoundError, ZooKeeperError, BrokerError as `source`."""
+    snapshot = await source.snapshot(group)
+    topics = await source.topics(snapshot.topics)
+    ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
     kept: dict[TopicPartition, int] = {}
     unknown: tuple[str, ...] = ()
     if isinstance(source, ZooKeeperGroups):
         try:
-            kept = await _kept(source, survey)
+            kept = await _kept(source, snapshot)
         except (BrokerError, WireError) as error:
             unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
-    return Look(survey, ranges, now, topics, kept, unknown)
+    return DiagnosisInput(snapshot, ranges, now, topics, kept, unknown)
 
 
-async def _kept(source: ZooKeeperGroups, survey: V08Survey) -> dict[TopicPartition, int]:
-    return await source.kept_by_brokers(survey.group, filter(survey.exists, survey.view.offsets))
+async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:
+    return await source.kept_by_brokers(snapshot.group, filter(snapshot.exists, snapshot.view.offsets))

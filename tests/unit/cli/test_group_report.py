@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from consumerd.admin import survey_group
+from consumerd.admin import read_v07_snapshot
 from consumerd.cli.group_report import show_report
 from consumerd.errors import NotFoundError
 from consumerd.registry import RegistryError
@@ -35,9 +35,9 @@ PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to
 @pytest.mark.asyncio
 async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(survey, as_json=False)
+    show_report(snapshot, as_json=False)
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
         ["member", "g_a", '{ "t": 1,"u": 1 }', "1"],
         ["member", "g_b", '{ "u": 1 }', "2"],
@@ -53,9 +53,9 @@ async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[s
 @pytest.mark.asyncio
 async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(survey, as_json=True)
+    show_report(snapshot, as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "group": "g",
         "members": {
@@ -82,7 +82,7 @@ async def test_a_table_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     async with zookeeper.session() as zk:
-        show_report(await survey_group(zk, "g", brokers=False), as_json=False)
+        show_report(await read_v07_snapshot(zk, "g", brokers=False), as_json=False)
     out = capsys.readouterr().out
     assert "group g: 2 members" in out
     assert "5 partitions, 1 unowned" in out
@@ -92,23 +92,23 @@ async def test_a_table_on_a_terminal(
 async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g", brokers=False)
-        assert sorted(survey.subscribed) == ["other", "t", "u"]
-        assert sorted({each.topic for each in survey.wanted()}) == ["other", "t", "u"]
-        assert sorted(survey.subscriptions()) == ["g_a", "g_b", "g_c"]
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+        assert sorted(snapshot.subscribed) == ["other", "t", "u"]
+        assert sorted({each.topic for each in snapshot.wanted()}) == ["other", "t", "u"]
+        assert sorted(snapshot.subscriptions()) == ["g_a", "g_b", "g_c"]
 
 
 @pytest.mark.asyncio
 async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
-            await survey_group(zk, "x", brokers=False)
+            await read_v07_snapshot(zk, "x", brokers=False)
         zookeeper.put("/consumers/g/ids/g_c", b"{broken")
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
         with pytest.raises(RegistryError, match="member g_c"):
-            survey.subscriptions()
-        assert survey.view.members["g_c"].subscription is None
+            snapshot.subscriptions()
+        assert snapshot.view.members["g_c"].subscription is None
         zookeeper.remove("/consumers/g/ids")
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
         with pytest.raises(NotFoundError, match="no members now"):
-            survey.subscriptions()
+            snapshot.subscriptions()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.admin import Survey, V08Survey
+from consumerd.admin import V07GroupSnapshot, V08GroupSnapshot
 from consumerd.cluster import GroupView
 from consumerd.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move
 from consumerd.partition import TopicPartition
@@ -20,9 +20,9 @@ class Cluster(Target):
         super().__init__()
         self._address = address
 
-    async def survey(self, group: str) -> V08Survey:
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
         committed = {TopicPartition.numbered("t", 0): 5}
-        return V08Survey(GroupView(group, offsets=committed), {"new": (0,)}, self.coordinator)
+        return V08GroupSnapshot(GroupView(group, offsets=committed), {"new": (0,)}, self.coordinator)
 
     async def addresses(self) -> dict[int, str]:
         return {1: self._address}
@@ -57,8 +57,8 @@ async def test_requires_a_choice_between_two_clusters() -> None:
 @pytest.mark.asyncio
 async def test_rejects_same_numbers_for_byte_positions() -> None:
     class Old(OffsetsSide):
-        async def survey(self, group: str) -> Any:
-            return Survey(GroupView(group, offsets={OLD[0]: 5}), {})
+        async def snapshot(self, group: str) -> Any:
+            return V07GroupSnapshot(GroupView(group, offsets={OLD[0]: 5}), {})
 
     target = Cluster("a:1")
     with pytest.raises(TranslationChoiceError, match="byte positions"):

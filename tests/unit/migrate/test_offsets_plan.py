@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import Coordinator, LogRange, NoAnswer, Survey, V08Survey
+from consumerd.admin import Coordinator, LogRange, NoAnswer, V07GroupSnapshot, V08GroupSnapshot
 from consumerd.cli.main import run
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import ExitCode, NotFoundError
@@ -18,7 +18,7 @@ from tests.unit.migrate.test_offsets_translation import Log
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin import Change, GroupSurvey
+    from consumerd.admin import Change, GroupSnapshot
 
 OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
 NEW = TopicPartition.numbered("new", 0)
@@ -33,10 +33,10 @@ class Target:
         self._view = view
         self.logs = self
 
-    async def survey(self, group: str) -> V08Survey:
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
         if self._view is None:
             raise NotFoundError(group)
-        return V08Survey(self._view, {"new": (0,)}, self.coordinator)
+        return V08GroupSnapshot(self._view, {"new": (0,)}, self.coordinator)
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         return {"new": {0: PartitionView((1,), 1, (1,))}}
@@ -45,11 +45,11 @@ class Target:
         return {each: LogRange(10, 100) if each == NEW else NoAnswer("no such partition") for each in partitions}
 
 
-def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSurvey:
-    return Survey(GroupView("g", offsets=offsets, **view), {})
+def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSnapshot:
+    return V07GroupSnapshot(GroupView("g", offsets=offsets, **view), {})
 
 
-def planner(source: GroupSurvey, target: Target, **more: Any) -> MovePlanner:
+def planner(source: GroupSnapshot, target: Target, **more: Any) -> MovePlanner:
     return MovePlanner(source, target, "h", rename=lambda _: "new", **more)  # type: ignore[arg-type]
 
 
