@@ -116,7 +116,7 @@ class ChangePlanner:
                 found = by_time[partition]
                 if isinstance(found, NoAnswer):
                     return self._unknown(partition, found.reason)
-                note = "everything that is kept is younger" if found == known.earliest else None
+                note = "all messages in the log are younger" if found == known.earliest else None
                 return self._change(partition, found)._replace(note=note)
             if target.kind is OffsetTargetKind.SHIFT:
                 return await self._shifted(partition, target.value, known)
@@ -127,9 +127,9 @@ class ChangePlanner:
     async def _shifted(self, partition: TopicPartition, by: int, known: LogRange) -> Change:
         before = self._view.offsets.get(partition)
         if before is None:
-            return self._unknown(partition, "nothing is committed that could be shifted")
+            return self._unknown(partition, "no committed offset to shift")
         wanted = min(max(before + by, known.earliest), known.end)
-        note = None if wanted == before + by else "stopped at the end of what the broker has"
+        note = None if wanted == before + by else "limited to the range of the log"
         after = wanted
         if known.earliest < wanted < known.end:
             try:

@@ -48,8 +48,8 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
         yield GroupFinding(
             FindingKind.NO_MEMBERS,
             snapshot.group,
-            "The group has no members now, so nobody owns or should own anything.",
-            "Start a member; or, if the group is dead, `consumerd group delete`.",
+            "The group has no members, so no partition has or needs an owner.",
+            "Start a member; if the group is dead, delete it with `consumerd group delete`.",
         )
     for name, member in view.members.items():
         stat = view.stats[id_path(snapshot.group, name)]
@@ -63,9 +63,9 @@ def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
             yield GroupFinding(
                 FindingKind.STALE_ID,
                 name,
-                "Its id node is persistent, so it does not end with a session: it was made by hand or by a foreign "
-                f"client, and the rule gives {len(held)} partitions to it ({listed(held)}), whether it lives or not.",
-                "Delete the node, if no living process stands behind it.",
+                "Its id node is persistent, so it outlives its session: it was created by hand or by a foreign client. "
+                f"The rule assigns {len(held)} partitions to it ({listed(held)}), whether its process runs or not.",
+                "Delete the node if no running process belongs to it.",
                 removal,
             )
 
@@ -79,16 +79,16 @@ def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) 
             FindingKind.MIXED_DIALECTS,
             name,
             f"{capital(who)} registered {words.foreign_ids}; {words.members} cannot read it, and the two "
-            "do not even agree on the names of partitions.",
-            "Stop it and give it a group of its own; the two generations never share one.",
+            "dialects name partitions differently.",
+            "Stop it and give it a group of its own: members of 0.7 and of 0.8 or later cannot share one.",
             removal,
         )
     return GroupFinding(
         FindingKind.BROKEN_ID,
         name,
-        f"{capital(fault)}. Members on the JVM read all ids in every rebalance and fail over this one, so none of "
-        "them gets anything while it stands.",
-        f"Stop or mend {who}; without a living process behind it, delete the node.",
+        f"{capital(fault)}. JVM members read all ids in every rebalance and fail on this one, so none of them "
+        "gets a partition while it exists.",
+        f"Stop or fix {who}; if no running process belongs to the node, delete it.",
         removal,
     )
 
@@ -115,7 +115,7 @@ def foreign_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
         above, _, name = path.rpartition("/")
         kind, dialect = FindingKind.FOREIGN_NODE, ""
         if _is_foreign_name(snapshot.dialect, name):
-            kind, dialect = FindingKind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions like this."
+            kind, dialect = FindingKind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions this way."
         what = "owner" if above.startswith(owners_root(group)) else "offset"
         yield GroupFinding(
             kind,

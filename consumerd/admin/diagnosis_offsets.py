@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
 
-_KEEP_07 = "Keep it if the broker comes back; otherwise it does no harm, and goes with `consumerd group delete`."
-_KEEP = "It does no harm while the partition is away. One that is made again begins at 0: reset the offset then."
+_KEEP_07 = "Keep it if the broker comes back; otherwise it is harmless, and `consumerd group delete` removes it."
+_KEEP = (
+    "It is harmless while the partition does not exist. A partition created again begins at 0: reset the offset then."
+)
 _RESET = "`consumerd offsets reset` while the group is stopped"
 
 
@@ -54,7 +56,7 @@ def offset_findings(
             yield GroupFinding(
                 FindingKind.BROKEN_OFFSET,
                 f"{topic}/{name}",
-                f"{capital(fault)}. A JVM member that should own the partition fails over it.",
+                f"{capital(fault)}. A JVM member that should own the partition fails on it.",
                 "`consumerd offsets set` while the group is stopped.",
             )
     for partition, offset in snapshot.committed_offsets().items():
@@ -70,7 +72,7 @@ def offset_findings(
 def silent_brokers(
     brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | NoAnswer]
 ) -> Iterable[GroupFinding]:
-    """What those of `brokers` that are registered did not tell (0.7)."""
+    """Registered brokers that did not answer (0.7)."""
     silent: dict[tuple[int, str], int] = {}
     for partition, answer in ranges.items():
         if isinstance(answer, NoAnswer) and partition.broker in brokers:
@@ -86,7 +88,7 @@ def silence(subject: str, reason: str, count: int) -> GroupFinding:
         FindingKind.SILENT_BROKER,
         subject,
         f"The offsets of {count} partitions could not be checked: {reason}.",
-        "See whether the broker runs and can be reached from here.",
+        "Check that the broker runs and can be reached from here.",
     )
 
 
@@ -104,13 +106,14 @@ def _offset_finding(
         return None
     unit = snapshot.unit
     if offset < known.earliest:
-        says = f"lies {known.earliest - offset} {unit} before the earliest, {known.earliest}: retention was faster"
+        missing = known.earliest - offset
+        says = f"is {missing} {unit} before the log start {known.earliest}: retention deleted unread messages"
     else:
-        says = f"lies {offset - known.end} {unit} beyond the end, {known.end}: the log was lost or cut"
+        says = f"is {offset - known.end} {unit} beyond the log end {known.end}: the log was lost or truncated"
     reset = "autooffset.reset" if snapshot.dialect is Dialect.V07 else "auto.offset.reset"
     return GroupFinding(
         FindingKind.OUT_OF_RANGE,
         str(partition),
-        f"Offset {offset} {says}. A member that starts there goes by its policy: {reset}, fetch.out_of_range.",
-        f"Decide yourself where to go on: {_RESET}.",
+        f"Offset {offset} {says}. A member that starts there follows its policy: {reset}, fetch.out_of_range.",
+        f"Choose where to continue: {_RESET}.",
     )

@@ -39,23 +39,23 @@ def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable
         lag, grown = now.end - (now.earliest if offset is None else offset), now.end - before.end
         if lag <= 0 or (offset is None and not grown):
             continue
-        stands = "nothing is committed" if offset is None else f"the committed offset stands at {offset}"
+        stands = "no offset is committed" if offset is None else f"the committed offset stays at {offset}"
         name, process = snapshot.owner_name(partition), _process(snapshot, owner[0])
         if grown > 0:
             yield GroupFinding(
                 FindingKind.BLACK_HOLE,
                 str(partition),
-                f"{name} owns it, but {stands} while {grown} {unit} were written in {seconds:.0f} s; "
+                f"Owner {name} does not read it: {stands} while {grown} {unit} were written in {seconds:.0f} s; "
                 f"the lag is {lag} {unit}. {_why(snapshot)}",
                 f"Restart {process}; {_nudge(snapshot)}If its commits are more "
-                f"than {seconds:.0f} s apart, look again with a longer --interval.",
+                f"than {seconds:.0f} s apart, run the doctor again with a longer --interval.",
             )
         else:
             yield GroupFinding(
                 FindingKind.STANDING_STILL,
                 str(partition),
-                f"{name} owns it, and {stands} for {seconds:.0f} s with a lag of {lag} {unit}.",
-                f"If it should be faster, see what {process} is doing.",
+                f"Its owner is {name}, and {stands} for {seconds:.0f} s with a lag of {lag} {unit}.",
+                f"If that is not expected, check what {process} is doing.",
             )
 
 
@@ -84,14 +84,14 @@ def _at_broker(snapshot: GroupSnapshot) -> bool:
 def _why(snapshot: GroupSnapshot) -> str:
     if _at_broker(snapshot):
         return (
-            "Probably nobody reads it: its handler hangs or fails again and again; or a transaction that never ended "
-            "stops readers of committed messages."
+            "Probably its handler hangs or keeps failing, or a transaction that never ended blocks readers of "
+            "committed messages."
         )
     return (
-        "Probably nobody reads it: its handler hangs, or it is a JVM member that gave "
-        "up while it joined, and owns without reading."
+        "Probably its handler hangs, or it is a JVM member that gave up while it joined, and owns partitions without "
+        "reading them."
     )
 
 
 def _nudge(snapshot: GroupSnapshot) -> str:
-    return "that gives its partitions to the others. " if _at_broker(snapshot) else "a nudge does not help. "
+    return "its partitions go to other members. " if _at_broker(snapshot) else "a nudge does not help. "

@@ -73,7 +73,7 @@ def _nowhere(partition: TopicPartition) -> str:
 
 def _remark(committed: int | None, known: LogRange, unit: str) -> str:
     if committed is None:
-        return "nothing committed: all of the log"
+        return "no committed offset: all of the log"
     if committed < known.earliest:
         return f"{known.earliest - committed} {unit} before the earliest were deleted unread"
     if committed > known.end:

@@ -46,8 +46,8 @@ class PartitionChoice(NamedTuple):
         """Those of `partitions` that are meant. Raises NotFoundError where none is."""
         chosen = [partition for partition in partitions if not self.names or partition.name in self.names]
         if not chosen:
-            what = f"topics {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"
-            raise NotFoundError(f"there are no such partitions of {what}; `consumerd topics list` shows what there is")
+            what = f"topic {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"
+            raise NotFoundError(f"{what} has no such partitions; see `consumerd topics list`")
         return chosen
 
 
@@ -68,7 +68,7 @@ class OffsetPlan:
         if by_broker or not force:
             alive = in_the_way(snapshot, moving)
             if by_broker and not alive and state not in _RESTING:
-                alive.append(f"group {snapshot.group} has members (it is {state})")
+                alive.append(f"group {snapshot.group} has members (its state is {state})")
             self.refusals += alive
             self.final = self.final or (by_broker and bool(alive))
         if not force:
@@ -175,5 +175,5 @@ def _require_names(wanted: GroupOffsets, *, numbered: bool) -> None:
     """Raise ConfigError for partitions that are named as those of another Kafka."""
     for partition in (partition for offsets in wanted.values() for partition in offsets):
         if (partition.broker == NO_BROKER) is not numbered:
-            here = "0.8 or later: name it TOPIC/PARTITION" if numbered else "0.7: name it TOPIC/BROKER-PARTITION"
-            raise ConfigError(f"{partition} is no name of a partition in a cluster of Kafka {here}")
+            here = "0.8 or later: use TOPIC/PARTITION" if numbered else "0.7: use TOPIC/BROKER-PARTITION"
+            raise ConfigError(f"{partition} is not a partition of Kafka {here}")

@@ -82,10 +82,10 @@ class GroupSnapshot(ABC):
         members = self.view.members.items()
         found = {name: member.subscription for name, member in members if member.subscription is not None}
         if len(found) < len(members):
-            raise RegistryError(f"group {self.group!r} cannot be planned for: {self.view.problems[0]}")
+            raise RegistryError(f"group {self.group!r} cannot be planned: {self.view.problems[0]}")
         if not found:
             raise NotFoundError(
-                f"group {self.group!r} has no members now; `group describe` shows its committed offsets"
+                f"group {self.group!r} has no members now; `consumerd group describe` shows its committed offsets"
             )
         return found
 

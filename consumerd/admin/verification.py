@@ -53,12 +53,12 @@ def differences(snapshot: GroupSnapshot) -> list[Difference]:
     """
     view = snapshot.view
     found = [
-        Difference(name, f"{view.faults[id_path(snapshot.group, name)]}; peers on the JVM stop rebalancing over it")
+        Difference(name, f"{view.faults[id_path(snapshot.group, name)]}, so JVM members fail every rebalance")
         for name, member in view.members.items()
         if member.subscription is None
     ]
     found += [
-        Difference(name, "its id node is persistent, so it stands there whether the member lives or not")
+        Difference(name, "its id node is persistent, so it outlives the member")
         for name in view.members
         if snapshot.is_persistent(name)
     ]
@@ -73,18 +73,17 @@ def differences(snapshot: GroupSnapshot) -> list[Difference]:
 def _difference(snapshot: GroupSnapshot, partition: TopicPartition, planned: Stream | None) -> str | None:
     view = snapshot.view
     stat = snapshot.owner_stat(partition)
-    should = "nobody" if planned is None else format_owner(*planned)
+    expected = "expected no owner" if planned is None else f"expected owner {format_owner(*planned)}"
     if stat is None:
-        return None if planned is None else f"has no owner and should have {should}"
+        return None if planned is None else f"has no owner; {expected}"
     owner = view.owners.get(partition)
     if owner is None:
         return view.faults[owner_path(snapshot.group, partition)]
-    name, _ = owner
-    is_owned = f"is owned by {format_owner(*owner)}"
+    name, named = owner[0], format_owner(*owner)
     if name not in view.members:
-        return f"{is_owned}, which is no member, and should be by {should}"
+        return f"owner {named} is not a live member; {expected}"
     if owner != planned:
-        return f"{is_owned} and should be by {should}"
+        return f"owner is {named}; {expected}"
     if stat.ephemeral_owner != view.stats[id_path(snapshot.group, name)].ephemeral_owner:
-        return f"{is_owned}, but not on the session of that member"
+        return f"owner {named} is not on the session of that member"
     return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import cluster_options
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ partitions that there are at the start are read, and nothing is committed.
     show_default=True,
     help="Where to start; with --group, in partitions without a committed offset.",
 )
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
 @click.option(
     "--isolation",

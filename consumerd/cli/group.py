@@ -1,4 +1,4 @@
-"""`consumerd group`: look at a consumer group, compute who should own what, find what is wrong, and mend it."""
+"""`consumerd group`: show a consumer group, compute its assignment, find what is wrong, and fix it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 LEADER_DEALS = (
-    "where a broker coordinates, the group's leader deals as it likes, and there is no rule to compare with; "
-    "see `consumerd group describe`"
+    "where a broker coordinates, the group's leader assigns partitions by a rule of its own; see "
+    "`consumerd group describe`"
 )
 
 EXAMPLES = """\b
@@ -50,14 +50,14 @@ Examples:
 
 @click.group("group", epilog=EXAMPLES)
 def command() -> None:
-    """See a consumer group, plan its assignment, find what is wrong with it and mend it."""
+    """Show a consumer group, plan its assignment, find and fix what is wrong with it."""
 
 
 @command.command("list", epilog=EXAMPLES)
 @cluster_options()
 @json_option('One object: {"groups": [group, ...]}.')
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
-    """List the groups that ever had a member; of brokers: those that they coordinate or keep offsets of."""
+    """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cluster import ClusterView  # noqa: PLC0415
 
@@ -75,9 +75,9 @@ def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
 def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     """Show members with their subscriptions, and partitions with their owners and committed offsets.
 
-    Offsets are positions in bytes in Kafka 0.7, and number messages since 0.8. In a pipe every line begins with what it
-    is: member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner is no
-    member`, `nobody subscribes`, or `planned: ...` where the members' own rule gives it to another stream.
+    Offsets are positions in bytes in Kafka 0.7, and number messages since 0.8. In a pipe the first field
+    of a line is member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner
+    is not a live member`, `no member subscribes`, or `planned: ...` where the assignment rule names another stream.
     """
     from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
@@ -103,15 +103,15 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="Look again until all is well, for so long.",
+    help="Repeat the check for up to this long, until the group is balanced.",
 )
 @json_option('One object: {"group": ..., "differences": [{"subject": ..., "says": ...}]}.')
 def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: bool) -> None:
     """Check that every partition has exactly one owner, a live member, and the one that the members' rule names.
 
     Each difference is shown with a partition or member and what is wrong; the exit code is 11 if there is any. A
-    rebalance that is under way shows too: give it time with --wait. Groups of Kafka 0.8 to 1.1 do not say which rule is
-    theirs: all is well if the owners are those of range or of roundrobin.
+    rebalance in progress shows too: allow time for it with --wait. Groups of Kafka 0.8 to 1.1 do not record their rule:
+    they are balanced if the owners are those of range or of roundrobin.
     """
     from consumerd.admin import read_v07_snapshot, verify_group  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
@@ -133,15 +133,15 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
 @command.command("plan", epilog=PLAN_EXAMPLES)
 @cluster_options(required=False)
 @click.option("--group", help="With --zookeeper: the group whose members and topics to plan for.")
-@click.option("--explain", is_flag=True, help="Show how each topic is dealt: sorted partitions and streams, q and r.")
+@click.option("--explain", is_flag=True, help="Show how each topic is divided: sorted partitions and streams, q and r.")
 @json_option('One object: {"topic/broker-partition": "consumerid-stream"}.')
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_json: bool, file: str | None) -> None:
     """Compute who should own which partition, as every member does for itself.
 
     FILE (- is standard input) holds {"topics": {topic: {broker: partitions}}, "ids": {consumer id: text of its node}};
-    without it, --zookeeper and --group name a living group. Nothing is changed. In a pipe: topic/broker-partition, tab,
-    consumerid-stream. Partitions of topics to which nobody subscribes are left out.
+    without it, --zookeeper and --group name an existing group. Nothing is changed. In a pipe: topic/broker-partition,
+    tab, consumerid-stream. Partitions of topics without a subscriber are left out.
 
     The rule: per topic, partitions and streams are sorted as text (0-10 comes before 0-2); of P partitions and T
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
@@ -168,7 +168,7 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
 
         async def v08(source: GroupSource) -> tuple[Any, Assignment]:
             if explain:
-                raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
+                raise click.UsageError("--explain shows the rule of Kafka 0.7; omit it for groups of 0.8 or later")
             snapshot = await source.snapshot(name)
             snapshot.subscriptions()  # a plan without one of the members would be wrong
             return None, snapshot.plan()

@@ -23,7 +23,7 @@ EXAMPLES = """\b
 Examples:
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job --execute --backup old-job.json
-  consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # and back again
+  consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # restores the offsets
   consumerd group delete --bootstrap-server kafka1:9092 --group old-job --execute
 """
 
@@ -38,11 +38,11 @@ class Outcome(NamedTuple):
 @click.command("delete", epilog=EXAMPLES)
 @cluster_options()
 @group_option
-@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be deleted.")
+@click.option("--execute", is_flag=True, help="Delete it. Without this option, only show what would be deleted.")
 @backup_option
 @json_option("One object: nodes, backup, executed.")
 def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: Path | None, as_json: bool) -> None:
-    """Delete a whole dead group: its offsets and all that is left of members.
+    """Delete a dead group: its offsets, and all nodes that its members left.
 
     Refused while the group has members or owners. Before anything is deleted, a file with all offsets (which `offsets
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
@@ -109,7 +109,7 @@ async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool
     assert isinstance(source, BrokerGroups)
     view = (await source.snapshot(group)).view
     if view.members:
-        raise RefusedError(f"group {group!r} has {len(view.members)} members; stop them first")
+        raise RefusedError(f"group {group!r} has {len(view.members)} members: stop them first")
     offsets = [str(partition) for partition in sorted(view.offsets)]
     if not execute:
         return Outcome(offsets, None)

@@ -1,4 +1,4 @@
-"""`consumerd group doctor`: what is wrong with a group, why, and what mends it."""
+"""`consumerd group doctor`: what is wrong with a group, why, and how to fix it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Examples:
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks, which must be longer than the members' commit interval; 0 takes only one look, which "
-    "sees no black holes and takes a rebalance under way for a defect.",
+    help="Time between two snapshots, which must be longer than the members' commit interval. With 0 there is only one "
+    "snapshot: owners that do not read are not found, and a rebalance in progress counts as a fault.",
 )
-@click.option("--fix", is_flag=True, help="Show what the doctor can do itself: delete dead nodes, nudge the members.")
-@click.option("--execute", is_flag=True, help="With --fix: do it.")
-@click.option("--force", is_flag=True, help="With --fix: also delete nodes behind which a living process may stand.")
+@click.option("--fix", is_flag=True, help="Show what can be fixed from here: delete dead nodes, nudge the members.")
+@click.option("--execute", is_flag=True, help="With --fix: apply the fixes.")
+@click.option("--force", is_flag=True, help="With --fix: also delete nodes that may belong to a running process.")
 @broker_timeout_option
 @json_option("One object: findings, steps, and with --execute what remains.")
 def command(
@@ -56,16 +56,16 @@ def command(
 ) -> None:
     """Find and explain what is wrong with a group, with a remedy for each finding.
 
-    Looks at members (ids that nobody can read, that outlive their process, of another Kafka), owners (partitions
-    without one, zombies, nodes of former sessions, not as the members' rule says), members that gave up a rebalance,
-    offsets (unreadable, outside of what the broker has, of partitions that are gone, in two places that differ),
-    partitions without a leader, and owners that look perfect and read nothing. The exit code is 11 if anything has to
-    be mended; notices alone do not count.
+    Checks members (ids that cannot be read, that outlive their process, or that are of another Kafka version), owners
+    (missing, not a live member, of an earlier session, not as the assignment rule says), members that gave up a
+    rebalance, committed offsets (unreadable, out of range, of deleted partitions, different in ZooKeeper and Kafka),
+    partitions without a leader, and owners that do not read. The exit code is 11 if anything has to be fixed; notices
+    alone do not count.
 
-    With --fix it shows what it can do, with --execute it does it: it deletes persistent owner and id nodes, which no
-    living member has, and nudges the members, by an id that comes and goes in one transaction, so that all of them look
-    at the group again. A group that a broker coordinates (--bootstrap-server) leaves nothing to do from outside. In a
-    pipe: finding, kind, subject, explanation, remedy.
+    --fix shows which fixes can be applied from here, --execute applies them: persistent owner and id nodes, which no
+    live member has, are deleted, and the members are nudged to rebalance, by an id that is created and deleted in one
+    transaction. Groups that a broker coordinates (--bootstrap-server) cannot be fixed from here. In a pipe: finding,
+    kind, subject, explanation, remedy.
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
@@ -108,7 +108,7 @@ def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None
         click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
     left = [each for each in (report.findings if report.remaining is None else report.remaining) if not each.is_notice]
     if left:
-        raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to be mended")
+        raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to fix")
 
 
 def _line(what: str, text: str) -> None:

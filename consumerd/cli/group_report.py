@@ -1,4 +1,4 @@
-"""What `consumerd group` says about a living group: read, compare with the members' own rule, show."""
+"""What `consumerd group describe` and `verify` print."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class _Row(NamedTuple):
         if self.unowned:
             remarks.append("unowned")
         if self.orphan:
-            remarks.append("owner is no member")
+            remarks.append("owner is not a live member")
         if self.planned is not None and self.planned != self.owner:
             remarks.append(f"planned: {self.planned}")
         if self.unwanted:
-            remarks.append("nobody subscribes")
+            remarks.append("no member subscribes")
         if self.at_broker:
             remarks.append("a broker keeps the offset")
         return ", ".join(remarks)
@@ -137,6 +137,6 @@ def show_verification(group: str, found: Sequence[Difference], *, as_json: bool)
     else:
         show_rows(["partition or member", "difference"], found)
     if found:
-        raise CheckFailedError(f"group {group!r} is not as its members' rule says: {counted(len(found), 'difference')}")
+        raise CheckFailedError(f"group {group!r} is not balanced: {counted(len(found), 'difference')}")
     if sys.stdout.isatty() and not as_json:
         click.echo(f"group {group}: every partition has the owner that the members' rule names")

@@ -1,4 +1,4 @@
-"""`consumerd migrate offsets`: a group's committed offsets to where it goes on."""
+"""`consumerd migrate offsets`: move a group's committed offsets to another store or cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import renaming
+from consumerd.cli.numbers import PositiveFloat
 from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ Examples:
   consumerd migrate offsets --group events --from-bootstrap-server kafka1:9092 --to-zookeeper zk1:2181/kafka
 
 Only shows what would change, unless --execute is given. Within one cluster of Kafka 0.8 or later offsets are the same
-numbers in ZooKeeper and in Kafka. From 0.7, and with --translate from any other cluster, they are translated by what
-`consumerd mirror` wrote into the headers of forwarded messages: the target's topics are read until the first message
-that the group has not handled.
+numbers in ZooKeeper and in Kafka. From 0.7, and with --translate from any other cluster, they are translated by the
+headers that `consumerd mirror` wrote into forwarded messages: the target's topics are read up to the first message that
+the group has not handled.
 
-Refused, with exit code 13, while members live on either side, where an offset would go back on the target or lie
-outside of its log, and where messages in between were not forwarded; --force overrides all of that but the target's
-coordinator, which takes no offsets of strangers while a group lives. In a pipe: group, topic/partition, before, after,
+Refused, with exit code 13, while either side has live members, where an offset would move backwards on the target or be
+out of range, and where messages in between were not forwarded; --force overrides all of that, but a broker never takes
+offsets for a group with members. In a pipe: group, topic/partition, before, after,
 lag, from, remark.
 """
 
@@ -81,28 +82,28 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
 
 
 @click.command("offsets", epilog=EXAMPLES)
-@_side_options("from", "Where the offsets are")
-@_side_options("to", "Where they go")
+@_side_options("from", "Source")
+@_side_options("to", "Target")
 @click.option("--group", help="The group. [default: that of --from-config]")
-@click.option("--to-group", help="Its name on the target. [default: that of --to-config, else the same]")
+@click.option("--to-group", help="The group's name on the target. [default: that of --to-config, else the same]")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="What a topic is called on the target.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="The name of topic OLD on the target.")
 @click.option(
     "--translate/--same-numbers",
     default=None,
-    help="Translate by the headers of forwarded messages, or keep the numbers. [default: as the clusters are]",
+    help="Translate by the headers of forwarded messages, or keep the numbers. [default: decided by the clusters]",
 )
-@click.option("--source", metavar="NAME", help="With --translate: the name of the source that the headers have.")
-@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would change.")
-@click.option("--force", is_flag=True, help="Move in spite of living members and of problems.")
+@click.option("--source", metavar="NAME", help="With --translate: the name of the source in the headers.")
+@click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them.")
+@click.option("--force", is_flag=True, help="Move even with live members or problems.")
 @backup_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for ZooKeeper, or for a first broker.",
+    help="How long to wait for ZooKeeper, or for the first broker.",
 )
 @broker_timeout_option
 @json_option("One object: moves, problems, notes, executed, backup.")

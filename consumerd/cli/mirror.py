@@ -16,6 +16,7 @@ from consumerd.cli.mirror_v08 import (
     renaming,
     target_section,
 )
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
     from consumerd.config.model import Config
@@ -102,7 +103,7 @@ _SAID_BY_CONFIG = {
 @click.option("--verify", is_flag=True, help="Read back on the target what was sent, before it is committed.")
 @click.option(
     "--verify-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -110,7 +111,7 @@ _SAID_BY_CONFIG = {
 )
 @click.option(
     "--max-message-bytes",
-    type=click.IntRange(1, 100 * 1024 * 1024),
+    type=PositiveInt(100 * 1024 * 1024),
     default=1_000_000,
     show_default=True,
     help="The target's max.message.size: brokers drop larger ones without a word.",

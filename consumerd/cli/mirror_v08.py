@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.cli.numbers import PositiveInt
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -46,7 +48,7 @@ _OPTIONS = (
     ),
     click.option(
         "--replication-factor",
-        type=click.IntRange(1, 32767),
+        type=PositiveInt(32767),
         help="Replicas of created topics.  [default: as the brokers have it, often 1]",
     ),
     click.option(

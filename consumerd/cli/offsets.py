@@ -1,4 +1,4 @@
-"""`consumerd offsets`: see, change, save and restore the committed offsets of groups."""
+"""`consumerd offsets`: show, change, export and import the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ partition_option = click.option(
 
 @click.group("offsets", epilog=EXAMPLES)
 def command() -> None:
-    """See, change, save and restore the committed offsets of groups."""
+    """Show, change, export and import the committed offsets of groups."""
 
 
 @command.command("get", epilog=GET_EXAMPLES)
@@ -99,10 +99,10 @@ def command() -> None:
 def get(
     cluster: ClusterAddress, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show the committed offsets of a group, and when they were written last (UTC).
+    """Show the committed offsets of a group, and when each was last written (UTC).
 
-    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (brokers do not tell it), what is wrong
-    with the node, if it holds no offset, and the text that was committed with it, if a broker keeps any for the group.
+    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (unknown where a
+    broker keeps it), what is wrong with a node without an offset, and the metadata committed with it.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
@@ -215,7 +215,7 @@ def reset(
     at_time: str | None,
     how: How,
 ) -> None:
-    """Set the committed offsets of whole topics to a place in the log.
+    """Set the committed offsets of whole topics to a position in the log.
 
     Without --topic, all topics that the group subscribes to or has committed offsets of.
     """

@@ -31,10 +31,10 @@ Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 NOTE = """
 
 Only shows what would change, unless --execute is given. Refused, with exit code 13, while members that could own the
-partitions live, and for offsets that the broker does not have or that are not the start of a message; --force overrides
-all of that, except that a broker takes no offsets for a group that lives. Before anything is written, what was there
-goes to a file that is synced. Offsets of brokers that do not answer are taken on trust, with a remark. In a pipe:
-group, topic/broker-partition (0.7) or topic/partition, before, after, remark.
+partitions are alive, and for offsets that are out of range or not the start of a message; --force overrides all of
+that, but a broker never takes offsets for a group with members. The previous offsets are written to a file before
+anything is changed. Offsets of brokers that do not answer are not checked, with a remark. In a pipe: group,
+topic/broker-partition (0.7) or topic/partition, before, after, remark.
 """
 
 
@@ -149,8 +149,8 @@ def change_command(function: Decorated) -> Decorated:
         json_option("One object: changes, refusals, executed, backup."),
         broker_timeout_option,
         backup_option,
-        click.option("--force", is_flag=True, help="Change in spite of living members and of problems."),
-        click.option("--execute", is_flag=True, help="Do it. Without it, only show what would change."),
+        click.option("--force", is_flag=True, help="Change even with live members or problems."),
+        click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them."),
     ]
     decorated: Any = wrapper
     for option in decorate:

@@ -38,7 +38,7 @@ def parse_target(text: str) -> OffsetTarget:
     if text in ("earliest", "latest"):
         return OffsetTarget(OffsetTargetKind(text))
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
-        raise click.BadParameter(f"{text!r} is none of earliest, latest, an offset, +N and -N.", param_hint="--to")
+        raise click.BadParameter(f"must be earliest, latest, an offset, +N or -N, not {text!r}.", param_hint="--to")
     return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
@@ -52,13 +52,14 @@ def parse_time(text: str) -> OffsetTarget:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is neither ISO 8601, such as 2012-11-21T12:00, nor milliseconds.", param_hint="--at-time"
+            f"must be ISO 8601, such as 2012-11-21T12:00, or milliseconds since 1970, not {text!r}.",
+            param_hint="--at-time",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
-        raise click.BadParameter("a time before 1970 has no offset.", param_hint="--at-time")
+        raise click.BadParameter("must not be before 1970.", param_hint="--at-time")
     return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
 
 
@@ -93,7 +94,7 @@ def select(
         if not groups or group in groups
     }
     if not any(selected.values()):
-        raise NotFoundError(f"{file} holds nothing of what --topic and --partition leave")
+        raise NotFoundError(f"{file} holds no offsets that match --topic and --partition")
     return {group: of_group for group, of_group in selected.items() if of_group}
 
 

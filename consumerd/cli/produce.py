@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
 from consumerd.cli.session import cluster_options
 
@@ -97,11 +98,11 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 )
 @click.option(
     "--max-message-bytes",
-    type=click.IntRange(1, MAX_LINE_BYTES),
+    type=PositiveInt(MAX_LINE_BYTES),
     help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: 1000000]",
 )
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), help="Since 0.8: who confirms. [default: all]")
-@click.option("--batch-bytes", type=click.IntRange(1, 32 << 20), help="Since 0.8: of a batch. [default: 131072]")
+@click.option("--batch-bytes", type=PositiveInt(32 << 20), help="Since 0.8: of a batch. [default: 131072]")
 @click.option(
     "--linger",
     type=click.FloatRange(0),
@@ -110,7 +111,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 )
 @click.option(
     "--delivery-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     metavar="SECONDS",
     help="Since 0.8: how long a batch is tried. [default: 120]",
 )
@@ -128,7 +129,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     help="Since 0.11: a header of every message; may be given several times.",
 )
 @click.option("--magic", type=click.IntRange(0, 1), help="0.7: message format, 0 is that of Kafka 0.6. [default: 1]")
-@click.option("--batch-size", type=click.IntRange(1), help="0.7: messages in one batch at most. [default: 200]")
+@click.option("--batch-size", type=PositiveInt(), help="0.7: messages in one batch at most. [default: 200]")
 @click.option("--async", "queued", is_flag=True, help="0.7: send in the background, through a queue.")
 @click.option(
     "--queue-time",
@@ -136,13 +137,11 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     metavar="SECONDS",
     help="0.7, with --async: how long a line waits for others to make up a batch. [default: 5]",
 )
-@click.option(
-    "--queue-size", type=click.IntRange(1), help="0.7, with --async: lines that wait at most. [default: 10000]"
-)
+@click.option("--queue-size", type=PositiveInt(), help="0.7, with --async: lines that wait at most. [default: 10000]")
 @click.option("--verify", is_flag=True, help="0.7: read back what was sent, and fail where it is not there.")
 @click.option(
     "--verify-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     metavar="SECONDS",
     help="0.7, with --verify: how long to look. [default: 15]",
 )

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.cli.numbers import PositiveFloat
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -33,7 +35,7 @@ Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 def named(name: str, option: str) -> str:
     """What `option` was given. Raises UsageError for nothing, which is a variable that a script forgot to set."""
     if not name:
-        raise click.BadParameter("it is empty: give it a name.", param_hint=option)
+        raise click.BadParameter("must not be empty.", param_hint=option)
     return name
 
 
@@ -43,11 +45,11 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
     def decorate(function: Decorated) -> Decorated:
         function = click.option(
             "--timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=PositiveFloat(),
             default=10.0,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait for ZooKeeper, or for a first broker.",
+            help="How long to wait for ZooKeeper, or for the first broker.",
         )(function)
         return click.option(
             "--zookeeper", required=required, metavar="HOST:PORT/CHROOT", help="Where brokers and groups register."
@@ -119,7 +121,7 @@ def cluster_options(
             "--bootstrap-server",
             multiple=True,
             metavar="HOST:PORT,...",
-            help="Brokers of Kafka 0.8 or later, for what they coordinate and keep themselves.",
+            help="Brokers of Kafka 0.8 or later, for groups and offsets that they keep.",
         )(with_config)
         return zookeeper_options(required=False)(with_brokers)  # type: ignore[return-value]  # the same to click
 
@@ -156,7 +158,7 @@ def broker_timeout_option(function: Decorated) -> Decorated:
     """`--broker-timeout` (parameter `broker_timeout`, seconds)."""
     return click.option(
         "--broker-timeout",
-        type=click.FloatRange(0, min_open=True),
+        type=PositiveFloat(),
         default=5.0,
         show_default=True,
         metavar="SECONDS",

@@ -39,7 +39,7 @@ Examples:
 
 @click.group("topics", epilog=EXAMPLES)
 def command() -> None:
-    """See the topics of a cluster, create and delete them."""
+    """Show, create and delete the topics of a cluster."""
 
 
 @command.command("list", epilog=EXAMPLES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import cluster_options, json_option
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def _assignment(_: click.Context, __: click.Parameter, text: str | None) -> dict
 @click.command("create", epilog=CREATE_EXAMPLES)
 @cluster_options(flags=("-c", "--configuration"))
 @click.option("--topic", required=True, help="Name of the topic.")
-@click.option("--partitions", type=click.IntRange(1, 100_000), help="Number of partitions. [default: the brokers']")
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Replicas of each. [default: the brokers']")
+@click.option("--partitions", type=PositiveInt(100_000), help="Number of partitions. [default: the brokers']")
+@click.option("--replication-factor", type=PositiveInt(32767), help="Replicas of each. [default: the brokers']")
 @click.option(
     "--replica-assignment",
     "assignment",

@@ -187,5 +187,5 @@ class MovePlanner:
 def _forwards_only(change: Change) -> Change:
     before, after = change.before, change.after
     if change.problem is None and before is not None and after is not None and after < before:
-        return change._replace(problem=f"it would go back by {before - after:,}")
+        return change._replace(problem=f"it would move backwards by {before - after:,}")
     return change

@@ -112,17 +112,21 @@ class Translator:
             committed, first = self._committed[source], scan.first.get(source)
             if first is not None and first > committed:
                 found.problems.append(
-                    f"{source}: the group stands at {committed}, and {topic} has it from {first} on: "
-                    "what is between was not forwarded"
+                    f"{source}: the group is at {committed}, and {topic} has messages from {first} on: "
+                    "those in between were not forwarded"
                 )
             elif first is None and source in empty:
                 found.notes.append(f"{source}: its log is empty")
             elif first is None:
-                found.problems.append(f"{source}: {topic} has no message of it; is it that topic, and forwarded?")
+                found.problems.append(
+                    f"{source}: {topic} has no message of it: check the topic, and that it was forwarded"
+                )
         if scan.others:
             named = ", ".join("without a name" if name is None else repr(name) for name in sorted(scan.others, key=str))
             wanted = "without a name" if self._cluster is None else repr(self._cluster)
-            found.problems.append(f"{topic} holds messages of sources {named}, and the one that is meant is {wanted}")
+            found.problems.append(
+                f"{topic} holds messages of sources {named}, not only of the expected source, {wanted}"
+            )
 
 
 class _Scan:

@@ -94,7 +94,7 @@ class BrokerGroups:
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         state = told.get("state") or told.get("group_state", "")
         if not view.members and not view.offsets and state in ("", _DEAD):
-            raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+            raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
         wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
         for member in view.members.values():
             if isinstance(member.subscription, StaticSubscription):
@@ -114,7 +114,7 @@ class BrokerGroups:
             answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
             code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
             if code == _GROUP_ID_NOT_FOUND:
-                raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+                raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
             if code == _NON_EMPTY_GROUP:
                 raise RefusedError(f"group {group!r} has members; stop them first")
             if error := error_of(code, f"group {group!r} was not deleted"):

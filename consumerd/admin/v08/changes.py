@@ -41,7 +41,7 @@ class V08ChangePlanner:
             if partition in self._snapshot.at_broker:
                 change = self._unknown(partition, KEPT_BY_BROKER)
             elif after is None and change.before is not None and self._snapshot.coordinator is Coordinator.BROKER:
-                problem = "a broker keeps what was committed: it can be changed, and goes with the whole group"
+                problem = "brokers cannot delete a single offset: change it, or delete the whole group"
                 change = change._replace(problem=problem, unknown=True)
             elif after is not None and change.moves:
                 known = ranges[partition]
@@ -81,9 +81,9 @@ class V08ChangePlanner:
         if target.kind is OffsetTargetKind.SHIFT:
             before = self._snapshot.view.offsets.get(partition)
             if before is None:
-                return self._unknown(partition, "nothing is committed that could be shifted")
+                return self._unknown(partition, "no committed offset to shift")
             after = min(max(before + target.value, known.earliest), known.end)
-            note = None if after == before + target.value else "stopped at the end of what the broker has"
+            note = None if after == before + target.value else "limited to the range of the log"
             return self._change(partition, after)._replace(note=note)
         if moment is None or isinstance(moment, NoAnswer):
             return self._unknown(partition, "the broker told nothing" if moment is None else moment.reason)
@@ -91,7 +91,7 @@ class V08ChangePlanner:
         if moment.by_segment:
             note = "the broker knows times of whole segments only: older messages come too"
         elif moment.offset == known.end:
-            note = "everything that is kept is older"
+            note = "all messages in the log are older"
         return self._change(partition, moment.offset)._replace(note=note)
 
     def _change(self, partition: TopicPartition, after: int | None) -> Change:

@@ -52,15 +52,15 @@ def store_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[Gr
         if here is None or here == kept or before[0] is None or before[1] is None:
             continue
         if min(here, kept) < max(before[0], before[1]):
-            behind = "brokers keep" if kept < here else "ZooKeeper has"
+            behind = "brokers" if kept < here else "ZooKeeper"
             yield GroupFinding(
                 FindingKind.STORES_DIFFER,
                 str(partition),
-                f"ZooKeeper has the offset {here}, and brokers keep {kept}, {abs(here - kept)} messages apart: nobody "
-                f"commits what {behind}. Members with offsets.storage=zookeeper start at the first, those with kafka "
-                "at the second; with dual.commit.enabled, at the greater.",
-                "If the group has moved, the older offset is history; see that no member uses it any more. Else stop "
-                "the group, and `consumerd migrate offsets` or `consumerd offsets set` makes them one.",
+                f"ZooKeeper has the offset {here}, and brokers have {kept}, {abs(here - kept)} messages apart: no "
+                f"member commits to {behind}. Members with offsets.storage=zookeeper start at the first, those with "
+                "kafka at the second; with dual.commit.enabled, at the greater.",
+                "If the group has moved, ignore the older offset, and check that no member uses it. Otherwise stop the "
+                "group and make them equal with `consumerd migrate offsets` or `consumerd offsets set`.",
             )
 
 
@@ -72,30 +72,29 @@ def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
         yield GroupFinding(
             FindingKind.NO_MEMBERS,
             snapshot.group,
-            "The group has no members that a broker knows, so nobody owns or should own anything.",
-            "Start a member; or, if the group is dead, `consumerd group delete`. Old consumers that commit to brokers "
-            "(offsets.storage=kafka) are members in ZooKeeper: look there with --zookeeper.",
+            "The group has no members known to a broker, so no partition has or needs an owner.",
+            "Start a member; if the group is dead, delete it with `consumerd group delete`. Old consumers that commit "
+            "to brokers (offsets.storage=kafka) are members in ZooKeeper: check it with --zookeeper.",
         )
     if snapshot.state in _REBALANCING:
         members = [snapshot.clients.get(name, name) for name in snapshot.view.members]
         yield GroupFinding(
             FindingKind.REBALANCING,
             snapshot.group,
-            f"The group is rebalancing ({snapshot.state}), and its {len(members)} members have nothing until that is "
-            f"over: {listed(members)}. One that does not come back from its handler keeps all waiting until its "
-            "max.poll.interval.ms is over; one that joins and leaves again and again starts it anew.",
-            "Look at the logs of the members for who is late or restarts, and stop that one.",
+            f"The group is rebalancing ({snapshot.state}), and its {len(members)} members have no partitions until "
+            f"that ends: {listed(members)}. A member whose handler does not return blocks the others until its "
+            "max.poll.interval.ms has passed; one that keeps joining and leaving restarts the rebalance.",
+            "Find the member that is late or restarts in the members' logs, and stop it.",
         )
     if snapshot.moving is not None and snapshot.state in MOVING:
         late = [snapshot.clients.get(name, name) for name in snapshot.moving]
         yield GroupFinding(
             FindingKind.REBALANCING,
             snapshot.group,
-            f"The group is rebalancing ({snapshot.state}): its coordinator has dealt anew, and {len(late)} of "
-            f"{len(snapshot.view.members)} members have not given up what others get, or not taken what they got: "
-            f"{listed(late)}. The others go on meanwhile. A member that does not come back from its handler is put out "
-            "when its max.poll.interval.ms is over.",
-            "Look at the logs of these members, and restart one that hangs.",
+            f"The group is rebalancing ({snapshot.state}): its coordinator has made a new assignment, which "
+            f"{len(late)} of {len(snapshot.view.members)} members have not adopted: {listed(late)}. The others "
+            "continue. A member whose handler does not return is removed when its max.poll.interval.ms has passed.",
+            "Check the logs of these members, and restart one that hangs.",
         )
     if snapshot.state != _STABLE or any(member.subscription is None for member in snapshot.view.members.values()):
         return  # what the members have, or want, is not told
@@ -134,9 +133,9 @@ def _leader_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
             yield GroupFinding(
                 FindingKind.NO_LEADER,
                 str(partition),
-                "The partition has no leader, so nobody can write to it or read it; its owner waits. It is on the "
-                f"brokers {replicas}.",
-                "Bring one of these brokers back, one that was in sync if possible; see `consumerd topics describe`.",
+                "The partition has no leader, so it can be neither written nor read; its owner waits. Its replicas are "
+                f"on brokers {replicas}.",
+                "Restart one of these brokers, if possible one that was in sync; see `consumerd topics describe`.",
             )
 
 
@@ -154,7 +153,7 @@ def _not_checked(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> Iterable
             FindingKind.NOT_CHECKED,
             snapshot.group,
             f"{capital(problem)}.",
-            "What follows from it is not in these findings.",
+            "Findings that depend on it are missing here.",
         )
 
 

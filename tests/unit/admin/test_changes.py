@@ -87,7 +87,7 @@ async def test_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> No
         (29, 30, "a message starts there, 29 bytes before 59"),
         (-1, 0, "a message starts there, 29 bytes before 29"),
         (-30, 0, None),
-        (-31, 0, "stopped at the end of what the broker has"),
+        (-31, 0, "limited to the range of the log"),
         (95, 120, "a message starts there, 5 bytes before 125"),
     ],
 )
@@ -98,14 +98,14 @@ async def test_a_shift_ends_at_a_boundary(planner: ChangePlanner, by: int, after
 
 async def test_a_shift_needs_something_to_shift(planner: ChangePlanner, cluster: Cluster) -> None:
     (change,) = await planner.reset([T1], OffsetTarget(OffsetTargetKind.SHIFT, 5))
-    assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
+    assert (change.unknown, change.problem) == (True, "no committed offset to shift")
     (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1 << 40))
     assert change.after == cluster.boundaries[T0][-1]
 
 
 async def test_by_time(planner: ChangePlanner, cluster: Cluster) -> None:
     (before,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
-    assert (before.after, before.note) == (0, "everything that is kept is younger")
+    assert (before.after, before.note) == (0, "all messages in the log are younger")
     (after,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1 << 50))
     assert (after.after, after.note) == (cluster.boundaries[T0][-1], None)
 

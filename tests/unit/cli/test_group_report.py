@@ -41,10 +41,10 @@ async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[s
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
         ["member", "g_a", '{ "t": 1,"u": 1 }', "1"],
         ["member", "g_b", '{ "u": 1 }', "2"],
-        ["partition", "old/0-0", "g_b-0", "", "nobody subscribes"],
+        ["partition", "old/0-0", "g_b-0", "", "no member subscribes"],
         ["partition", "t/0-0", "g_a-0", "71", ""],
         ["partition", "t/0-1", "", "", "unowned, planned: g_a-0"],
-        ["partition", "t/0-2", "g_x-0", "", "owner is no member, planned: g_a-0"],
+        ["partition", "t/0-2", "g_x-0", "", "owner is not a live member, planned: g_a-0"],
         ["partition", "u/0-0", "g_b-0", "", "planned: g_a-0"],
         ["problem", PROBLEM],
     ]

@@ -96,7 +96,7 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
     [
         (30, 40, None),
         (40, 40, None),
-        (41, 40, "new/0: it would go back by 1"),
+        (41, 40, "new/0: it would move backwards by 1"),
         (None, 9, "new/0: the broker has 10 to 100"),
         (None, 101, "new/0: the broker has 10 to 100"),
     ],
@@ -116,9 +116,9 @@ async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
     log.add(0, OLD[0], 0)
     plan = await planner(source, Target(GroupView("h", members=member))).translate(log)  # type: ignore[arg-type]
     assert plan.refusals == [
-        "group 'g': member x lives and subscribes",
+        "group 'g': member x is alive and subscribes",
         "group 'g': a node is damaged",
-        "group 'h' on the target: member x lives and subscribes",
+        "group 'h' on the target: member x is alive and subscribes",
     ]
 
 
@@ -139,8 +139,11 @@ async def test_a_topic_that_the_target_lacks_is_named() -> None:
         ),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1"], "give --group"),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--rename", "a"], "OLD=NEW"),
-        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", ""], "--group: it is empty"),
-        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--to-group", ""], "--to-group: it is"),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", ""], "--group: must not be empty"),
+        (
+            ["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--to-group", ""],
+            "--to-group: must not be empty",
+        ),
     ],
 )
 def test_wrong_command_lines_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

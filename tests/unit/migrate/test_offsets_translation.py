@@ -112,8 +112,8 @@ async def test_what_was_not_forwarded_is_told() -> None:
     log.add(1, B, 0)
     found = await translate(log, {A: 50, B: 30, C: 7})
     assert found.problems == [
-        "t/0-0: the group stands at 50, and new has it from 100 on: what is between was not forwarded",
-        "t/2-0: new has no message of it; is it that topic, and forwarded?",
+        "t/0-0: the group is at 50, and new has messages from 100 on: those in between were not forwarded",
+        "t/2-0: new has no message of it: check the topic, and that it was forwarded",
     ]
     assert (0, 10) in log.read_from  # it was looked for behind the place, too
     found = await translate(log, {A: 100, C: 7}, empty=(C,))
@@ -126,7 +126,7 @@ async def test_sources_are_told_apart_by_their_names() -> None:
     log.add(0, A, 10, "dc1")
     found = await translate(log, {A: 10})
     assert found.offsets[0].offset == 10
-    assert any("sources 'dc1', and the one that is meant is without a name" in each for each in found.problems)
+    assert any("sources 'dc1', not only of the expected source, without a name" in each for each in found.problems)
     found = await translate(log, {A: 10}, cluster="dc1")
     assert (found.offsets[0].offset, found.problems) == (12, [])
 

@@ -109,7 +109,7 @@ async def test_a_healthy_group_of_either_rule(zookeeper: MemoryZooKeeper) -> Non
     zookeeper.remove(f"{OWNERS}/{missing.name}")
     gave_up, unowned = await findings(zookeeper)
     assert told([gave_up, unowned]) == [(FindingKind.GAVE_UP, ID_A), (FindingKind.UNOWNED, str(missing))]
-    assert "owns 1 of the 2 partitions that the rule (roundrobin) gives to it" in gave_up.says
+    assert "owns 1 of the 2 partitions that the rule (roundrobin) assigns to it" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
     assert unowned.fix == Nudge()
 
@@ -118,7 +118,7 @@ async def test_owners_that_fit_no_rule(zookeeper: MemoryZooKeeper) -> None:
     deal(zookeeper, {T[0]: (ID_A, 0)})
     (found,) = await findings(zookeeper)
     assert told([found]) == [(FindingKind.MISPLACED, "t/0")]
-    assert "the rule (range) gives it to g_b-0" in found.says
+    assert "the rule (range) assigns it to g_b-0" in found.says
     assert "differ in partition.assignment.strategy" in found.says
     persistent_findings = diagnose_group(await look(zookeeper), await look(zookeeper))
     assert [each for each in persistent_findings if not each.is_notice] == [found]
@@ -142,7 +142,7 @@ async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> No
 @pytest.mark.parametrize(
     ("data", "kind", "word"),
     [
-        (b"{", FindingKind.BROKEN_ID, "none of them gets anything"),
+        (b"{", FindingKind.BROKEN_ID, "none of them gets a partition"),
         (b'{"version":1,"subscription":{"t":1}}', FindingKind.BROKEN_ID, "pattern"),
         (b'{ "t": 1 }', FindingKind.MIXED_DIALECTS, "registered in the dialect of Kafka 0.7"),
         (b"*1*t", FindingKind.MIXED_DIALECTS, "members of 0.8 and later cannot read it"),
@@ -163,7 +163,7 @@ async def test_an_id_that_outlives_its_process(zookeeper: MemoryZooKeeper) -> No
     zookeeper.remove(f"{OWNERS}/3")
     (found,) = await findings(zookeeper)
     assert told([found]) == [(FindingKind.STALE_ID, ID_A)]
-    assert "gives 2 partitions to it (t/2, t/3)" in found.says
+    assert "assigns 2 partitions to it (t/2, t/3)" in found.says
 
 
 async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
@@ -191,8 +191,8 @@ async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     says = {finding.subject: finding.says for finding in found}
     assert "no such topic" in says["gone/0"]
     assert "only 4 partitions" in says["t/7"]
-    assert "1 messages beyond the end, 100" in says["t/0"]
-    assert "1 messages before the earliest, 11" in says["t/3"]
+    assert "1 messages beyond the log end 100" in says["t/0"]
+    assert "1 messages before the log start 11" in says["t/3"]
     assert "auto.offset.reset" in says["t/3"]
     assert "on the brokers 0" in says["t/2"]
     assert "Kafka 0.7 names" in says["/consumers/g/offsets/t/0-3"]
@@ -223,7 +223,7 @@ async def test_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) ->
     after = await look(zookeeper, 20.0, p0=grown, p1=grown, p2=grown)
     holes = diagnose_group(before, after)
     assert told(holes) == [(FindingKind.BLACK_HOLE, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
-    assert "stands at 10 while 50 messages were written in 15 s; the lag is 140 messages" in holes[0].says
+    assert "stays at 10 while 50 messages were written in 15 s; the lag is 140 messages" in holes[0].says
     assert "a nudge does not help" in holes[0].remedy
     still = await look(zookeeper, 20.0)
     assert told(diagnose_group(before, still)) == [
@@ -235,12 +235,12 @@ async def test_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) ->
     before, after = replaced(before, kept={T[0]: 12, T[1]: 8}), replaced(after, kept={T[0]: 60, T[1]: 18})
     found = diagnose_group(before, after)
     assert told(found) == [(FindingKind.STORES_DIFFER, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
-    assert "what ZooKeeper has" in found[0].says
+    assert "no member commits to ZooKeeper" in found[0].says
     behind = replaced(after, kept={T[1]: 9})
     (differs,) = [each for each in diagnose_group(before, behind) if each.kind is FindingKind.STORES_DIFFER]
     assert (differs.subject, differs.is_notice) == ("t/1", True)
     assert "ZooKeeper has the offset 20, and brokers keep 9, 11 messages apart" in differs.says
-    assert "what brokers keep" in differs.says
+    assert "no member commits to brokers" in differs.says
     assert told(diagnose_group(behind)) == [(FindingKind.STORES_DIFFER, "t/1")]
     # The offset that is history may fall out of the log.
     cut = dict.fromkeys(T, LogRange(15, 150))
@@ -311,7 +311,9 @@ async def test_owners_at_a_broker_that_do_not_work() -> None:
     after.snapshot.view.offsets |= {T[0]: 50, T[1]: 120}
     found = diagnose_group(before, after)
     assert told(found) == [(FindingKind.BLACK_HOLE, "t/2"), (FindingKind.BLACK_HOLE, "t/3")]
-    assert found[0].says.startswith("c-1 owns it, but the committed offset stands at 10 while 20 messages were written")
+    assert found[0].says.startswith(
+        "Owner c-1 does not read it: the committed offset stays at 10 while 20 messages were written"
+    )
     assert "transaction" in found[0].says
-    assert "Restart the client billing at 10.0.0.1; that gives its partitions to the others." in found[0].remedy
+    assert "Restart the client billing at 10.0.0.1; its partitions go to other members." in found[0].remedy
     assert {each.fix for each in found} == {None}

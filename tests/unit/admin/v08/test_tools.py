@@ -156,7 +156,7 @@ async def test_a_time_by_segments_and_by_messages() -> None:
     client, _ = cluster(Offsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
     planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
-    assert (change.after, change.note) == (9, "everything that is kept is older")
+    assert (change.after, change.note) == (9, "all messages in the log are older")
 
 
 @pytest.mark.asyncio
@@ -171,7 +171,7 @@ async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1))
-    assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
+    assert (change.unknown, change.problem) == (True, "no committed offset to shift")
 
 
 @pytest.mark.asyncio
@@ -241,7 +241,7 @@ async def test_a_group_and_members_that_cannot_be_understood() -> None:
     client, _ = cluster(DescribeGroups=described("connect", worker=(b"x", b"y")), OffsetFetch=NOTHING_COMMITTED)
     snapshot = await BrokerGroups(client).snapshot("g")
     assert "'connect'" in snapshot.view.problems[0]
-    assert in_the_way(snapshot, [T0]) == ["member worker lives, and its subscription cannot be read"]
+    assert in_the_way(snapshot, [T0]) == ["member worker is alive, and its subscription cannot be read"]
 
 
 @pytest.mark.asyncio
