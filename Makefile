@@ -9,7 +9,7 @@ INPUT ?=
 SECONDS ?= 60
 SEEDS ?= 20000
 
-.PHONY: setup gssapi demo test test-fast test-long check format bench spark-package clean lock
+.PHONY: setup gssapi demo test test-fast test-long check format bench dist spark-package clean lock
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "consumerd needs Python 3.11 or newer")'
@@ -39,9 +39,10 @@ test-fast: setup  ## what shows most mistakes within three minutes: unit tests, 
 test-long: setup  ## all tests, against all releases of Kafka, with more simulated and tortured runs; takes hours
 	CONSUMERD_LONG_SECONDS=$(SECONDS) CONSUMERD_LONG_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(WORKERS) -m "long or not long" $(PYTEST_ARGS)
 
-check: setup  ## ruff, mypy --strict, import-linter
+check: setup  ## ruff, codespell, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -52,6 +53,11 @@ format: setup
 bench: setup  ## speed, as ratios against peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+dist: setup  ## dist: sdist and wheel, built and checked as RELEASING.md says
+	rm -rf dist/consumerd-*
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m pytest tests/integration/test_packaging.py tests/unit/test_wheel.py $(PYTEST_ARGS)
 
 spark-package: setup  ## dist/spark: the source, and an environment that Spark unpacks beside executors
 	$(BIN)/python deploy/spark/package.py -o dist/spark

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.address import format_address
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import cluster_options
+from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.cli.session import ClusterAddress
@@ -47,8 +49,9 @@ partitions that there are at the start are read, and nothing is committed.
 @click.option(
     "--from",
     "initial",
+    cls=SettingOption,
+    setting="consumerd.consumer:ConsumerSettings.initial",
     type=click.Choice(["earliest", "latest"]),
-    default="earliest",
     show_default=True,
     help="Where to start; with --group, in partitions without a committed offset.",
 )
@@ -56,8 +59,10 @@ partitions that there are at the start are read, and nothing is committed.
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
 @click.option(
     "--isolation",
+    cls=SettingOption,
+    setting="consumerd.consumer:ConsumerConfig.isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: read_uncommitted]",
+    help="With --bootstrap-server: all messages, or only those of committed transactions. [default: {default}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message: identity, key, timestamp, headers.")
 @click.option(
@@ -120,7 +125,7 @@ def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
     group |= {name: options[name] for name in ("whitelist", "blacklist")}
     document: dict[str, Any] = {
         "group": group,
-        "fetch": {"initial": options["initial"], "isolation": options["isolation"] or "read_uncommitted"},
+        "fetch": {name: options[name] for name in ("initial", "isolation") if options[name] is not None},
         "handler": {"name": "print"},
     }
     if not cluster.bootstrap:
@@ -132,7 +137,7 @@ def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
             update={"zookeeper": cluster.config.zookeeper.model_copy(update=servers), "kafka": cluster.config.kafka}
         )
     group["coordination"] = "kafka"
-    addresses = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in cluster.bootstrap)
+    addresses = tuple(format_address(*address) for address in cluster.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": cluster.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if cluster.config is None:

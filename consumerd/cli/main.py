@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
 }
 
-#: Seconds after which a Ctrl-C that was dropped is sent again.
+#: Seconds after which a Ctrl-C that was dropped may be sent again.
 _MOMENT = 0.01
 
 EXAMPLES = """\b
@@ -170,12 +171,27 @@ def repeat_lost_interrupt(dropped: sys.UnraisableHookArgs) -> None:
     """Send a Ctrl-C again that came at a moment at which the interpreter drops what is raised.
 
     Such moments are frequent while modules are imported: a callback frees the lock of each. The signal comes from a
-    thread, a moment later, when that callback has ended.
+    thread, when that callback has ended.
     """
     if dropped.exc_type is KeyboardInterrupt:
-        threading.Timer(_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=_interrupt_again, args=(threading.get_ident(),)).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _interrupt_again(thread: int) -> None:
+    """Wait until `thread` has left `repeat_lost_interrupt`, where the signal would be dropped once more, then send it.
+
+    That takes longer than a moment where other processes want the processor.
+    """
+    while True:
+        time.sleep(_MOMENT)
+        frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented in spite of its name
+        while frame is not None and frame.f_code is not repeat_lost_interrupt.__code__:
+            frame = frame.f_back
+        if frame is None:
+            break
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def side_address(
     """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
     import click  # noqa: PLC0415
 
-    from consumerd.cli.session import ClusterAddress  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.session import ClusterAddress, bootstrap_servers  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if zookeeper is not None and servers:
         raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
@@ -31,15 +31,8 @@ def side_address(
         raise click.UsageError(f"give --{side}-zookeeper, --{side}-bootstrap-server, or --{side}-config")
     from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
     from consumerd.config.model import load  # noqa: PLC0415
-    from consumerd.config.servers import KafkaSection  # noqa: PLC0415
-    from consumerd.errors import ConfigError  # noqa: PLC0415
 
-    listed = tuple(address for text in servers for address in text.split(","))
-    try:
-        bootstrap = tuple(build_bootstrap(KafkaSection(bootstrap=listed))) if listed else ()
-    except ConfigError as error:
-        sentence = str(error).removeprefix("kafka.bootstrap: ")
-        raise click.BadParameter(sentence, param_hint=f"--{side}-bootstrap-server") from None
+    bootstrap = bootstrap_servers(servers, f"--{side}-bootstrap-server")
     if config is None:
         return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap)
     loaded = load(config)

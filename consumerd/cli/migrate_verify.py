@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.mirror_v08 import each_server, renaming
+from consumerd.address import split_addresses
+from consumerd.cli.mirror_v08 import renaming
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
 from consumerd.cli.tables import counted, show_rows
@@ -202,7 +203,7 @@ def _client(side: str, options: dict[str, Any]) -> ClusterClient:
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])
     timeout = options["broker_timeout"]
-    addresses = build_bootstrap(kafka_section(each_server(options[f"{side}_servers"])))
+    addresses = build_bootstrap(kafka_section(split_addresses(options[f"{side}_servers"])))
     return make_client(addresses, config, timeout, 4 * timeout)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.address import parse_addresses, split_addresses
 from consumerd.cli.mirror_v08 import (
-    each_server,
     kafka_target_options,
     key_option,
     partitions_option,
@@ -17,6 +17,8 @@ from consumerd.cli.mirror_v08 import (
     target_section,
 )
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
+from consumerd.cli.session import SERVER_TIMEOUT
+from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.config.model import Config
@@ -86,16 +88,19 @@ _SAID_BY_CONFIG = {
 @kafka_target_options
 @click.option(
     "--codec",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
     show_default=True,
     help="lz4 and zstd with --to-bootstrap-server only.",
 )
 @click.option(
     "--from",
     "initial",
+    cls=SettingOption,
+    setting="consumerd.consumer:ConsumerSettings.initial",
     type=click.Choice(["earliest", "latest"]),
-    help="Where to start in partitions without a committed offset.  [default: earliest]",
+    help="Where to start in partitions without a committed offset.  [default: {default}]",
 )
 @click.option(
     "--any-partition", is_flag=True, help="Let each batch go to any partition: spreads better, and loses the order."
@@ -103,16 +108,18 @@ _SAID_BY_CONFIG = {
 @click.option("--verify", is_flag=True, help="Read back on the target what was sent, before it is committed.")
 @click.option(
     "--verify-timeout",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.verify_timeout",
     type=PositiveFloat(),
-    default=15.0,
     show_default=True,
     metavar="SECONDS",
     help="With --verify: how long to look.",
 )
 @click.option(
     "--max-message-bytes",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.max_message_bytes",
     type=PositiveInt(100 * 1024 * 1024),
-    default=1_000_000,
     show_default=True,
     help="The target's max.message.size: brokers drop larger ones without a word.",
 )
@@ -158,17 +165,21 @@ def _config(options: dict[str, Any]) -> Config:
     for name in ("whitelist", "blacklist"):
         if options[name]:
             group[name] = options[name]
-    document: dict[str, Any] = {"group": group, "fetch": {"initial": options["initial"] or "earliest"}}
+    document: dict[str, Any] = {"group": group}
+    if options["initial"]:
+        document["fetch"] = {"initial": options["initial"]}
     if options["from_servers"]:
         group["coordination"] = "kafka"
-        document["kafka"] = {"bootstrap": each_server(options["from_servers"]), "connection_timeout": 10.0}
+        document["kafka"] = {
+            "bootstrap": split_addresses(options["from_servers"]),
+            "connection_timeout": SERVER_TIMEOUT,
+        }
     else:
-        document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": 10.0}
+        document["zookeeper"] = {"connect": options["from_zookeeper"], "connection_timeout": SERVER_TIMEOUT}
     return parse(document, "the command line", environment=False)
 
 
 def _target(options: dict[str, Any]) -> Target:
-    from consumerd.cli.produce_options import parse_brokers  # noqa: PLC0415
     from consumerd.daemon.mirroring import Target  # noqa: PLC0415
     from consumerd.producer import ProducerSettings  # noqa: PLC0415
     from consumerd.wire.v07 import Codec  # noqa: PLC0415
@@ -190,7 +201,7 @@ def _target(options: dict[str, Any]) -> Target:
         verify=options["verify"],
         verify_timeout=options["verify_timeout"],
     )
-    brokers = tuple(parse_brokers(options["brokers"], "--to-broker"))
+    brokers = tuple(parse_addresses(options["brokers"], "--to-broker"))
     return Target(options["to_zookeeper"], brokers, not options["any_partition"], settings)
 
 

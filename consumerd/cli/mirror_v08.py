@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.address import split_addresses
 from consumerd.cli.numbers import PositiveInt
 
 if TYPE_CHECKING:
@@ -115,16 +116,11 @@ def key_option(text: str | None) -> dict[str, Any] | None:
     return {"column": [int(bound) for bound in bounds]}
 
 
-def each_server(servers: Sequence[str]) -> list[str]:
-    """`HOST:PORT,...`, given once or several times, one by one."""
-    return [server.strip() for text in servers for server in text.split(",")]
-
-
 def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
     """The [kafka] table of the target: that of the configuration, at these servers. Raises ConfigError."""
     from consumerd.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
 
     if config is None:
-        return kafka_section(each_server(servers))
-    return load(config).kafka.model_copy(update={"bootstrap": tuple(each_server(servers))})
+        return kafka_section(split_addresses(servers))
+    return load(config).kafka.model_copy(update={"bootstrap": tuple(split_addresses(servers))})

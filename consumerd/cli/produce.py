@@ -13,6 +13,7 @@ import click
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
 from consumerd.cli.session import cluster_options
+from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.cli.session import ClusterAddress
@@ -85,8 +86,9 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 )
 @click.option(
     "--codec",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
     show_default=True,
     help="lz4 since 0.8.2, zstd since 2.1.",
 )
@@ -98,22 +100,41 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 )
 @click.option(
     "--max-message-bytes",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.max_message_bytes",
     type=PositiveInt(MAX_LINE_BYTES),
-    help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: 1000000]",
+    help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: {default}]",
 )
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), help="Since 0.8: who confirms. [default: all]")
-@click.option("--batch-bytes", type=PositiveInt(32 << 20), help="Since 0.8: of a batch. [default: 131072]")
+@click.option(
+    "--acks",
+    cls=SettingOption,
+    setting="consumerd.producer:V08ProducerSettings.acks",
+    words=lambda acks: "all" if acks < 0 else acks,
+    type=click.Choice(["0", "1", "all"]),
+    help="Since 0.8: who confirms. [default: {default}]",
+)
+@click.option(
+    "--batch-bytes",
+    cls=SettingOption,
+    setting="consumerd.producer:V08ProducerSettings.batch_bytes",
+    type=PositiveInt(32 << 20),
+    help="Since 0.8: of a batch. [default: {default}]",
+)
 @click.option(
     "--linger",
+    cls=SettingOption,
+    setting="consumerd.producer:V08ProducerSettings.linger",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Since 0.8: how long a line waits for others to make up a batch. [default: 0.005]",
+    help="Since 0.8: how long a line waits for others to make up a batch. [default: {default}]",
 )
 @click.option(
     "--delivery-timeout",
+    cls=SettingOption,
+    setting="consumerd.producer:V08ProducerSettings.delivery_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",
-    help="Since 0.8: how long a batch is tried. [default: 120]",
+    help="Since 0.8: how long a batch is tried. [default: {default}]",
 )
 @click.option(
     "--round-robin",
@@ -128,22 +149,44 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     metavar="KEY=VALUE",
     help="Since 0.11: a header of every message; may be given several times.",
 )
-@click.option("--magic", type=click.IntRange(0, 1), help="0.7: message format, 0 is that of Kafka 0.6. [default: 1]")
-@click.option("--batch-size", type=PositiveInt(), help="0.7: messages in one batch at most. [default: 200]")
+@click.option(
+    "--magic",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.magic",
+    type=click.IntRange(0, 1),
+    help="0.7: message format, 0 is that of Kafka 0.6. [default: {default}]",
+)
+@click.option(
+    "--batch-size",
+    cls=SettingOption,
+    setting="consumerd.producer:QueueSettings.batch_size",
+    type=PositiveInt(),
+    help="0.7: messages in one batch at most. [default: {default}]",
+)
 @click.option("--async", "queued", is_flag=True, help="0.7: send in the background, through a queue.")
 @click.option(
     "--queue-time",
+    cls=SettingOption,
+    setting="consumerd.producer:QueueSettings.queue_time",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="0.7, with --async: how long a line waits for others to make up a batch. [default: 5]",
+    help="0.7, with --async: how long a line waits for others to make up a batch. [default: {default}]",
 )
-@click.option("--queue-size", type=PositiveInt(), help="0.7, with --async: lines that wait at most. [default: 10000]")
+@click.option(
+    "--queue-size",
+    cls=SettingOption,
+    setting="consumerd.producer:QueueSettings.queue_size",
+    type=PositiveInt(),
+    help="0.7, with --async: lines that wait at most. [default: {default}]",
+)
 @click.option("--verify", is_flag=True, help="0.7: read back what was sent, and fail where it is not there.")
 @click.option(
     "--verify-timeout",
+    cls=SettingOption,
+    setting="consumerd.producer:ProducerSettings.verify_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",
-    help="0.7, with --verify: how long to look. [default: 15]",
+    help="0.7, with --verify: how long to look. [default: {default}]",
 )
 def command(cluster: ClusterAddress | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""

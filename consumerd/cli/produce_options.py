@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from consumerd.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STDIN = 0
 #: No line can be longer than the largest request a broker takes by default.
@@ -43,13 +37,3 @@ class Options:
     def separator(self) -> bytes | None:
         """The key's separator as it stands in lines."""
         return None if self.key_separator is None else self.key_separator.replace("\\t", "\t").encode()
-
-
-def parse_brokers(texts: Sequence[str], option: str = "--broker") -> list[tuple[str, int]]:
-    """The addresses that `option` was given. Raises ConfigError."""
-    from consumerd.producer.config import parse_address  # noqa: PLC0415
-
-    try:
-        return [parse_address(text) for text in texts]
-    except ConfigError as error:
-        raise ConfigError(f"{option} {error}") from None

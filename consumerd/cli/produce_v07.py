@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.produce_options import MAX_LINE_BYTES, STDIN, parse_brokers
+from consumerd.address import parse_addresses
+from consumerd.cli.produce_options import MAX_LINE_BYTES, STDIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def produce_to_brokers(options: Options) -> None:
     if options.key_separator:
         click.echo("consumerd: keys have no influence with --broker; give --zookeeper to place by key.", err=True)
     rng = random.Random()
-    run_on_loop(_produce(options, StaticRouter(parse_brokers(options.brokers), rng=rng), rng))
+    run_on_loop(_produce(options, StaticRouter(parse_addresses(options.brokers, "--broker"), rng=rng), rng))
 
 
 async def produce_by_zookeeper(session: Session, options: Options) -> None:

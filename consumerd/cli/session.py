@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.address import parse_addresses, split_addresses
 from consumerd.cli.numbers import PositiveFloat
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from consumerd.zk import Session
 
 _T = TypeVar("_T")
+
+#: Seconds that a command waits for ZooKeeper, or for a first broker: somebody sits before it.
+SERVER_TIMEOUT = 10.0
 
 #: What a decorator of click takes and gives back.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
@@ -46,7 +51,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
         function = click.option(
             "--timeout",
             type=PositiveFloat(),
-            default=10.0,
+            default=SERVER_TIMEOUT,
             show_default=True,
             metavar="SECONDS",
             help="How long to wait for ZooKeeper, or for the first broker.",
@@ -107,7 +112,7 @@ def cluster_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            cluster = _address(zookeeper, _addresses(bootstrap_server), config_file, timeout)
+            cluster = _address(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
             return function(*args, cluster=cluster, **options)
 
         with_config = click.option(
@@ -144,14 +149,12 @@ def _address(
     return ClusterAddress(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
 
 
-def _addresses(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    addresses = []
-    for text in ",".join(texts).split(",") if texts else ():
-        host, colon, port = text.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise click.BadParameter(f"{text!r} is not of the form HOST:PORT.", param_hint="--bootstrap-server")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return tuple(addresses)
+def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") -> tuple[tuple[str, int], ...]:
+    """What `option` was given, `HOST:PORT,...` once or several times. Raises BadParameter."""
+    try:
+        return tuple(parse_addresses(split_addresses(texts)))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def broker_timeout_option(function: Decorated) -> Decorated:

@@ -10,7 +10,7 @@ from consumerd.client.errors import (
     UnavailableError,
     error_of,
 )
-from consumerd.client.making import find_broker, make_client, parse_bootstrap
+from consumerd.client.making import find_broker, make_client
 from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
 from consumerd.client.offsets import ListedOffsets, list_offsets
 from consumerd.client.opening import ChannelOpener
@@ -45,6 +45,5 @@ __all__ = [
     "find_broker",
     "list_offsets",
     "make_client",
-    "parse_bootstrap",
     "topic_partitions",
 ]

@@ -14,7 +14,6 @@ from consumerd.client.errors import NoBrokerError
 from consumerd.client.opening import ChannelOpener
 from consumerd.client.sasl import SaslAuthenticator
 from consumerd.client.settings import ClientSettings
-from consumerd.errors import ConfigError
 from consumerd.net import ConnectError, connect
 
 if TYPE_CHECKING:
@@ -25,21 +24,6 @@ if TYPE_CHECKING:
     from consumerd.client.sasl import Mechanism
     from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
-
-_MOST_PORTS = 1 << 16
-
-
-def parse_bootstrap(addresses: Sequence[str], name: str = "bootstrap") -> list[tuple[str, int]]:
-    """`host:port`, or `[ipv6]:port`, each. Raises ConfigError, which calls the setting `name`."""
-    if isinstance(addresses, str):
-        raise ConfigError(f'{name} is a list of brokers: put a single one into brackets, ["{addresses}"].')
-    found = []
-    for address in addresses:
-        host, colon, port = address.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < _MOST_PORTS):
-            raise ConfigError(f"{name}: {address!r} is not of the form host:port.")
-        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return found
 
 
 def make_client(

@@ -94,7 +94,7 @@ async def wait_for_dialect(
             try:
                 found = await read_dialect(zk, group)
             except ZooKeeperError as error:
-                log.info("dialect_not_read", group=group, reason=reason_of(error))
+                log.info("dialect_read_failed", group=group, reason=reason_of(error))
                 await clock.sleep(_RETRY)
                 continue
             if found is not None:

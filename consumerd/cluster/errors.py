@@ -1,4 +1,4 @@
-"""What can be wrong with the view of the cluster."""
+"""Errors of the view of the cluster."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class RegisteredBrokers(Generic[_B]):
                 try:
                     brokers = await self._read()
                 except ZooKeeperError as error:
-                    log.info("brokers_not_read", reason=reason_of(error))
+                    log.info("brokers_read_failed", reason=reason_of(error))
                     await self._clock.sleep(self._retry)
                 else:
                     self._update(brokers)

@@ -7,11 +7,10 @@ import ssl
 from typing import TYPE_CHECKING
 
 from consumerd.consumer import ConsumerSettings
+from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.errors import ConfigError
-from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler, retrying
-from consumerd.net import ConnectionSettings
 from consumerd.offsets import OffsetSettings
 from consumerd.registry import (
     FilterKind,
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.config.servers import TlsSection, ZooKeeperSection
     from consumerd.handlers import Handler
+    from consumerd.net import ConnectionSettings
     from consumerd.ports import Clock
-
-_FETCH = FetchSettings()
 
 
 def build_session(
@@ -125,18 +123,16 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
                 retry_interval=rebalance.retry_interval,
                 reconcile_interval=rebalance.reconcile_interval,
             ),
-            fetch=FetchSettings(
-                fetch_bytes=fetch.size,
-                poll_bytes=min(fetch.size, _FETCH.poll_bytes),
-                max_fetch_bytes=max(fetch.size, fetch.max_size),
-                poll_backoff_max=fetch.idle_backoff,
-                poll_backoff_min=min(fetch.idle_backoff, _FETCH.poll_backoff_min),
-                on_oversize=BadMessagePolicy(fetch.oversize),
-                on_corrupt=BadMessagePolicy(fetch.corrupt),
-                on_out_of_range=ResetPolicy(fetch.out_of_range),
+            fetch=make_fetch_settings(
+                size=fetch.size,
+                max_size=fetch.max_size,
+                idle_backoff=fetch.idle_backoff,
+                out_of_range=fetch.out_of_range,
+                corrupt=fetch.corrupt,
+                oversize=fetch.oversize,
                 max_wait=fetch.max_wait,
                 min_bytes=fetch.min_bytes,
-                read_committed=fetch.isolation == "read_committed",
+                isolation=fetch.isolation,
             ),
             initial=fetch.initial,
             commit_interval=config.commit.interval,
@@ -155,10 +151,9 @@ def build_offset_settings(config: Config) -> OffsetSettings:
 
 def build_connection_settings(config: Config) -> ConnectionSettings:
     """How connections to brokers are made."""
-    return ConnectionSettings(
-        connect_timeout=config.fetch.connect_timeout,
-        request_timeout=config.fetch.socket_timeout,
-        max_frame_bytes=max(ConnectionSettings().max_frame_bytes, config.fetch.max_size + (1 << 20)),
+    fetch = config.fetch
+    return make_connection_settings(
+        connect_timeout=fetch.connect_timeout, socket_timeout=fetch.socket_timeout, max_size=fetch.max_size
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from consumerd.address import parse_addresses
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, SaslAuthenticator
 from consumerd.config.build import build_connection_settings, build_offset_settings, build_tls
 from consumerd.config.build_sasl import build_mechanism
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
     """The addresses to begin with. Raises ConfigError."""
-    addresses = []
-    for address in section.bootstrap:
-        host, colon, port = address.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise ConfigError(f"kafka.bootstrap: {address!r} is not of the form host:port.")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return addresses
+    return parse_addresses(section.bootstrap, "kafka.bootstrap")
 
 
 def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
@@ -95,7 +90,7 @@ def build_coordination(config: Config) -> CoordinationSettings:
             heartbeat_interval=group.heartbeat_interval,
             rebalance_timeout=group.rebalance_timeout,
             drain_timeout=rebalance.drain_timeout,
-            look_interval=rebalance.reconcile_interval,
+            topic_refresh_interval=rebalance.reconcile_interval,
             retry_interval=rebalance.retry_interval,
             assignors=all_assignors(group.assignor),
             instance_id=group.instance_id,

@@ -8,6 +8,12 @@ from annotated_types import Ge
 from pydantic import Field, model_validator
 
 from consumerd.config.base import Seconds, Section, WireSeconds
+from consumerd.consumer.config import ConsumerConfig
+from consumerd.consumer.settings import ConsumerSettings
+from consumerd.defaults import default_of
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.group.membership_settings import MembershipSettings
+from consumerd.offsets import OffsetSettings
 
 
 class GroupSection(Section):
@@ -22,7 +28,7 @@ class GroupSection(Section):
         ),
     )
     dialect: Literal["auto", "0.7", "0.8"] = Field(
-        "auto",
+        default_of(ConsumerConfig, "dialect"),
         description=(
             "With coordination `zookeeper`: what brokers and members write there, that of Kafka 0.7 or that of 0.8 and "
             "later. `auto` goes by the brokers and members that are registered, and waits for a first one."
@@ -64,7 +70,7 @@ class GroupSection(Section):
         examples=["both"],
     )
     assignor: Literal["range", "roundrobin"] = Field(
-        "range",
+        default_of(ConsumerConfig, "assignor"),
         description=(
             "How partitions are shared out in groups of Kafka 0.8 and later. With coordination `kafka`: if all members "
             "agree on it; the other one is offered too. With `zookeeper`: as all members are configured, since nobody "
@@ -80,7 +86,7 @@ class GroupSection(Section):
         ),
     )
     session_timeout: WireSeconds = Field(
-        45.0,
+        default_of(CoordinationSettings, "session_timeout"),
         description=(
             "With coordination `kafka`: seconds of silence after which a member is out (session.timeout.ms). It should "
             "outlast the failure of a broker, during which nobody coordinates. Brokers of 0.9 that refuse so "
@@ -88,10 +94,11 @@ class GroupSection(Section):
         ),
     )
     heartbeat_interval: WireSeconds = Field(
-        3.0, description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms)."
+        default_of(CoordinationSettings, "heartbeat_interval"),
+        description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms).",
     )
     rebalance_timeout: WireSeconds = Field(
-        60.0,
+        default_of(CoordinationSettings, "rebalance_timeout"),
         description=(
             "With coordination `kafka`: seconds that a rebalance waits for a member to finish what it holds; brokers "
             "of 0.9 take the session timeout."
@@ -163,16 +170,19 @@ class RebalanceSection(Section):
     """How partitions change hands."""
 
     drain_timeout: Seconds = Field(
-        4.0,
+        default_of(MembershipSettings, "drain_timeout"),
         description=(
             "Seconds in which handlers must finish what they hold of partitions that move. "
             "JVM members of the group give up about 8 s after the trigger; 5 was seen to work, 9 left them stuck. "
             "Where a broker coordinates, everybody waits for whoever is slowest."
         ),
     )
-    retry_interval: Seconds = Field(0.2, description="Seconds between attempts to claim what others still hold.")
+    retry_interval: Seconds = Field(
+        default_of(MembershipSettings, "retry_interval"),
+        description="Seconds between attempts to claim what others still hold.",
+    )
     reconcile_interval: Seconds = Field(
-        30.0,
+        default_of(MembershipSettings, "reconcile_interval"),
         description=(
             "Seconds between checks of what is decided, owned and registered, since watches get lost; where a broker "
             "coordinates, between looks for new topics and partitions."
@@ -183,9 +193,13 @@ class RebalanceSection(Section):
 class CommitSection(Section):
     """When handled offsets are written to ZooKeeper or Kafka."""
 
-    interval: Seconds = Field(10.0, description="Seconds between commits (autocommit.interval.ms).")
+    interval: Seconds = Field(
+        default_of(ConsumerSettings, "commit_interval"), description="Seconds between commits (autocommit.interval.ms)."
+    )
     metadata: str = Field(
-        "", max_length=4096, description="For offsets in Kafka: a text to keep with them, which tools show."
+        default_of(OffsetSettings, "metadata"),
+        max_length=4096,
+        description="For offsets in Kafka: a text to keep with them, which tools show.",
     )
     retention: Seconds | None = Field(
         None,

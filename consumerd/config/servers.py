@@ -7,7 +7,14 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from consumerd.client.settings import ClientSettings
 from consumerd.config.base import Seconds, Section
+from consumerd.consumer.config import ConsumerConfig
+from consumerd.defaults import default_of
+from consumerd.zk import Session
+
+#: Seconds that a service waits for its servers when it starts: longer than a library's caller would.
+_FIRST_CONNECTION = 30.0
 
 
 class TlsSection(Section):
@@ -31,19 +38,22 @@ class ZooKeeperSection(Section):
     """The one ZooKeeper session."""
 
     connect: str = Field(
-        "127.0.0.1:2181",
+        default_of(ConsumerConfig, "zookeeper"),
         description="Hosts and, after them, the chroot (made when missing).",
         examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
     )
-    session_timeout: Seconds = Field(6.0, description="Seconds without contact after which the session is over.")
+    session_timeout: Seconds = Field(
+        default_of(Session, "session_timeout"), description="Seconds without contact after which the session is over."
+    )
     connection_timeout: Seconds = Field(
-        30.0, description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout)."
+        _FIRST_CONNECTION,
+        description="Seconds to wait for a first connection before giving up (0.7.2: the session timeout).",
     )
     auth: tuple[SecretStr, ...] = Field(
         (), repr=False, description="Credentials, `digest:user:password` each; sent again after every reconnect."
     )
     acl: str = Field(
-        "open",
+        default_of(Session, "acl"),
         description="Access of nodes that we create: `open`, `creator-all`, or `scheme:id:rwcda` entries with commas.",
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
@@ -112,9 +122,11 @@ class KafkaSection(Section):
         ),
         examples=[["kafka1:9092", "kafka2:9092"]],
     )
-    client_id: str = Field("consumerd", description="Who we say that we are: brokers write it to their logs.")
+    client_id: str = Field(
+        default_of(ClientSettings, "client_id"), description="Who we say that we are: brokers write it to their logs."
+    )
     connection_timeout: Seconds = Field(
-        30.0, description="Seconds to wait for a first broker that answers before giving up."
+        _FIRST_CONNECTION, description="Seconds to wait for a first broker that answers before giving up."
     )
     tls: TlsSection | None = Field(None, description="Speak TLS (a listener of SSL or SASL_SSL).")
     sasl: SaslSection | None = Field(None, description="Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")

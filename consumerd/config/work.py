@@ -8,25 +8,33 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from consumerd.config.base import Bytes, Seconds, Section, WireBytes
+from consumerd.consumer.config import ConsumerConfig
+from consumerd.consumer.settings import ConsumerSettings
+from consumerd.defaults import default_of
 from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
+from consumerd.handlers import FileDeadLetters, RetryPolicy
+from consumerd.net import ConnectionSettings
 
 
 class FetchSection(Section):
     """How messages come in."""
 
-    size: WireBytes = Field(1 << 20, description="Bytes asked for in one fetch (fetch.size).")
+    size: WireBytes = Field(
+        default_of(FetchSettings, "fetch_bytes"), description="Bytes asked for in one fetch (fetch.size)."
+    )
     max_size: WireBytes = Field(
-        64 << 20,
+        default_of(FetchSettings, "max_fetch_bytes"),
         description=(
             "Bytes up to which a fetch grows for a message that is larger than `size`, and a compressed one (up to 64 "
             "MiB in any case) when it is opened."
         ),
     )
     idle_backoff: Seconds = Field(
-        1.0, description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds."
+        default_of(FetchSettings, "poll_backoff_max"),
+        description="Longest pause between polls of idle partitions (fetcher.backoff.ms), in seconds.",
     )
     max_wait: float = Field(
-        0.5,
+        default_of(FetchSettings, "max_wait"),
         ge=SHORTEST_WAIT,
         le=LONGEST_WAIT,
         description=(
@@ -35,40 +43,54 @@ class FetchSection(Section):
         ),
     )
     min_bytes: WireBytes = Field(
-        1,
+        default_of(FetchSettings, "min_bytes"),
         description=(
             "On brokers since 0.8: bytes of new messages that end this wait (fetch.min.bytes); at most `size`. More "
             "means fewer and larger answers, and messages that come up to `max_wait` later."
         ),
     )
-    budget: Bytes = Field(128 << 20, description="Bytes of messages held in memory at most, all partitions together.")
-    partition_budget: Bytes = Field(16 << 20, description="Bytes of messages held in memory at most for one partition.")
+    budget: Bytes = Field(
+        default_of(ConsumerSettings, "budget"),
+        description="Bytes of messages held in memory at most, all partitions together.",
+    )
+    partition_budget: Bytes = Field(
+        default_of(ConsumerSettings, "partition_budget"),
+        description="Bytes of messages held in memory at most for one partition.",
+    )
     initial: Literal["earliest", "latest"] = Field(
-        "earliest", description="Where a partition without a committed offset starts (autooffset.reset)."
+        default_of(ConsumerSettings, "initial"),
+        description="Where a partition without a committed offset starts (autooffset.reset).",
     )
     out_of_range: Literal["earliest", "latest", "fail"] = Field(
-        "earliest", description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail."
+        default_of(FetchSettings, "on_out_of_range").value,
+        description="Where to go on when the broker no longer has the offset (autooffset.reset), or fail.",
     )
     isolation: Literal["read_uncommitted", "read_committed"] = Field(
-        "read_uncommitted",
+        default_of(ConsumerConfig, "isolation"),
         description=(
             "On brokers since 0.11: hand over all messages, or only those of transactions that were committed, and "
             "wait for those that are open (isolation.level)."
         ),
     )
     corrupt: Literal["fail", "skip", "park"] = Field(
-        "fail",
+        default_of(FetchSettings, "on_corrupt").value,
         description="A message that is corrupt: fail (stop the daemon), skip it, or park (leave) its partition.",
     )
     oversize: Literal["fail", "skip", "park"] = Field(
-        "fail", description="A message that is larger than `max_size`: fail, skip it, or park its partition."
+        default_of(FetchSettings, "on_oversize").value,
+        description="A message that is larger than `max_size`: fail, skip it, or park its partition.",
     )
-    socket_timeout: Seconds = Field(30.0, description="Seconds to wait for an answer of a broker (socket.timeout.ms).")
-    connect_timeout: Seconds = Field(5.0, description="Seconds to wait for a connection to a broker.")
+    socket_timeout: Seconds = Field(
+        default_of(ConnectionSettings, "request_timeout"),
+        description="Seconds to wait for an answer of a broker (socket.timeout.ms).",
+    )
+    connect_timeout: Seconds = Field(
+        default_of(ConnectionSettings, "connect_timeout"), description="Seconds to wait for a connection to a broker."
+    )
 
     @model_validator(mode="after")
     def _one_fetch_can_bring_enough(self) -> FetchSection:
-        most = min(self.size, FetchSettings().max_answer_bytes)
+        most = min(self.size, default_of(FetchSettings, "max_answer_bytes"))
         if self.min_bytes > most:
             raise ValueError(f"min_bytes must be at most {most}, which one fetch can bring, and is {self.min_bytes}")
         return self
@@ -83,11 +105,19 @@ class HandlerSection(Section):
         examples=["files"],
     )
     options: dict[str, Any] = Field(default_factory=dict, repr=False, description="Keyword arguments of the handler.")
-    max_attempts: int = Field(5, ge=1, description="How often a batch is tried in all.")
-    initial_backoff: Seconds = Field(0.1, description="Seconds before the second attempt; doubled each time, jittered.")
-    max_backoff: Seconds = Field(30.0, description="Longest pause between attempts, in seconds.")
+    max_attempts: int = Field(
+        default_of(RetryPolicy, "max_attempts"), ge=1, description="How often a batch is tried in all."
+    )
+    initial_backoff: Seconds = Field(
+        default_of(RetryPolicy, "initial_backoff"),
+        description="Seconds before the second attempt; doubled each time, jittered.",
+    )
+    max_backoff: Seconds = Field(
+        default_of(RetryPolicy, "max_backoff"), description="Longest pause between attempts, in seconds."
+    )
     on_failure: Literal["stop", "skip", "dead_letter"] = Field(
-        "stop", description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter."
+        default_of(RetryPolicy, "on_failure"),
+        description="After the last attempt: stop the daemon, skip the message, or write it to dead_letter.",
     )
     dead_letter: Path | None = Field(
         None,
@@ -95,7 +125,7 @@ class HandlerSection(Section):
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
     dead_letter_max_size: Bytes = Field(
-        1 << 30,
+        default_of(FileDeadLetters, "max_size"),
         description=(
             "Bytes up to which the dead_letter file grows; then the daemon stops. It may be moved away at any time."
         ),
@@ -115,7 +145,8 @@ class DaemonSection(Section):
     """The process."""
 
     stop_timeout: Seconds = Field(
-        20.0, description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit."
+        default_of(ConsumerConfig, "stop_timeout"),
+        description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit.",
     )
     stall_warning: Seconds = Field(
         2.0,

@@ -1,4 +1,4 @@
-"""Topics that a member subscribes to and no broker has: told once, because waiting for them is no error.
+"""Subscribed topics that no broker has: logged once, because waiting for them is no error.
 
 Strategy: every snapshot is compared with the one before; only a change of what is missing is worth a line. Without it,
 nothing at all would show a misspelt topic.
@@ -34,7 +34,9 @@ class AwaitedTopics:
             return
         self._awaited = awaited
         if awaited:
-            log.warning("topics_awaited", group=self._group, topics=awaited, reason="no broker has registered them yet")
+            log.warning(
+                "waiting_for_topics", group=self._group, topics=awaited, reason="no broker has registered them yet"
+            )
         else:
             log.info("topics_found", group=self._group)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.snapshot import SnapshotReader
     from consumerd.fetch import ByteBudget, FetchListener, FetchSettings
     from consumerd.group import GroupRules

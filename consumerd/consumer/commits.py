@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from consumerd.consumer.fence import Fence
-    from consumerd.consumer.owned import Owned
-    from consumerd.consumer.seams import OffsetStore
+    from consumerd.consumer.owned_partition import OwnedPartition
+    from consumerd.consumer.protocols import OffsetStore
     from consumerd.consumer.stats import ConsumerStats
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -36,24 +36,24 @@ class Commits:
         fence: Fence,
         clock: Clock,
         stats: ConsumerStats,
-        lost: Callable[[list[Owned]], None],
+        lost: Callable[[list[OwnedPartition]], None],
     ) -> None:
         self._store = store
         self._fence = fence
         self._clock = clock
         self._stats = stats
         self._lost = lost
-        self._rounds: Rounds[Owned, None] = Rounds(self._write)
+        self._rounds: Rounds[OwnedPartition, None] = Rounds(self._write)
 
-    async def commit(self, owned: Iterable[Owned]) -> None:
+    async def commit(self, owned: Iterable[OwnedPartition]) -> None:
         """Write what is due of these, along with what others ask for. Raises what the store raises."""
         await self._rounds.take_part(owned)
 
-    async def wait_for(self, owned: Iterable[Owned]) -> None:
+    async def wait_for(self, owned: Iterable[OwnedPartition]) -> None:
         """Return when no commit that contains any of these is under way."""
         await self._rounds.wait_for(owned)
 
-    async def check(self, owned: Iterable[Owned]) -> bool:
+    async def check(self, owned: Iterable[OwnedPartition]) -> bool:
         """Whether somebody else has written the offset of any of these: those are due again."""
         by_partition = {each.partition: each for each in owned if each.work is not None}
         written = await self._store.changed(by_partition)
@@ -61,7 +61,7 @@ class Commits:
             by_partition[partition].committed = None
         return bool(written)
 
-    async def _write(self, owned: list[Owned]) -> None:
+    async def _write(self, owned: list[OwnedPartition]) -> None:
         now = self._clock.monotonic()
         session_id = self._fence.session_id
         due = {

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
+from consumerd.address import parse_addresses
+from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.cluster import read_dialect, wait_for_dialect
 from consumerd.consumer.backends import V07Backend, V08Backend
 from consumerd.consumer.consumer import GroupConsumer
@@ -131,7 +132,7 @@ class Composition:
     def _opened_client(self) -> ClusterClient:
         config = self._config
         self._client = make_client(
-            parse_bootstrap(config.bootstrap),
+            parse_addresses(config.bootstrap, "bootstrap"),
             config.connection_settings(),
             client_id=config.client_id,
             tls=config.broker_tls,

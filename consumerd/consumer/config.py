@@ -10,10 +10,12 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.client.making import parse_bootstrap
-from consumerd.consumer.settings import ConsumerSettings
+from consumerd.address import parse_addresses
+from consumerd.client.settings import ClientSettings
+from consumerd.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
+from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
-from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
+from consumerd.fetch import FetchSettings
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.net import ConnectionSettings
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
     from consumerd.client import Mechanism
     from consumerd.ports import Clock
     from consumerd.registry import Subscription
-
-_FETCH = FetchSettings()
-_CONNECTION = ConnectionSettings()
-_COORDINATION = CoordinationSettings()
 
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
@@ -65,41 +63,41 @@ class ConsumerConfig:
     #: What stands after `group_` in the member's id; by default host name, time and random digits (consumerid).
     consumer_id: str | None = None
     #: Where a partition without a committed offset starts (autooffset.reset).
-    initial: Literal["earliest", "latest"] = "earliest"
+    initial: Literal["earliest", "latest"] = default_of(ConsumerSettings, "initial")
     #: Where to go on when the broker no longer has the offset (autooffset.reset).
-    out_of_range: Literal["earliest", "latest", "fail"] = "earliest"
+    out_of_range: Literal["earliest", "latest", "fail"] = default_of(FetchSettings, "on_out_of_range").value
     #: A message that is corrupt, or larger than `max_fetch_size`: stop, go on behind it, or leave its partition alone.
-    corrupt: Literal["fail", "skip", "park"] = "fail"
-    oversize: Literal["fail", "skip", "park"] = "fail"
+    corrupt: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_corrupt").value
+    oversize: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_oversize").value
     #: Commit what is handled on an interval and when a partition goes (autocommit.enable, autocommit.interval.ms).
-    auto_commit: bool = True
-    commit_interval: float = 10.0
+    auto_commit: bool = default_of(ConsumerSettings, "auto_commit")
+    commit_interval: float = default_of(ConsumerSettings, "commit_interval")
     #: How long an iteration waits for a message before ConsumerTimeoutError; None waits for ever (consumer.timeout.ms).
     consumer_timeout: float | None = None
     #: Asked for in one fetch (fetch.size), and up to what it grows for a larger message.
-    fetch_size: int = 1 << 20
-    max_fetch_size: int = 64 << 20
+    fetch_size: int = default_of(FetchSettings, "fetch_bytes")
+    max_fetch_size: int = default_of(FetchSettings, "max_fetch_bytes")
     #: Longest pause between polls of idle partitions (fetcher.backoff.ms).
-    idle_backoff: float = 1.0
+    idle_backoff: float = default_of(FetchSettings, "poll_backoff_max")
     #: Memory for messages, of all partitions and of one.
-    budget: int = 128 << 20
-    partition_budget: int = 16 << 20
+    budget: int = default_of(ConsumerSettings, "budget")
+    partition_budget: int = default_of(ConsumerSettings, "partition_budget")
     #: To wait for an answer of a broker (socket.timeout.ms), and for a connection.
-    socket_timeout: float = 30.0
-    connect_timeout: float = 5.0
+    socket_timeout: float = default_of(ConnectionSettings, "request_timeout")
+    connect_timeout: float = default_of(ConnectionSettings, "connect_timeout")
     #: In which what is in hand of partitions that move must be ended. JVM peers give up about 8 s after the trigger.
-    drain_timeout: float = 4.0
+    drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
     #: For one call of a rebalance listener; peers wait meanwhile.
-    listener_timeout: float = 1.0
+    listener_timeout: float = default_of(ConsumerSettings, "listener_timeout")
     #: For `shutdown` in all; what is not ended then is cancelled and delivered again.
     stop_timeout: float = 20.0
     #: The ZooKeeper session (zk.sessiontimeout.ms, zk.connectiontimeout.ms).
-    session_timeout: float = 6.0
+    session_timeout: float = default_of(Session, "session_timeout")
     connection_timeout: float = 6.0
     #: Credentials such as `("digest", "user:password")`, TLS, and the access to nodes that we create.
     auth: Sequence[tuple[str, str | bytes]] = field(default=(), repr=False)
     tls: ssl.SSLContext | None = None
-    acl: str | Sequence[str] = "open"
+    acl: str | Sequence[str] = default_of(Session, "acl")
 
     # What follows is for brokers of Kafka 0.8 and later.
 
@@ -113,23 +111,23 @@ class ConsumerConfig:
     #: Where offsets are kept. None: where the group is coordinated.
     offsets: Literal["zookeeper", "kafka", "both"] | None = None
     #: A text that is kept with each offset in Kafka.
-    metadata: str = ""
+    metadata: str = default_of(OffsetSettings, "metadata")
     #: How partitions are shared out (partition.assignment.strategy).
     assignor: Literal["range", "roundrobin"] = "range"
     #: Of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and how long
     #: a rebalance waits for it.
     instance_id: str | None = None
-    group_session_timeout: float = _COORDINATION.session_timeout
-    heartbeat_interval: float = _COORDINATION.heartbeat_interval
-    rebalance_timeout: float = _COORDINATION.rebalance_timeout
+    group_session_timeout: float = default_of(CoordinationSettings, "session_timeout")
+    heartbeat_interval: float = default_of(CoordinationSettings, "heartbeat_interval")
+    rebalance_timeout: float = default_of(CoordinationSettings, "rebalance_timeout")
     #: Leave out what transactions wrote that were aborted or are still open (isolation.level).
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     #: How long brokers hold answers back (fetch.max.wait.ms), and for how many bytes of new messages (fetch.min.bytes).
-    max_wait: float = _FETCH.max_wait
-    min_bytes: int = _FETCH.min_bytes
+    max_wait: float = default_of(FetchSettings, "max_wait")
+    min_bytes: int = default_of(FetchSettings, "min_bytes")
     #: Who we are for the brokers: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
-    client_id: str = "consumerd"
+    client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
 
@@ -141,33 +139,33 @@ class ConsumerConfig:
             raise ConfigError(f"{error}.") from error
         for name in ("commit_interval", "listener_timeout", "stop_timeout", "budget", "partition_budget"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, and is {getattr(self, name)}.")
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}.")
         if self.drain_timeout < 0 or (self.consumer_timeout or 0) < 0:
             raise ConfigError("drain_timeout and consumer_timeout must not be negative.")
         if self.initial not in ("earliest", "latest"):
-            raise ConfigError(f"initial must be earliest or latest, and is {self.initial!r}.")
-        parse_bootstrap(self.bootstrap)
+            raise ConfigError(f"initial must be earliest or latest, not {self.initial!r}.")
+        parse_addresses(self.bootstrap, "bootstrap")
         self._check_coordination()
 
     def _check_coordination(self) -> None:
         for name, there in _CHOICES.items():
             if getattr(self, name) not in there:
                 words = ", ".join(each for each in there if each is not None)
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; there is {words}.")
+                raise ConfigError(f"{name} must be one of {words}, not {getattr(self, name)!r}.")
         if self.by_zookeeper:
             if self.instance_id is not None:
-                raise ConfigError("instance_id is for groups that a broker coordinates: give bootstrap.")
+                raise ConfigError("instance_id requires a group that a broker coordinates: set bootstrap.")
             if self.dialect == "0.7":
                 self.require_v07()
             return
         if not self.bootstrap:
-            raise ConfigError('coordination = "kafka" needs bootstrap: brokers to begin with, such as ["kafka1:9092"].')
+            raise ConfigError('coordination = "kafka" requires bootstrap: a list of brokers, such as ["kafka1:9092"].')
         if self.dialect != "auto":
-            raise ConfigError("dialect is for groups in ZooKeeper: leave it out.")
+            raise ConfigError("dialect applies only to groups that ZooKeeper coordinates: remove it.")
         if self.offsets == "zookeeper":
             raise ConfigError(
-                'offsets = "zookeeper" does not go with a group that a broker coordinates: only Kafka knows whose a '
-                'partition is; use "both" to keep a copy in ZooKeeper.'
+                'offsets = "zookeeper" is not supported in a group that a broker coordinates: only the broker knows '
+                'the owner of a partition; use "both" to keep a copy in ZooKeeper.'
             )
         self.coordination_settings()
 
@@ -180,7 +178,7 @@ class ConsumerConfig:
         """Raise ConfigError for what brokers and members of 0.7 do not have."""
         for name, there in _ONLY_V07.items():
             if getattr(self, name) not in there:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, which Kafka 0.7 does not have: leave it out.")
+                raise ConfigError(f"{name} = {getattr(self, name)!r} is not supported by Kafka 0.7: remove it.")
 
     def offset_settings(self) -> OffsetSettings:
         """Where offsets are kept, the default resolved."""
@@ -214,10 +212,8 @@ class ConsumerConfig:
 
     def connection_settings(self) -> ConnectionSettings:
         """How connections to brokers are made."""
-        return ConnectionSettings(
-            connect_timeout=self.connect_timeout,
-            request_timeout=self.socket_timeout,
-            max_frame_bytes=max(_CONNECTION.max_frame_bytes, self.max_fetch_size + (1 << 20)),
+        return make_connection_settings(
+            connect_timeout=self.connect_timeout, socket_timeout=self.socket_timeout, max_size=self.max_fetch_size
         )
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
@@ -246,16 +242,14 @@ class ConsumerConfig:
         )
 
     def _fetch_settings(self) -> FetchSettings:
-        return FetchSettings(
-            fetch_bytes=self.fetch_size,
-            poll_bytes=min(self.fetch_size, _FETCH.poll_bytes),
-            max_fetch_bytes=max(self.fetch_size, self.max_fetch_size),
-            poll_backoff_max=self.idle_backoff,
-            poll_backoff_min=min(self.idle_backoff, _FETCH.poll_backoff_min),
-            on_oversize=BadMessagePolicy(self.oversize),
-            on_corrupt=BadMessagePolicy(self.corrupt),
-            on_out_of_range=ResetPolicy(self.out_of_range),
+        return make_fetch_settings(
+            size=self.fetch_size,
+            max_size=self.max_fetch_size,
+            idle_backoff=self.idle_backoff,
+            out_of_range=self.out_of_range,
+            corrupt=self.corrupt,
+            oversize=self.oversize,
             max_wait=self.max_wait,
             min_bytes=self.min_bytes,
-            read_committed=self.isolation == "read_committed",
+            isolation=self.isolation,
         )

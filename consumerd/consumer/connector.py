@@ -92,7 +92,7 @@ class ConsumerConnector:
         if self._open:
             return
         if self._closed:
-            raise ConnectorStateError("a connector cannot be started again; make a new one")
+            raise ConnectorStateError("a connector cannot be restarted; create a new one")
         try:
             await self._parts.open()
         except BaseException:
@@ -155,7 +155,7 @@ class ConsumerConnector:
         GroupRefusedError, ZooKeeperError, BrokerError.
         """
         if not topics:
-            raise ConfigError("name at least one topic.")
+            raise ConfigError("at least one topic is required.")
         try:
             for topic in topics:
                 validate_topic(topic)
@@ -191,9 +191,7 @@ class ConsumerConnector:
         if not self._open or self._closed:
             raise ConnectorStateError("the connector is not running; use it with `async with`")
         if self._joined:
-            raise ConnectorStateError(
-                "this connector has its streams already; make one connector for each subscription"
-            )
+            raise ConnectorStateError("this connector already has its streams; create one connector per subscription")
         self._joined = True
         try:
             consumer = await self._made_member(subscription, find)
@@ -220,7 +218,7 @@ class ConsumerConnector:
             leaving.cancel()
             await asyncio.wait([making, leaving])
         if self._leaving.is_set() or making.cancelled():
-            raise ConnectorStateError("the connector was shut down before it had joined its group")
+            raise ConnectorStateError("the connector was shut down before it joined its group")
         consumer, self._dealt = making.result()
         return consumer
 
@@ -291,5 +289,5 @@ class ConsumerConnector:
     @property
     def _running(self) -> GroupConsumer | CoordinatedConsumer:
         if self._member is None or self._closed:
-            raise ConnectorStateError("the connector has no streams, or is shut down already")
+            raise ConnectorStateError("the connector has no streams or was shut down")
         return self._member.consumer

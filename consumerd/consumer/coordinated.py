@@ -88,7 +88,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             events.Sync: requests.sync,
             events.Heartbeat: requests.beat,
             events.Leave: requests.leave,
-            events.LookAtTopics: requests.look,
+            events.ReadTopics: requests.read_topics,
         }
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
@@ -132,7 +132,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         return self._member.handle(event, self._clock.monotonic())
 
     def _after(self, event: events.Event) -> None:
-        if isinstance(event, events.TopicsSeen):
+        if isinstance(event, events.TopicsRead):
             self._awaited.look({topic: {0: range(count)} for topic, count in event.partitions.items()})
 
     def _check_end(self) -> None:

@@ -303,7 +303,7 @@ class GroupCoordination:
         Without multi nobody is woken: an id that stands for a moment may be read by a peer, which would reckon with it.
         """
         if not self._zk.has_multi:
-            log.info("group_not_nudged", group=self._group, reason="this ZooKeeper has no multi")
+            log.info("nudge_skipped", group=self._group, reason="this ZooKeeper has no multi")
             return
         operations = nudge_operations(self._group, self._consumer_id, self._rules.nudge_value)
         while True:

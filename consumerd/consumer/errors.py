@@ -1,4 +1,4 @@
-"""What keeps a member out of its group, and what the users of its streams are told."""
+"""Errors of group members and of the streams, listeners and partitions of the library's consumers."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
 
 
 class GroupRefusedError(ZooKeeperError):
-    """The group speaks another dialect of ZooKeeper's nodes than we do, or both."""
+    """The group uses another dialect of ZooKeeper's nodes than this member, or both."""
 
     def __init__(self, group: str, reason: str) -> None:
         super().__init__(f"cannot join group {group!r}: {reason}")
 
 
 class FixedGroupError(ConsumerdError):
-    """Offsets of fixed partitions are refused, because the group has members that coordinate."""
+    """Offsets of fixed partitions are rejected because the group has members that share partitions."""
 
     exit_code = ExitCode.REFUSED
 
     def __init__(self, group: str, partition: TopicPartition) -> None:
         super().__init__(
-            f"the offset of {partition} cannot be kept under group {group!r}: that group has members that share "
-            "partitions out, or the handler gave the partition up; fixed partitions need a group of their own."
+            f"cannot commit the offset of {partition} to group {group!r}: the group has other members, or the handler "
+            "gave up the partition; fixed partitions need a group of their own."
         )
 
 
 class ConsumerTimeoutError(ConsumerdError):
-    """No message came for as long as the consumer timeout says. The stream can be iterated again."""
+    """No message arrived within the consumer timeout. The stream can be iterated again."""
 
     exit_code = ExitCode.OK
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"no message came within {seconds:g} s; iterate again to go on waiting")
+        super().__init__(f"no message arrived within {seconds:g} s; iterate again to continue waiting")
 
 
 class ConnectorStateError(ConsumerdError):
-    """A connector or stream was used as it cannot be: streams made twice, or used before or after its life."""
+    """A connector or stream was misused: streams created twice, or used before start or after shutdown."""
 
     exit_code = ExitCode.USAGE
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.consumer.seams import Lease
+    from consumerd.consumer.protocols import Lease
     from consumerd.ports import Clock
 
 #: Seconds between looks at a lease that has run out: nothing tells when it grows again.

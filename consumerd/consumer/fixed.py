@@ -75,7 +75,7 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
 
     async def _main_loop(self) -> None:
         self._partitions.start(dict.fromkeys(self._assigned, 0), FIXED_SESSION, self._tasks)
-        log.info("assigned", group=self._settings.group, partitions=[str(each) for each in self._assigned])
+        log.info("partitions_assigned", group=self._settings.group, partitions=[str(each) for each in self._assigned])
         self.stats.rebalances += 1
         self.ready.set()
         self._check_end()

@@ -172,7 +172,7 @@ class GroupRequests:
 
         return await self._attempt(action.ticket, ask, limit)
 
-    async def look(self, action: e.LookAtTopics) -> e.Event:
+    async def read_topics(self, action: e.ReadTopics) -> e.Event:
         """How many partitions topics have. Brokers' own topics are only seen when they are named."""
         wanted = action.topics
         try:
@@ -188,7 +188,7 @@ class GroupRequests:
             if topic.partitions
             and (name in wanted if wanted is not None else not topic.internal and name not in INTERNAL)
         }
-        return e.TopicsSeen(action.ticket, counts)
+        return e.TopicsRead(action.ticket, counts)
 
     # -- the connection
 
@@ -285,4 +285,4 @@ class GroupRequests:
         """Told once: a coordinator may be away for long."""
         if not self._troubled:
             self._troubled = True
-            log.warning("coordinator_trouble", group=self._group, reason=reason)
+            log.warning("coordinator_unavailable", group=self._group, reason=reason)

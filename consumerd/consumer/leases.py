@@ -1,7 +1,7 @@
 """What ownership rests on where no ZooKeeper session is: the heartbeats of a group, or the configuration.
 
-Each is a `consumerd.consumer.seams.Lease`. The one of a group is read off the membership machine, which knows when it
-sent what was confirmed.
+Each is a `consumerd.consumer.protocols.Lease`. The one of a group is read off the membership machine, which knows
+when it sent what was confirmed.
 """
 
 from __future__ import annotations

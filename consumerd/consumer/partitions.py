@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.consumer.commits import Commits
-from consumerd.consumer.owned import Owned
+from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.starts import RETRY_PAUSE, StartFinder
 from consumerd.consumer.work import PartitionWork
 from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import OwnershipHooks
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.consumer.stats import ConsumerStats
@@ -93,7 +93,7 @@ class OwnedPartitions:
         self._failed = failed
         self._lost = lost
         self._progressed = progressed
-        self._owned: dict[TopicPartition, Owned] = {}
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._commits = Commits(store, fence, clock, stats, self._tell_lost)
 
@@ -121,10 +121,10 @@ class OwnedPartitions:
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
         for partition, stream in streams.items():
-            owned = self._owned[partition] = Owned(partition, stream, session_id)
+            owned = self._owned[partition] = OwnedPartition(partition, stream, session_id)
             owned.task = group.create_task(self._flow(owned), name=f"consume {partition}")
 
-    async def _flow(self, owned: Owned) -> None:
+    async def _flow(self, owned: OwnedPartition) -> None:
         partition = owned.partition
         try:
             found = await self._starts.find(partition, owned.session_id)
@@ -165,7 +165,7 @@ class OwnedPartitions:
         except ConsumerdError as error:
             self._failed(error)
 
-    async def _write_down(self, owned: Owned) -> None:
+    async def _write_down(self, owned: OwnedPartition) -> None:
         """Commit where the partition is to go on, for that place is found only now. Sooner or later, or it is lost."""
         if not self._settings.auto_commit:
             return
@@ -213,7 +213,7 @@ class OwnedPartitions:
         Of partitions that are abandoned meanwhile nothing is told.
         """
 
-        async def finish(part: list[Owned]) -> None:
+        async def finish(part: list[OwnedPartition]) -> None:
             leaving = [owned for owned in part if not owned.abandoned]
             if self._settings.auto_commit:
                 await self._commit_last(leaving, deadline)
@@ -229,7 +229,7 @@ class OwnedPartitions:
             owned.abandoned = True
             owned.close()
 
-        async def finish(part: list[Owned]) -> None:
+        async def finish(part: list[OwnedPartition]) -> None:
             await self._commits.wait_for(part)  # or it could be released, and the next owner read before it is there
             self._say_what_is_not_committed(part)
             self._stats.lost_partitions += len(part)
@@ -252,11 +252,14 @@ class OwnedPartitions:
         self._say_what_is_not_committed(leaving)
         await asyncio.gather(*(_cancel(owned.task) for owned in leaving if owned.task is not None))
 
-    def _find(self, partitions: Iterable[TopicPartition]) -> list[Owned]:
+    def _find(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
         return [self._owned[partition] for partition in sorted(partitions) if partition in self._owned]
 
     async def _end_in_parts(
-        self, leaving: list[Owned], deadline: float | None, finish: Callable[[list[Owned]], Awaitable[None]]
+        self,
+        leaving: list[OwnedPartition],
+        deadline: float | None,
+        finish: Callable[[list[OwnedPartition]], Awaitable[None]],
     ) -> None:
         """End flows; `finish` is called with those that ended at about the same time together."""
         async with asyncio.TaskGroup() as group:
@@ -266,7 +269,7 @@ class OwnedPartitions:
                 await asyncio.wait(pending, timeout=_GATHER)
                 await finish([pending.pop(task) for task in list(pending) if task.done()])
 
-    async def _end(self, owned: Owned, deadline: float | None) -> None:
+    async def _end(self, owned: OwnedPartition, deadline: float | None) -> None:
         """End fetching and the task. Without a deadline, or without work yet, the task is cancelled."""
         if owned.partition in self._pool.partitions:
             await self._pool.remove(owned.partition)
@@ -281,7 +284,7 @@ class OwnedPartitions:
             # The task had just got as far as `add` when it was cancelled.
             await self._pool.remove(owned.partition)
 
-    def _forget(self, ended: Iterable[Owned]) -> frozenset[TopicPartition]:
+    def _forget(self, ended: Iterable[OwnedPartition]) -> frozenset[TopicPartition]:
         forgotten = []
         for owned in ended:
             forgotten.append(owned.partition)
@@ -311,12 +314,12 @@ class OwnedPartitions:
         try:
             overwritten = await self._commits.check(self._owned.values())
         except (ZooKeeperError, BrokerError) as error:
-            log.info("committed_offsets_not_checked", reason=reason_of(error))
+            log.info("committed_offsets_check_failed", reason=reason_of(error))
             return
         if overwritten:
             await self.commit_all()
 
-    async def _commit(self, owned: list[Owned]) -> bool:
+    async def _commit(self, owned: list[OwnedPartition]) -> bool:
         """Whether there is nothing to repeat at once: only Kafka's first refusal tells who coordinates by now."""
         try:
             await self._commits.commit(owned)
@@ -329,7 +332,7 @@ class OwnedPartitions:
             self._failed(error)
         return True
 
-    async def _commit_last(self, leaving: list[Owned], deadline: float) -> None:
+    async def _commit_last(self, leaving: list[OwnedPartition], deadline: float) -> None:
         try:
             async with asyncio.timeout(max(deadline - self._clock.monotonic(), COMMIT_GRACE)):
                 while not await self._commit(leaving):
@@ -338,7 +341,7 @@ class OwnedPartitions:
             log.warning("last_commit_timed_out", partitions=len(leaving))
         self._say_what_is_not_committed(leaving)
 
-    def _say_what_is_not_committed(self, leaving: Iterable[Owned]) -> None:
+    def _say_what_is_not_committed(self, leaving: Iterable[OwnedPartition]) -> None:
         """Nobody repeats it later: what was handled since will be handed over again."""
         behind = {
             str(owned.partition): owned.work.position
@@ -349,7 +352,7 @@ class OwnedPartitions:
             shown = dict(list(behind.items())[:_SHOWN])
             log.warning("positions_not_committed", partitions=len(behind), positions=shown)
 
-    def _tell_lost(self, lost: list[Owned]) -> None:
+    def _tell_lost(self, lost: list[OwnedPartition]) -> None:
         # Some may have been lost before we heard of it here, and be ours anew.
         partitions = frozenset(owned.partition for owned in lost if self._owned.get(owned.partition) is owned)
         if partitions:

@@ -1,4 +1,4 @@
-"""What a broker's error code means to whoever asked it directly: one declared error for each code of the protocol."""
+"""Errors of SimpleConsumer: one class for each error code that a 0.7 broker answers a fetch with."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnknownRefusalError(FetchRefusedError):
 
 _REASONS: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN: "an unknown error; is the topic's name legal? The broker's log says more",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "it has no such offset; get_offsets_before tells which it has",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "it has no such offset; get_offsets_before returns the offsets it has",
     ErrorCode.INVALID_MESSAGE: "the message there is corrupt",
     ErrorCode.WRONG_PARTITION: "it has no such partition",
     ErrorCode.INVALID_FETCH_SIZE: "a size to fetch lies between 0 and 2 GiB",

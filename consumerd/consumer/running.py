@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.fetch import ByteBudget
     from consumerd.handlers import Handler

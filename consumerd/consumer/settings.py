@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.fetch import FetchSettings
+from consumerd.defaults import default_of
+from consumerd.fetch import BadMessagePolicy, FetchSettings, ResetPolicy
 from consumerd.group import MembershipSettings
+from consumerd.net import ConnectionSettings
 
 if TYPE_CHECKING:
     from consumerd.registry import Subscription
@@ -39,3 +41,40 @@ class ConsumerSettings:
     listener_timeout: float = 1.0
     #: End by itself once every owned partition is handled up to where it ended when it was claimed.
     stop_at_end: bool = False
+
+
+def make_fetch_settings(
+    *,
+    size: int,
+    max_size: int,
+    idle_backoff: float,
+    out_of_range: str,
+    corrupt: str,
+    oversize: str,
+    max_wait: float,
+    min_bytes: int,
+    isolation: str,
+) -> FetchSettings:
+    """The settings of fetching from the keys that users know. Raises ValueError for values that do not go together."""
+    return FetchSettings(
+        fetch_bytes=size,
+        poll_bytes=min(size, default_of(FetchSettings, "poll_bytes")),
+        max_fetch_bytes=max(size, max_size),
+        poll_backoff_max=idle_backoff,
+        poll_backoff_min=min(idle_backoff, default_of(FetchSettings, "poll_backoff_min")),
+        on_oversize=BadMessagePolicy(oversize),
+        on_corrupt=BadMessagePolicy(corrupt),
+        on_out_of_range=ResetPolicy(out_of_range),
+        max_wait=max_wait,
+        min_bytes=min_bytes,
+        read_committed=isolation == "read_committed",
+    )
+
+
+def make_connection_settings(*, connect_timeout: float, socket_timeout: float, max_size: int) -> ConnectionSettings:
+    """The settings of connections on which messages of up to `max_size` bytes are fetched."""
+    return ConnectionSettings(
+        connect_timeout=connect_timeout,
+        request_timeout=socket_timeout,
+        max_frame_bytes=max(default_of(ConnectionSettings, "max_frame_bytes"), max_size + (1 << 20)),
+    )

@@ -16,6 +16,7 @@ import structlog
 
 from consumerd.consumer.errors import ConnectorStateError
 from consumerd.consumer.refusals import FetchRefusedError, InvalidFetchSizeError, refusal
+from consumerd.defaults import default_of
 from consumerd.errors import reason_of
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
@@ -86,8 +87,8 @@ class SimpleConsumer:
         host: str,
         port: int,
         *,
-        timeout: float = 30.0,
-        connect_timeout: float = 5.0,
+        timeout: float = default_of(ConnectionSettings, "request_timeout"),
+        connect_timeout: float = default_of(ConnectionSettings, "connect_timeout"),
         limits: Limits = DEFAULT_LIMITS,
         connect: Connector | None = None,
     ) -> None:
@@ -183,7 +184,7 @@ class SimpleConsumer:
     async def _connected(self) -> Connection:
         async with self._connecting:
             if self._closed:
-                raise ConnectorStateError("the consumer is closed; make a new one")
+                raise ConnectorStateError("the consumer is closed; create a new one")
             if self._connection is None or self._connection.closed:
                 self._connection = await self._connect(self._host, self._port)
             return self._connection

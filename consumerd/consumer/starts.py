@@ -26,7 +26,7 @@ from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     from consumerd.consumer.fence import Fence
-    from consumerd.consumer.seams import OffsetStore, PartitionPool
+    from consumerd.consumer.protocols import OffsetStore, PartitionPool
     from consumerd.consumer.settings import ConsumerSettings
     from consumerd.consumer.sinks import PartitionedHandler
     from consumerd.partition import TopicPartition
@@ -112,7 +112,7 @@ class StartFinder:
                     raise
                 reason = reason_of(error)
                 if reason not in told and len(told) < _MOST_REASONS:  # each once: a broker may be away for hours
-                    log.warning("position_not_found_yet", partition=str(partition), reason=reason)
+                    log.warning("position_lookup_failed", partition=str(partition), reason=reason)
                 told.add(reason)
                 await self._clock.sleep(RETRY_PAUSE)
             else:

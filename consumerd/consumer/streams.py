@@ -106,7 +106,7 @@ class MessageStream:
     async def _take(self) -> Delivery:
         """A delivery to hand something out of, which the fence allows at this moment."""
         if self._waiting:
-            raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; ask for more streams instead")
+            raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; create more streams instead")
         self._task, self._left = asyncio.current_task(), False
         deadline = None if self._timeout is None else self._now() + self._timeout
         self._waiting = True

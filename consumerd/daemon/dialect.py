@@ -56,7 +56,7 @@ async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
     try:
         found = await read_dialect(zk, group)
     except ZooKeeperError as error:  # the member looks again, and refuses by itself
-        log.info("dialect_not_read", group=group, reason=reason_of(error))
+        log.info("dialect_read_failed", group=group, reason=reason_of(error))
         return
     if found not in (None, dialect):
         raise DialectError(

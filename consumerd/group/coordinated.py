@@ -1,9 +1,10 @@
 """The machine of a membership that a broker coordinates: what the member does next, given what happened and the time.
 
 Strategy: pure, as `consumerd.group.membership`: `handle(event, now)` returns actions, whoever runs it performs them and
-sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation are in
-`consumerd.group.coordinated_tables`. A handler per event, here, notes what changed; then everything that the state
-allows is begun (`consumerd.group.coordinated_steps`).
+sends the answers back (`consumerd.group.coordinated_events`). States, table and theory of operation, with the numbered
+rules, are in `consumerd.group.coordinated_tables`. A handler per event notes what changed. Then `_proceed` begins
+everything that the state allows: it depends on nothing but the state, so that late, doubled and lost events lead to the
+same actions.
 
 Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later brokers.
 """
@@ -14,23 +15,67 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from consumerd.group import coordinated_events as e
-from consumerd.group.coordinated_leader import NO_WISHES, deal_shares, read_wishes
-from consumerd.group.coordinated_steps import Steps
-from consumerd.group.coordinated_tables import Cause, Phase
+from consumerd.group.coordinated_leader import NO_SUBSCRIPTIONS, deal_shares, read_subscriptions
+from consumerd.group.coordinated_tables import PHASES, Cause, CoordinationSettings, Phase
+from consumerd.group.membership_tables import follow
 from consumerd.partition import TopicPartition
+from consumerd.registry import RegistryError, StaticSubscription
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.subscription import decode_assignment
+from consumerd.wire.v08.subscription import NO_GENERATION, MemberMetadata, decode_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-#: Who is told so is a member no more.
+    from consumerd.registry import Subscription
+
+#: Codes after which this member is not a member any more.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+#: A drain ends so long before the coordinator's rebalance timeout, or a quarter of that timeout, if that is less.
+_DRAIN_MARGIN: Final = 2.0
+#: So many refusals in a row are answered at once: the others wait for us.
+_HURRIED: Final = 2
+_NEVER: Final[float] = math.inf
+_BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
 
 
-class CoordinatedMember(Steps):
+class CoordinatedMember:
     """One member of one group. Not reentrant. It is the `Membership` of `consumerd.offsets.KafkaOffsetStore`, too."""
+
+    def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
+        self._subscription = subscription
+        self._settings = settings
+        self._phase = Phase.OUTSIDE
+        self._now = 0.0
+        self._actions: list[e.Action] = []
+        self._tickets = 0
+        #: Tickets of what the phase waits for, of a heartbeat, of a topic refresh; 0 for none.
+        self._waiting = self._beating = self._reading = 0
+        self._stopping = False
+        self.member_id = ""
+        self.instance_id = settings.instance_id
+        self.generation = NO_GENERATION
+        self._sessions = 0
+        #: Stands for the generation as long as its partitions are ours; never used again. 0 for none.
+        self.session_id = 0
+        #: When the last request was sent that was answered well, and the last one that announced no rebalance.
+        self._confirmed_at = self._quiet_at = self._sent_at = self._beat_sent_at = 0.0
+        self._rebalance_timeout = settings.rebalance_timeout
+        #: What we subscribe to; for a filter, what it matched when the topics were last seen.
+        self._topics: tuple[str, ...] = ()
+        self._topics_known = False
+        if isinstance(subscription, StaticSubscription):
+            self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
+        self._protocol = ""
+        self._leads = self._keep = False
+        self._member_subscriptions = NO_SUBSCRIPTIONS
+        self._dealt: Mapping[str, int] = {}
+        self._assigned: tuple[TopicPartition, ...] = ()
+        self._flowing = False
+        self._leaves = 0
+        self._failures = 0
+        self._retry_at = self._beat_at = self._refresh_at = 0.0
+        self._timer_at = _NEVER
 
     # ---- What others may see ----------------------------------------------------------------------------------------
 
@@ -41,18 +86,25 @@ class CoordinatedMember(Steps):
 
     @property
     def leads(self) -> bool:
-        """Whether this member deals the partitions of the present generation."""
+        """Whether this member is the leader, which assigns the partitions of this generation."""
         return self._leads
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
-        """What is ours in this generation, sorted."""
+        """The partitions assigned to us in this generation, sorted."""
         return self._assigned
 
     @property
     def settled(self) -> bool:
         """Whether we are a member and consume what is ours, be it nothing."""
         return self._phase is Phase.STABLE and self._flowing
+
+    @property
+    def lease_until(self) -> float:
+        """Until when nobody else can have been given what is ours (rule 3), on the clock of `handle`."""
+        if not self.session_id:
+            return -_NEVER
+        return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
 
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
@@ -84,16 +136,18 @@ class CoordinatedMember(Steps):
             self._lose()
             self._retry_at = self._now + self._settings.retry_interval
 
-    def _on_topics_seen(self, event: e.TopicsSeen) -> None:
+    def _on_topics_read(self, event: e.TopicsRead) -> None:
         if self._phase is Phase.ASSIGNING and event.ticket == self._waiting:
-            self._well()
-            self._dealt = {topic: count for topic in self._wishes.topics if (count := event.partitions.get(topic))}
+            self._reset_failures()
+            self._dealt = {
+                topic: count for topic in self._member_subscriptions.topics if (count := event.partitions.get(topic))
+            }
             self._move(Cause.DEALT)
-            self._sync(() if self._keep else deal_shares(self._protocol, self._dealt, self._wishes))
-        elif event.ticket == self._looking:
-            self._looking = 0
-            self._look_at = self._now + self._settings.look_interval
-            self._well()
+            self._sync(() if self._keep else deal_shares(self._protocol, self._dealt, self._member_subscriptions))
+        elif event.ticket == self._reading:
+            self._reading = 0
+            self._refresh_at = self._now + self._settings.topic_refresh_interval
+            self._reset_failures()
             self._compare(event.partitions)
 
     def _on_joined(self, event: e.Joined) -> None:
@@ -102,14 +156,14 @@ class CoordinatedMember(Steps):
         if event.protocol not in self._settings.assignors:
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return
-        self._well()
+        self._reset_failures()
         self.member_id, self.generation = event.member_id, event.generation
         self._protocol, self._rebalance_timeout = event.protocol, event.rebalance_timeout
         self._leads, self._keep = event.leads, event.keep_assignment
-        self._wishes = NO_WISHES
+        self._member_subscriptions = NO_SUBSCRIPTIONS
         if event.leads:
-            self._wishes = read_wishes(event.members)
-            self._actions += map(e.Warn, self._wishes.warnings)
+            self._member_subscriptions = read_subscriptions(event.members)
+            self._actions += map(e.Warn, self._member_subscriptions.warnings)
             self._move(Cause.LEAD)
         else:
             self._move(Cause.FOLLOW)
@@ -121,31 +175,32 @@ class CoordinatedMember(Steps):
         try:
             assignment = decode_assignment(event.assignment)
         except FrameError as error:
-            self._actions.append(e.Warn(f"the leader of the group deals what cannot be read: {error}"))
+            self._actions.append(e.Warn(f"cannot read the assignment from the group leader: {error}"))
             self._move(Cause.OUT)
-            self._trouble()
+            self._back_off()
             return
-        self._well()
+        self._reset_failures()
         self._move(Cause.SYNCED)
         self._assigned = self._checked(assignment.partitions)
         self._sessions += 1
         self.session_id = self._sessions
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
-        self._look_at = self._now + self._settings.look_interval
+        self._refresh_at = self._now + self._settings.topic_refresh_interval
         self._flowing = False
 
     def _checked(self, dealt: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
         mine = {TopicPartition.numbered(topic, number) for topic, numbers in dealt for number in numbers}
         strange = {partition.topic for partition in mine if partition.topic not in self._topics}
         if strange:
-            self._actions.append(e.Warn(f"the leader deals topics that were not asked for: {sorted(strange)}"))
+            names = sorted(strange)
+            self._actions.append(e.Warn(f"the group leader assigned topics that are not subscribed to: {names}"))
         return tuple(sorted(each for each in mine if each.topic not in strange and each.partition >= 0))
 
     def _on_confirmed(self, event: e.Confirmed) -> None:
         if event.ticket == self._beating:
             self._beating = 0
-            self._well()
+            self._reset_failures()
             self._confirmed_at = self._quiet_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
 
@@ -161,7 +216,7 @@ class CoordinatedMember(Steps):
 
     def _on_beat_refused(self, code: int) -> None:
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._well()
+            self._reset_failures()
             self._confirmed_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
             if self._phase is Phase.STABLE:
@@ -181,9 +236,9 @@ class CoordinatedMember(Steps):
             self.member_id = event.member_id
         elif code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._not_known(code)
-            self._trouble()
+            self._back_off()
             if self._phase is Phase.SYNCING:
-                self._hurry()
+                self._retry_at_once()
         else:
             self._refuse(code)
             return
@@ -197,12 +252,12 @@ class CoordinatedMember(Steps):
         if event.ticket == self._beating:
             self._beating = 0
             self._beat_at = self._now + self._pause()
-        elif event.ticket == self._looking:
-            self._looking = 0
-            self._look_at = self._retry_at = self._now + self._pause()
+        elif event.ticket == self._reading:
+            self._reading = 0
+            self._refresh_at = self._retry_at = self._now + self._pause()
         elif event.ticket == self._waiting:
             self._waiting = 0
-            self._trouble()
+            self._back_off()
             if self._phase in (Phase.JOINING, Phase.SYNCING):
                 self._move(Cause.OUT)
             elif self._phase is Phase.LEAVING and self._leaves >= self._settings.leave_attempts:
@@ -223,7 +278,7 @@ class CoordinatedMember(Steps):
         e.StopRequested: _on_stop,
         e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
-        e.TopicsSeen: _on_topics_seen,
+        e.TopicsRead: _on_topics_read,
         e.Joined: _on_joined,
         e.Synced: _on_synced,
         e.Confirmed: _on_confirmed,
@@ -233,3 +288,179 @@ class CoordinatedMember(Steps):
         e.Abandoned: _on_empty,
         e.Left: _on_left,
     }
+
+    # ---- What the states allow --------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        if self._flowing and self._holds and self._now >= self.lease_until:
+            self._lose()
+        if self._phase is Phase.OUTSIDE:
+            self._proceed_outside()
+        elif self._phase is Phase.ASSIGNING and not self._waiting and self._now >= self._retry_at:
+            self._waiting = self._ticket()
+            self._actions.append(e.ReadTopics(self._waiting, self._member_subscriptions.topics))
+        elif self._phase is Phase.STABLE:
+            self._proceed_stable()
+        if self._phase in _BEATING:
+            self._beat()
+        if self._phase is Phase.LEAVING:
+            self._proceed_leaving()
+        self._set_timer()
+
+    def _proceed_outside(self) -> None:
+        if self._stopping:
+            self._move(Cause.STOP)
+        elif self._now < self._retry_at:
+            return
+        elif not self._topics_known:
+            self._read_topics(None)
+        else:
+            self._move(Cause.JOIN)
+            self._waiting = self._ticket()
+            metadata = MemberMetadata(self._topics).encode()
+            protocols = tuple((name, metadata) for name in self._settings.assignors)
+            self._actions.append(e.Join(self._waiting, self.member_id, protocols))
+
+    def _proceed_stable(self) -> None:
+        if not self._flowing:
+            if self.lease_until - self._now > self._settings.session_timeout / 2:  # rule 5
+                self._flowing = True
+                self._actions.append(e.StartConsuming(self._assigned, self.session_id))
+            else:
+                self._beat_at = min(self._beat_at, self._now) if not self._failures else self._beat_at
+        if self._now >= self._refresh_at:
+            filtered = not isinstance(self._subscription, StaticSubscription)
+            others = self._member_subscriptions.topics if self._leads else ()
+            self._read_topics(None if filtered else tuple(sorted({*self._topics, *others})))
+
+    def _proceed_leaving(self) -> None:
+        if self._waiting or self._now < self._retry_at:
+            return
+        # A static member's place is kept; a member without an id never was one.
+        if self.instance_id is not None or not self.member_id:
+            self._move(Cause.GONE)
+            return
+        self._leaves += 1
+        self._waiting = self._ticket()
+        self._actions.append(e.Leave(self._waiting, self.member_id))
+
+    def _beat(self) -> None:
+        if not self._beating and self._now >= self._beat_at:
+            self._beating = self._ticket()
+            self._beat_sent_at = self._now
+            self._actions.append(e.Heartbeat(self._beating, self.generation, self.member_id))
+
+    def _set_timer(self) -> None:
+        times = [_NEVER]
+        beats = self._phase in _BEATING
+        if beats and not self._beating:
+            times.append(self._beat_at)
+        if beats and self._flowing:
+            times.append(self.lease_until)
+        if self._phase is Phase.STABLE and not self._reading:
+            times.append(self._refresh_at)
+        if self._phase in (Phase.OUTSIDE, Phase.ASSIGNING, Phase.LEAVING) and not (self._waiting or self._reading):
+            times.append(self._retry_at)
+        if self._phase is Phase.LEFT:
+            self._actions.append(e.Finished())
+        elif (at := min(times)) < _NEVER and at != self._timer_at:
+            self._timer_at = at
+            self._actions.append(e.SetTimer(at))
+
+    # ---- Parts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _holds(self) -> bool:
+        return self._phase in _BEATING
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def _move(self, cause: Cause) -> None:
+        self._phase = follow(PHASES, self._phase, cause)
+        self._waiting = 0
+        if self._phase is Phase.OUTSIDE and self._stopping:
+            self._retry_at = self._now
+        if self._phase is Phase.LEAVING:
+            self._retry_at = self._now
+
+    def _reset_failures(self) -> None:
+        self._failures = 0
+
+    def _pause(self) -> float:
+        settings = self._settings
+        self._failures = min(self._failures + 1, 20)
+        return min(settings.retry_interval * 2.0 ** (self._failures - 1), settings.retry_interval_max)
+
+    def _back_off(self) -> None:
+        self._retry_at = self._now + self._pause()
+
+    def _retry_at_once(self) -> None:
+        """The others wait for us, so the first attempts come at once."""
+        if self._failures <= _HURRIED:
+            self._retry_at = self._now
+
+    def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
+        self._waiting = self._ticket()
+        self._sent_at = self._now
+        self._actions.append(e.Sync(self._waiting, self.generation, self.member_id, self._protocol, assignments))
+
+    def _read_topics(self, topics: tuple[str, ...] | None) -> None:
+        if not self._reading:
+            self._reading = self._ticket()
+            self._actions.append(e.ReadTopics(self._reading, topics))
+
+    def _compare(self, partitions: Mapping[str, int]) -> None:
+        """Rule 6."""
+        wanted = self._topics
+        if not isinstance(self._subscription, StaticSubscription):
+            wanted = tuple(sorted(topic for topic in partitions if self._matches(topic)))
+        known, self._topics_known = self._topics_known, True
+        changed = wanted != self._topics
+        self._topics = wanted
+        if self._phase is Phase.STABLE and known:
+            dealt = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
+            if changed or (self._leads and dealt != self._dealt):
+                self._drain(Cause.REJOIN)
+
+    def _matches(self, topic: str) -> bool:
+        try:
+            return self._subscription.streams_for(topic) > 0
+        except RegistryError as error:
+            self._actions.append(e.Warn(f"topic {topic!r} is ignored: {error}"))
+            return False
+
+    def _drain(self, cause: Cause) -> None:
+        """Rule 2."""
+        patience = self._rebalance_timeout
+        latest = self._quiet_at + patience - min(_DRAIN_MARGIN, patience / 4)
+        self._move(cause)
+        self._waiting = self._ticket()
+        deadline = max(self._now, min(self._now + self._settings.drain_timeout, latest))
+        self._actions.append(e.Drain(self._waiting, deadline))
+
+    def _lose(self) -> None:
+        self._move(Cause.LOST)
+        self._give_up_generation()
+        self._waiting = self._ticket()
+        self._actions.append(e.Abandon(self._waiting))
+
+    def _give_up_generation(self) -> None:
+        self.session_id = 0
+        self._assigned = ()
+        self._flowing = False
+        self._beating = self._reading = 0
+
+    def _refuse(self, code: int) -> None:
+        self._actions.append(e.Refuse(code))
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if self._phase is Phase.STABLE:
+            self._drain(Cause.STOP)
+        elif self._phase in (Phase.JOINING, Phase.ASSIGNING, Phase.SYNCING):
+            if self._waiting:
+                self._actions.append(e.Forget(self._waiting))
+            self._move(Cause.STOP)

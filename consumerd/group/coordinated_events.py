@@ -48,8 +48,8 @@ class OwnershipLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsSeen:
-    """Answers `LookAtTopics`: how many partitions each topic has. One that does not exist is not there."""
+class TopicsRead:
+    """Answers `ReadTopics`: how many partitions each topic has. One that does not exist is not there."""
 
     ticket: int
     partitions: Mapping[str, int]
@@ -57,7 +57,7 @@ class TopicsSeen:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member as the leader is told of it. `metadata`: its subscription, in the consumer protocol."""
+    """A member as JoinGroup lists it for the leader. `metadata`: its subscription, in the consumer protocol."""
 
     member_id: str
     metadata: bytes
@@ -144,7 +144,7 @@ Event: TypeAlias = (
     | TimerFired
     | LeaseExpired
     | OwnershipLost
-    | TopicsSeen
+    | TopicsRead
     | Joined
     | Synced
     | Confirmed
@@ -159,8 +159,8 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtTopics:
-    """Ask for the partitions of these topics, or of all with None. Answers: TopicsSeen, Failed."""
+class ReadTopics:
+    """Ask for the partitions of these topics, or of all with None. Answers: TopicsRead, Failed."""
 
     ticket: int
     topics: tuple[str, ...] | None
@@ -260,7 +260,7 @@ class Finished:
 
 
 Action: TypeAlias = (
-    LookAtTopics
+    ReadTopics
     | Join
     | Sync
     | Heartbeat

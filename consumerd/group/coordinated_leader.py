@@ -1,4 +1,4 @@
-"""What the leader of a generation does: read what the members want, and deal.
+"""What the leader of a generation does: read the subscriptions of the members, and assign the partitions.
 
 Strategy: pure functions. Hostile input stops here: metadata of a member that cannot be read count as no subscription,
 with a warning, so that one broken member does not stop the group. Everybody gets an assignment, be it an empty one.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.group.coordinated_events import GroupMember
 
 
-class Wishes(NamedTuple):
+class MemberSubscriptions(NamedTuple):
     """What the members of a generation subscribe to: member id -> topics; group instance ids of static members."""
 
     members: Mapping[str, tuple[str, ...]]
@@ -32,12 +32,12 @@ class Wishes(NamedTuple):
         return tuple(sorted({topic for topics in self.members.values() for topic in topics}))
 
 
-#: Before anything was heard.
-NO_WISHES = Wishes({}, {})
+#: Of a member that does not lead.
+NO_SUBSCRIPTIONS = MemberSubscriptions({}, {})
 
 
-def read_wishes(members: Iterable[GroupMember]) -> Wishes:
-    """The subscriptions of the members that a leader is told of."""
+def read_subscriptions(members: Iterable[GroupMember]) -> MemberSubscriptions:
+    """The subscriptions of the members that JoinGroup lists for the leader."""
     wanted: dict[str, tuple[str, ...]] = {}
     instances: dict[str, str] = {}
     warnings = []
@@ -46,17 +46,19 @@ def read_wishes(members: Iterable[GroupMember]) -> Wishes:
             wanted[member.member_id] = decode_metadata(member.metadata).topics
         except WireError as error:
             wanted[member.member_id] = ()
-            warnings.append(f"the member {member.member_id} gets nothing: {error}")
+            warnings.append(f"member {member.member_id} is assigned nothing: {error}")
         if member.instance_id is not None:
             instances[member.member_id] = member.instance_id
-    return Wishes(wanted, instances, tuple(warnings))
+    return MemberSubscriptions(wanted, instances, tuple(warnings))
 
 
-def deal_shares(protocol: str, partitions: Mapping[str, int], wishes: Wishes) -> tuple[tuple[str, bytes], ...]:
+def deal_shares(
+    protocol: str, partitions: Mapping[str, int], subscriptions: MemberSubscriptions
+) -> tuple[tuple[str, bytes], ...]:
     """The assignment of each member, encoded. `partitions`: topic -> how many. `protocol`: one of ASSIGNORS."""
     assert protocol in ASSIGNORS  # the coordinator picks among those that we offered, which the caller checks
     assign = range_shares if protocol == "range" else roundrobin_shares
-    shares = assign(partitions, wishes.members, wishes.instances)
+    shares = assign(partitions, subscriptions.members, subscriptions.instances)
     return tuple(
         (member, MemberAssignment(tuple((topic, tuple(numbers)) for topic, numbers in share.items())).encode())
         for member, share in shares.items()

@@ -23,7 +23,7 @@ These are the rules:
 4. Who is told to be no member (unknown id, another generation) abandons everything: its partitions are others' now.
 5. Partitions begin to flow when the lease is fresh: a follower may have waited for its share almost as long as the
    lease lasts, and then hears first whether it is still a member.
-6. The leader looks at the topics of all members from time to time, every other member at those that its pattern
+6. The leader refreshes the topics of all members from time to time, every other member those that its pattern
    matches. What differs from what was dealt, or was wanted, is a reason to join again.
 
 Why two members never hand over the same partition: a later generation begins when the former owner has joined again or
@@ -37,11 +37,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from consumerd.defaults import default_of
+from consumerd.group.membership_settings import MembershipSettings
+
 
 class Phase(Enum):
     """Where a member is."""
 
-    #: Nothing is held and nothing under way, or just a look at the topics; joining comes next.
+    #: Nothing is held and nothing under way, or just a topic refresh; joining comes next.
     OUTSIDE = "outside"
     JOINING = "joining"
     #: We lead: finding out what there is to deal.
@@ -112,12 +115,12 @@ class CoordinationSettings:
     #: How long the coordinator waits for a member to join again. Brokers of 0.9 take the session timeout.
     rebalance_timeout: float = 60.0
     #: How long handlers may finish what they hold; less if the rebalance timeout is short.
-    drain_timeout: float = 4.0
-    #: Between looks at the topics.
-    look_interval: float = 30.0
+    drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
+    #: Between refreshes of the topics.
+    topic_refresh_interval: float = default_of(MembershipSettings, "reconcile_interval")
     #: Between attempts at what failed; doubled up to the second.
-    retry_interval: float = 0.2
-    retry_interval_max: float = 2.0
+    retry_interval: float = default_of(MembershipSettings, "retry_interval")
+    retry_interval_max: float = default_of(MembershipSettings, "retry_interval_max")
     #: How often leaving is tried.
     leave_attempts: int = 3
     #: The assignors that we know, dearest first: "range", "roundrobin".
@@ -127,12 +130,12 @@ class CoordinationSettings:
 
     def __post_init__(self) -> None:
         if self.heartbeat_interval * 2 > self.session_timeout:
-            raise ValueError("a session timeout is twice the heartbeat interval at least")
+            raise ValueError("session_timeout must be at least twice heartbeat_interval")
         if self.rebalance_timeout < self.session_timeout:  # rule 3: the lease would hardly last between two heartbeats
-            raise ValueError("a rebalance timeout is as long as the session timeout at least")
+            raise ValueError("rebalance_timeout must be at least session_timeout")
         unknown = set(self.assignors) - ASSIGNORS
         if unknown or not self.assignors:
-            raise ValueError(f"assignors are some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
+            raise ValueError(f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
 
 
 #: Those of `consumerd.group.assignors` that a leader can deal by.

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_looks import Look, Looks, Spread
 from consumerd.group.membership_nudges import Nudges
 from consumerd.group.membership_settings import MembershipSettings
+from consumerd.group.membership_snapshots import SnapshotRequest, SnapshotSchedule, Spread
 from consumerd.group.membership_tables import LINK, PHASE, Hold, HoldCause, Link, LinkCause, Phase, PhaseCause, follow
-from consumerd.group.membership_target import Formula, Target
 from consumerd.group.rules import V07Rules
+from consumerd.group.target_assignment import TargetAssignment, TargetAssignmentBuilder
 from consumerd.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Member:
         self.consumer_id = consumer_id
         self.subscription = subscription
         self.settings = settings or MembershipSettings()
-        self._formula = Formula(consumer_id, subscription, rules or V07Rules())
+        self._target_builder = TargetAssignmentBuilder(consumer_id, subscription, rules or V07Rules())
         self._topics = frozenset(subscription.streams) if isinstance(subscription, StaticSubscription) else None
-        self._looks = Looks(self.settings, Spread(consumer_id))
+        self._snapshots = SnapshotSchedule(self.settings, Spread(consumer_id))
         self._nudges = Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE
@@ -69,12 +69,12 @@ class Member:
         self._session_id = 0
         # What is decided, why, and what of it is still to be claimed; nothing before the first snapshot of a session.
         self._decided = False
-        self._target = Target()
-        self._reason = Look(0.0)
+        self._target = TargetAssignment()
+        self._reason = SnapshotRequest(0.0)
         self._unclaimed: dict[TopicPartition, None] = {}
         #: Whether anything was ever decided: from then on a group is not refused any more.
         self._was_member = False
-        self._complaint = ""
+        self._dialect_error = ""
         # Tickets of what is under way, 0 for nothing.
         self._last_ticket = 0
         self._registering = 0
@@ -141,37 +141,37 @@ class Member:
             self._lose_session()
         self._link = follow(LINK, self._link, LinkCause.STARTED)
         self._session_id = event.session_id
-        self._looks.want(Look(self._now))
+        self._snapshots.request(SnapshotRequest(self._now))
 
     def _on_session_suspended(self, _: e.SessionSuspended) -> None:
         self._link = follow(LINK, self._link, LinkCause.SUSPENDED)
-        self._looks.cancel()
+        self._snapshots.cancel()
 
     def _on_session_resumed(self, _: e.SessionResumed) -> None:
         self._link = follow(LINK, self._link, LinkCause.RESUMED)
         self._hold_until = None
         self._failed_writes = 0
-        self._looks.want(Look(self._now, trigger_known=False))
-        self._looks.hurry()
+        self._snapshots.request(SnapshotRequest(self._now, trigger_known=False))
+        self._snapshots.hurry()
         self._touched += self._holdings
 
     def _on_lease_expired(self, _: e.LeaseExpired) -> None:
         for holding in self._holdings:
             self._lose(holding)
-        self._looks.want(Look(self._now, trigger_known=False))
+        self._snapshots.request(SnapshotRequest(self._now, trigger_known=False))
 
     def _on_session_expired(self, _: e.SessionExpired) -> None:
         self._lose_session()
 
     def _on_triggered(self, _: e.Triggered) -> None:
-        self._looks.want(Look(self._now))
+        self._snapshots.request(SnapshotRequest(self._now))
 
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:
         for partition in sorted(event.partitions):
             holding = self._holdings.get(partition)
             if holding is not None:
                 self._lose(holding)
-        self._looks.want(Look(self._now))
+        self._snapshots.request(SnapshotRequest(self._now))
 
     def _on_timer_fired(self, _: e.TimerFired) -> None:
         self._timer_at = None
@@ -180,14 +180,14 @@ class Member:
         self._leave()
 
     def _on_snapshot_taken(self, event: e.SnapshotTaken) -> None:
-        ended = self._looks.end(event.ticket, self._now)
+        ended = self._snapshots.end(event.ticket, self._now)
         if ended is None:
             return
         snapshot = event.snapshot
         listed = snapshot.own_id_session == self._session_id
         target = self._apply(snapshot)
         if target is None and not self._was_member:
-            self._actions.append(e.RefuseGroup(self._complaint))
+            self._actions.append(e.RefuseGroup(self._dialect_error))
             self._leave()
             return
         for partition in sorted(ended.verified):
@@ -197,9 +197,9 @@ class Member:
         if target is None and not listed:  # whoever has changed sides meanwhile must not be broken by our node
             self._phase = follow(PHASE, self._phase, PhaseCause.UNLISTED)
             self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
-            self._looks.retry(self._now)
+            self._snapshots.retry(self._now)
             return
-        self._actions += map(e.Warn, self._formula.take_warnings())
+        self._actions += map(e.Warn, self._target_builder.take_warnings())
         self._phase = follow(PHASE, self._phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
         self._listed = True
         if not listed:
@@ -207,39 +207,39 @@ class Member:
             self._actions.append(e.Register(self._registering, self._session_id))
         elif target is not None:
             self._was_member = True
-            self._decide(target, ended.look)
+            self._decide(target, ended.request)
             if snapshot.claimed is not None:
                 self._survey(snapshot.claimed)
 
-    def _apply(self, snapshot: e.GroupSnapshot) -> Target | None:
+    def _apply(self, snapshot: e.GroupSnapshot) -> TargetAssignment | None:
         """The target of a snapshot; None where members of another dialect stand beside ours.
 
         A member that holds something goes on with it then: JVM peers cannot rebalance either, and whoever registered
         by mistake is told to go.
         """
         try:
-            target = self._formula.apply(snapshot)
+            target = self._target_builder.build(snapshot)
         except DialectError as error:
-            if self._was_member and str(error) != self._complaint:
-                self._actions.append(e.Warn(f"{error}; what is held is kept until that member has gone"))
-            self._complaint = str(error)
+            if self._was_member and str(error) != self._dialect_error:
+                self._actions.append(e.Warn(f"{error}; owned partitions are kept until that member leaves"))
+            self._dialect_error = str(error)
             return None
-        self._complaint = ""
+        self._dialect_error = ""
         return target
 
     def _on_registered(self, event: e.Registered) -> None:
         if event.ticket == self._registering:
             self._registering = 0
             self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
-            self._looks.retried_well()
-            self._looks.want(Look(self._now))
-            self._looks.hurry()
+            self._snapshots.retried_well()
+            self._snapshots.request(SnapshotRequest(self._now))
+            self._snapshots.hurry()
 
     def _on_registration_blocked(self, event: e.RegistrationBlocked) -> None:
         if event.ticket == self._registering:
             self._registering = 0
             self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
-            self._looks.retry(self._now)
+            self._snapshots.retry(self._now)
 
     def _on_unregistered(self, event: e.Unregistered) -> None:
         if event.ticket == self._unregistering:
@@ -252,7 +252,7 @@ class Member:
         elif event.ticket == self._unregistering:
             self._unregistering = 0
         else:
-            self._looks.fail(event.ticket, self._now)
+            self._snapshots.fail(event.ticket, self._now)
             return
         self._hold_writes()
 
@@ -267,9 +267,9 @@ class Member:
         if claimed or blocked:
             self._failed_writes = 0
         if blocked:
-            self._looks.retry(self._now)
+            self._snapshots.retry(self._now)
         elif claimed:
-            self._looks.retried_well()
+            self._snapshots.retried_well()
         self._fail_rest(event.ticket)
 
     def _on_released(self, event: e.Released) -> None:
@@ -287,7 +287,7 @@ class Member:
         for holding in failed:
             self._holdings.move(holding, HoldCause.FAILED)
         if failed:
-            self._looks.want(Look(self._now))
+            self._snapshots.request(SnapshotRequest(self._now))
             self._hold_writes()
 
     def _on_drained(self, event: e.Drained) -> None:
@@ -323,7 +323,7 @@ class Member:
 
     # ---- Changes of more than one fact ------------------------------------------------------------------------------
 
-    def _decide(self, target: Target, reason: Look) -> None:
+    def _decide(self, target: TargetAssignment, reason: SnapshotRequest) -> None:
         """From now on this is the aim."""
         self._decided = True
         self._target = target
@@ -334,8 +334,8 @@ class Member:
 
     def _leave(self) -> None:
         self._phase = follow(PHASE, self._phase, PhaseCause.STOP)
-        self._looks.forget()
-        self._decide(Target(), Look(self._now))
+        self._snapshots.forget()
+        self._decide(TargetAssignment(), SnapshotRequest(self._now))
 
     def _lose(self, holding: Holding) -> None:
         """Whatever is done with the partition ends at once: its owner node is not ours any more, or may not be."""
@@ -364,19 +364,19 @@ class Member:
         self._registering = self._unregistering = 0
         self._listed = False
         self._decided = self._phase is Phase.LEAVING
-        self._target = Target()
+        self._target = TargetAssignment()
         self._unclaimed = {}
         self._hold_until = None
         self._failed_writes = 0
-        self._looks.forget()
+        self._snapshots.forget()
         self._nudges.forget()
 
     def _survey(self, claimed: frozenset[TopicPartition]) -> None:
-        """Look for partitions that are not where they should be, and look again soon if there are any."""
-        astray = (self._target.others - claimed) | self._unclaimed.keys()
-        self._nudges.surveyed(astray, self._now)
-        if astray:
-            self._looks.reconcile_within(self._now, self.settings.patience)
+        """Note partitions that are not where they should be; if there are any, reconcile again soon."""
+        misplaced = (self._target.others - claimed) | self._unclaimed.keys()
+        self._nudges.surveyed(misplaced, self._now)
+        if misplaced:
+            self._snapshots.reconcile_within(self._now, self.settings.patience)
 
     # ---- Actions: begin all that is allowed now ---------------------------------------------------------------------
 
@@ -385,17 +385,21 @@ class Member:
         if self._hold_until is not None and self._now >= self._hold_until:
             self._hold_until = None
             self._touched += self._holdings
-        self._looks.tick(self._now)
+        self._snapshots.tick(self._now)
         touched, self._touched = self._touched, []
         self._steer(touched)
         if self._may_write and self._phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
-            if self._fresh or self._looks.idle:
+            if self._fresh or self._snapshots.idle:
                 self._claim()
             if self._nudges.taken():
                 self._actions.append(e.Nudge(self._session_id))
         self._fresh = False
-        if self._link is Link.UP and self._phase in (Phase.OUTSIDE, Phase.MEMBER) and self._looks.may_begin(self._now):
-            self._look()
+        if (
+            self._link is Link.UP
+            and self._phase in (Phase.OUTSIDE, Phase.MEMBER)
+            and self._snapshots.may_begin(self._now)
+        ):
+            self._take_snapshot()
         if self._phase is Phase.LEAVING:
             self._finish()
         self._set_timer()
@@ -470,7 +474,7 @@ class Member:
         unclaimed, self._unclaimed = self._unclaimed, {}
         if not unclaimed:
             if self._fresh and not self._holdings.count(Hold.CLAIMING):
-                self._looks.retried_well()  # whatever was in the way is not wanted any more
+                self._snapshots.retried_well()  # whatever was in the way is not wanted any more
             return
         ticket = self._ticket()
         streams: dict[TopicPartition, int] = {}
@@ -485,14 +489,14 @@ class Member:
         if streams:
             self._actions.append(e.Claim(ticket, self._session_id, streams))
 
-    def _look(self) -> None:
-        wanted = self._looks.wanted
-        assert wanted is not None
-        owned = (Hold.CONSUMING, Hold.DRAINING, Hold.OWNED) if wanted.verify else ()
+    def _take_snapshot(self) -> None:
+        request = self._snapshots.pending
+        assert request is not None
+        owned = (Hold.CONSUMING, Hold.DRAINING, Hold.OWNED) if request.verify else ()
         verified = _partitions(holding for holding in self._holdings if holding.state in owned)
         ticket = self._ticket()
-        self._looks.begin(ticket, verified)
-        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, wanted.survey))
+        self._snapshots.begin(ticket, verified)
+        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, request.survey))
 
     def _finish(self) -> None:
         """Unregister when nothing is held any more, then be gone."""
@@ -511,7 +515,7 @@ class Member:
         if self._link is not Link.UP or self._phase is Phase.LEFT:
             return
         # What is due by now waits for something else than time.
-        times = [at for at in (self._hold_until, self._looks.next_time) if at is not None and at > self._now]
+        times = [at for at in (self._hold_until, self._snapshots.next_time) if at is not None and at > self._now]
         if times and (self._timer_at is None or min(times) < self._timer_at):
             self._timer_at = min(times)
             self._actions.append(e.SetTimer(self._timer_at))

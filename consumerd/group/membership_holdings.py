@@ -14,7 +14,7 @@ from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumerd.group.membership_looks import Look
+    from consumerd.group.membership_snapshots import SnapshotRequest
     from consumerd.partition import TopicPartition
 
 
@@ -29,7 +29,7 @@ class Holding:
     #: The ticket of the action under way; 0 when none is.
     ticket: int = 0
     #: Why it is given up; None while it is not.
-    reason: Look | None = None
+    reason: SnapshotRequest | None = None
 
 
 class Holdings:

@@ -28,7 +28,7 @@ class Nudges:
     def __init__(self, settings: MembershipSettings) -> None:
         self._settings = settings
         self.due = False
-        self._astray: AbstractSet[TopicPartition] = frozenset()
+        self._misplaced: AbstractSet[TopicPartition] = frozenset()
         self._not_before = 0.0
         self._pause = settings.reconcile_interval
 
@@ -37,11 +37,11 @@ class Nudges:
         if not trigger_known or now - trigger > self._settings.nudge_after:
             self.due = True
 
-    def surveyed(self, astray: AbstractSet[TopicPartition], now: float) -> None:
+    def surveyed(self, misplaced: AbstractSet[TopicPartition], now: float) -> None:
         """These partitions were not where they should be at a reconciliation."""
-        still, at_work = self._astray & astray, bool(self._astray - astray)
-        self._astray = astray
-        if not astray:
+        still, at_work = self._misplaced & misplaced, bool(self._misplaced - misplaced)
+        self._misplaced = misplaced
+        if not misplaced:
             self._pause = self._settings.reconcile_interval
         elif still and not at_work and now >= self._not_before:
             self.due = True
@@ -56,4 +56,4 @@ class Nudges:
     def forget(self) -> None:
         """The session is over, and that alone wakes everybody."""
         self.due = False
-        self._astray = frozenset()
+        self._misplaced = frozenset()

@@ -215,5 +215,5 @@ def follow(table: dict[tuple[State, Cause], State], state: State, cause: Cause) 
     """The state that comes after `state`. Raises RuntimeError for a transition that does not exist: a defect."""
     after = table.get((state, cause))
     if after is None:
-        raise RuntimeError(f"there is no way from {state} by {cause}")
+        raise RuntimeError(f"no transition from {state} by {cause}")
     return after

@@ -66,7 +66,7 @@ class GroupRules(Protocol):
         """Who is to own what, given what each member wants."""
         ...
 
-    def complaint(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
+    def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
         """Why JVM members may refuse to go on with these members, as a sentence; None where they do not."""
         ...
 
@@ -98,7 +98,7 @@ class V07Rules:
             owners.update(assign_topic(partitions, streams))
         return owners
 
-    def complaint(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
+    def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
         """There is none."""
         return None
 
@@ -142,13 +142,13 @@ class V08Rules:
             return roundrobin_owners(numbers, members, spelling=self.spelling)
         return range_owners(numbers, members)
 
-    def complaint(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
+    def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
         """Roundrobin of releases before 0.10.2 wants the same streams for all topics."""
         if not self.deals_together or agrees_on_streams(topics, members):
             return None
         return (
-            "the members want different topics, or different numbers of streams for them: with roundrobin, old "
-            "consumers before 0.10.2 refuse to go on like that"
+            "members subscribe to different topics or numbers of streams: with the roundrobin assignor, old consumers "
+            "before 0.10.2 refuse to rebalance"
         )
 
 

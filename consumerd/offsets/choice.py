@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from consumerd.offsets.claimed_store import ClaimedStore
 from consumerd.offsets.dual_store import DualOffsetStore
-from consumerd.offsets.guards import Owned
+from consumerd.offsets.guards import OwnedGuard
 from consumerd.offsets.kafka_store import KafkaOffsetStore
 from consumerd.offsets.no_store import NoOffsets
 from consumerd.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
@@ -69,7 +69,7 @@ def make_store(
         if zk is None:
             raise ValueError("offsets in ZooKeeper need a session")
         if claimed:
-            in_zookeeper = ZooKeeperOffsetStore(zk, group, Owned(zk, group, ownership))
+            in_zookeeper = ZooKeeperOffsetStore(zk, group, OwnedGuard(zk, group, ownership))
         else:
             in_zookeeper = UnclaimedZooKeeperOffsetStore(zk, group)
     if settings.in_kafka:

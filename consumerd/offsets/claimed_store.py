@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.guards import Owned
+from consumerd.offsets.guards import OwnedGuard
 from consumerd.offsets.store import CommitResult
 from consumerd.zk.errors import SessionChanged
 
@@ -31,7 +31,7 @@ class ClaimedStore:
     def __init__(self, zk: ZooKeeper, group: str, store: Store, ownership: Ownership | None = None) -> None:
         self._zk = zk
         self._group = group
-        self._owned = Owned(zk, group, ownership)
+        self._owned = OwnedGuard(zk, group, ownership)
         self._store = store
 
     @property
@@ -56,7 +56,7 @@ class ClaimedStore:
         if self._zk.session_id != session_id:
             raise SessionChanged(session_id, self._zk.session_id)
         wanted = list(positions)
-        lost = frozenset(await self._owned.look(wanted, session_id))
+        lost = frozenset(await self._owned.find_lost(wanted, session_id))
         ours = {each: positions[each] for each in wanted if each not in lost}
         if not ours:
             return CommitResult(frozenset(), lost)

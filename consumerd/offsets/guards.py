@@ -3,8 +3,8 @@
 Strategy: a guard gives each partition operations that stand around the write in the same multi; ZooKeeper then carries
 them out with the write or refuses all. Two of them:
 
-    Owned    check(owner node): only while the node stands that the claim made
-    Vacant   create(owner node) ... delete(owner node): only while nobody has claimed it
+    OwnedGuard    check(owner node): only while the node stands that the claim made
+    VacantGuard   create(owner node) ... delete(owner node): only while nobody has claimed it
 
 The second is for members that do not claim in ZooKeeper (fixed partitions, groups of a broker). ZooKeeper cannot check
 that a node is missing, but a creation fails where there is one; nobody ever sees the node, since it goes in the same
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from consumerd.ports import Operation, ZooKeeper
 
 
-class Bracket(NamedTuple):
-    """What stands before and behind the write of one partition."""
+class GuardOperations(NamedTuple):
+    """The operations before and after the write of one partition, in the same multi."""
 
     before: tuple[Operation, ...]
     after: tuple[Operation, ...] = ()
 
 
-class Verdict(Enum):
+class GuardFailure(Enum):
     """What the failure of a guard's operation means."""
 
-    #: It may work now.
-    AGAIN = "again"
+    #: Send again: it may work now.
+    RETRY = "retry"
     #: The partition is not ours to write.
     LOST = "lost"
-    #: ZooKeeper does not let us ask.
+    #: ZooKeeper does not permit the operation.
     REFUSED = "refused"
 
 
@@ -60,16 +60,16 @@ class Ownership(Protocol):
 class Guard(Protocol):
     """Of one group in one ZooKeeper."""
 
-    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
-        """Before a commit: those of `partitions` that are not ours to write."""
+    async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+        """Those of `partitions` that are not ours to write; called before a commit."""
         ...
 
-    def bracket(self, partition: TopicPartition) -> Bracket:
-        """The operations around a commit."""
+    def operations(self, partition: TopicPartition) -> GuardOperations:
+        """The operations around the write of `partition`."""
         ...
 
-    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
-        """What it means that one of them failed with `cause`; what can be mended is."""
+    async def resolve(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> GuardFailure:
+        """What it means that one of them failed with `cause`; what can be repaired is."""
         ...
 
     async def holds(self, partition: TopicPartition, session_id: int) -> bool:
@@ -77,10 +77,10 @@ class Guard(Protocol):
         ...
 
 
-class Owned:
+class OwnedGuard:
     """The owner node is an ephemeral of the very session that commits.
 
-    `ownership`: who knows that without asking; by default every look is a request.
+    `ownership`: who knows that without asking; by default every check is a request.
     """
 
     def __init__(self, zk: ZooKeeper, group: str, ownership: Ownership | None = None) -> None:
@@ -90,7 +90,7 @@ class Owned:
         #: Of owner nodes of ours, as they were last looked at. They are born with version 0; a peer may write to them.
         self._versions: dict[TopicPartition, int] = {}
 
-    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+    async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
         unknown = []
         for partition in partitions:
             version = None if self._ownership is None else self._ownership.known_version(partition, session_id)
@@ -101,11 +101,11 @@ class Owned:
         held = await each_of(unknown, lambda each: self.holds(each, session_id))
         return {partition for partition, holds in zip(unknown, held, strict=True) if not holds}
 
-    def bracket(self, partition: TopicPartition) -> Bracket:
-        return Bracket((Check(owner_path(self._group, partition), self._versions.get(partition, 0)),))
+    def operations(self, partition: TopicPartition) -> GuardOperations:
+        return GuardOperations((Check(owner_path(self._group, partition), self._versions.get(partition, 0)),))
 
-    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
-        return Verdict.AGAIN if await self.holds(partition, session_id) else Verdict.LOST
+    async def resolve(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> GuardFailure:
+        return GuardFailure.RETRY if await self.holds(partition, session_id) else GuardFailure.LOST
 
     async def holds(self, partition: TopicPartition, session_id: int) -> bool:
         stat = await self._zk.exists(owner_path(self._group, partition))
@@ -116,30 +116,30 @@ class Owned:
         return True
 
 
-class Vacant:
+class VacantGuard:
     """There is no owner node."""
 
     def __init__(self, zk: ZooKeeper, group: str) -> None:
         self._zk = zk
         self._group = group
 
-    async def look(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
+    async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
         if self._zk.has_multi:
             return set()  # the multi finds out by itself
         held = await each_of(partitions, lambda each: self.holds(each, session_id))
         return {partition for partition, holds in zip(partitions, held, strict=True) if not holds}
 
-    def bracket(self, partition: TopicPartition) -> Bracket:
+    def operations(self, partition: TopicPartition) -> GuardOperations:
         path = owner_path(self._group, partition)
-        return Bracket((Create(path, b""),), (Delete(path),))
+        return GuardOperations((Create(path, b""),), (Delete(path),))
 
-    async def mend(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> Verdict:
+    async def resolve(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> GuardFailure:
         if isinstance(cause, NodeExists):
-            return Verdict.LOST
+            return GuardFailure.LOST
         if not isinstance(cause, NoNode):
-            return Verdict.REFUSED
+            return GuardFailure.REFUSED
         await self._zk.ensure(owners_path(self._group, partition.topic))
-        return Verdict.AGAIN
+        return GuardFailure.RETRY
 
     async def holds(self, partition: TopicPartition, session_id: int) -> bool:
         return await self._zk.exists(owner_path(self._group, partition)) is None

@@ -97,7 +97,7 @@ class KafkaOffsetStore:
         version: Literal[0, 1, 2] | None = None,
     ) -> None:
         if version == 0 and membership is not None:
-            raise ValueError("version 0 of OFFSET_COMMIT says nothing of the member that commits")
+            raise ValueError("OFFSET_COMMIT version 0 does not carry the member that commits")
         self._client = client
         self._group = group
         self._membership = membership
@@ -132,7 +132,7 @@ class KafkaOffsetStore:
                 {"topic": topic, "partitions": [{"partition": n} for n in numbers] if version < 2 else numbers}
                 for topic, numbers in by_topic.items()
             ]
-        what = f"the offsets of group {self._group!r} cannot be read"
+        what = f"cannot read the offsets of group {self._group!r}"
         answer = await self._ask(channel, OFFSET_FETCH, {"group_id": self._group, "topics": topics}, version, what)
         self._raise(answer.get("error_code", 0), what)
         found = {}

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from consumerd.offsets.guards import Owned, Vacant, Verdict
+from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.offsets.together import all_of, each_of
 from consumerd.ports import Check, Create, SetData
 from consumerd.registry.errors import RegistryError
@@ -148,7 +148,7 @@ class ZooKeeperOffsetStore:
 
     def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
         self._zk = zk
-        self._nodes = _OffsetNodes(zk, group, guard or Owned(zk, group))
+        self._nodes = _OffsetNodes(zk, group, guard or OwnedGuard(zk, group))
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The stored offsets; partitions without one are absent from the answer. From now on commits build on these.
@@ -243,7 +243,7 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
     """For partitions that are ours by other means than an owner node; while somebody else has one, they are not."""
 
     def __init__(self, zk: ZooKeeper, group: str) -> None:
-        super().__init__(zk, group, Vacant(zk, group))
+        super().__init__(zk, group, VacantGuard(zk, group))
 
     async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
         """As the other; `session_id` is of what the partitions rest on, and says nothing here."""
@@ -266,7 +266,7 @@ class _Commit:
         self.refused: dict[TopicPartition, ZooKeeperError] = {}
 
     async def run(self) -> None:
-        for partition in await self._guard.look(list(self._open), self._session_id):
+        for partition in await self._guard.find_lost(list(self._open), self._session_id):
             self._lose(partition)
         for partition, position in list(self._open.items()):
             self._respect_floor(partition, position)
@@ -320,11 +320,11 @@ class _Commit:
         return True
 
     def _steps(self, partition: TopicPartition) -> list[_Step]:
-        bracket = self._guard.bracket(partition)
+        around = self._guard.operations(partition)
         return [
-            *(_Step(partition, operation, guards=True) for operation in bracket.before),
+            *(_Step(partition, operation, guards=True) for operation in around.before),
             _Step(partition, self._write(partition), guards=False),
-            *(_Step(partition, operation, guards=True) for operation in bracket.after),
+            *(_Step(partition, operation, guards=True) for operation in around.after),
         ]
 
     def _write(self, partition: TopicPartition) -> Create | SetData:
@@ -351,10 +351,10 @@ class _Commit:
         partition = failed.partition
         self._tries[partition] += 1
         if failed.guards:
-            verdict = await self._guard.mend(partition, self._session_id, cause)
-            if verdict is Verdict.LOST:
+            failure = await self._guard.resolve(partition, self._session_id, cause)
+            if failure is GuardFailure.LOST:
                 self._lose(partition)
-            elif verdict is Verdict.REFUSED or self._tries[partition] > PATIENCE:
+            elif failure is GuardFailure.REFUSED or self._tries[partition] > PATIENCE:
                 self._refuse(partition, cause)
         elif self._tries[partition] > PATIENCE or not isinstance(cause, BadVersion | NodeExists | NoNode):
             self._refuse(partition, cause)

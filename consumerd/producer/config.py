@@ -12,13 +12,16 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.client.making import parse_bootstrap
+from consumerd.address import parse_address, parse_addresses
+from consumerd.client.settings import ClientSettings
+from consumerd.defaults import default_of
 from consumerd.errors import ConfigError
 from consumerd.net import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import Codec as RecordCodec
+from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import ssl
@@ -52,7 +55,7 @@ class ProducerConfig:
     encoder: Encoder | str | None = None
     callbacks: CallbackHandler | str | None = None
     event_handler: EventHandler | str | None = None
-    session_timeout: float = 6.0
+    session_timeout: float = default_of(Session, "session_timeout")
     #: To wait for ZooKeeper at the start.
     session_wait: float = 10.0
     #: Brokers of 0.8 and later to begin with, ("host:port", ...).
@@ -63,7 +66,7 @@ class ProducerConfig:
     v08: V08ProducerSettings | None = None
     #: Who we are for these: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
-    client_id: str = "consumerd"
+    client_id: str = default_of(ClientSettings, "client_id")
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], Mechanism] | None = field(default=None, repr=False)
     #: Properties that were given, are known in 0.7.2 and have no effect here.
@@ -78,7 +81,7 @@ class ProducerConfig:
         if self.dialect not in ("auto", "0.7", "0.8"):
             raise ConfigError(f"dialect is {self.dialect!r}; there is auto, 0.7, 0.8.")
         if self.bootstrap:
-            parse_bootstrap(self.bootstrap)
+            parse_addresses(self.bootstrap, "bootstrap")
             self.require_v08()
         if self.brokers and self.partitioner is not None:
             raise ConfigError("a partitioner needs a ZooKeeper: a list of brokers does not name the partitions.")
@@ -135,22 +138,12 @@ class ProducerConfig:
         )
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as host and port. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    fits = bare == host if ":" not in bare else len(bare) == len(host) - 2
-    if not (colon and bare and fits and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"{text} is not an address such as 127.0.0.1:9092.")
-    return bare, int(port)
-
-
 def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
     """0.7's form is id:host:port,id:host:port; the id tells brokers apart in its logs only."""
     found = []
     for item in filter(None, (piece.strip() for piece in text.split(","))):
         first, colon, rest = item.partition(":")
-        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item))
+        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item, name))
     if not found:
         raise ConfigError(f"{name} names no broker: give 0:host:port,1:host:port.")
     return tuple(found)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.client.making import find_broker, make_client, parse_bootstrap, security_protocol
+from consumerd.address import format_address, parse_addresses
+from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.clock import SystemClock
 from consumerd.cluster import V08ClusterView, look_for_dialect
 from consumerd.net import connect as connect_to_broker
@@ -107,7 +108,7 @@ async def _client(
 ) -> ClusterClient:
     """A client that has found a broker. Raises NoBrokerError, ConfigError."""
     config.require_v08()
-    addresses = parse_bootstrap(config.bootstrap)
+    addresses = parse_addresses(config.bootstrap, "bootstrap")
     if session is not None:
         protocol = security_protocol(tls=config.broker_tls is not None, sasl=config.sasl is not None)
         brokers = await V08ClusterView(session).read_brokers()
@@ -125,7 +126,7 @@ async def _client(
         connector=connect,
     )
     try:
-        await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.session_wait)
+        await find_broker(client, [format_address(*address) for address in addresses], config.session_wait)
     except BaseException:
         await client.close()
         raise

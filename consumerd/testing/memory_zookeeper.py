@@ -29,9 +29,9 @@ from consumerd.clock import SystemClock
 from consumerd.ports import SessionState
 from consumerd.testing.memory_tree import Kind, MemoryTree
 from consumerd.zk.acl import parse_acl
+from consumerd.zk.base_session import BaseSession
 from consumerd.zk.errors import ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.zk.lifecycle import NO_PASSWORD, Lifecycle
-from consumerd.zk.live import LiveSession
 from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _aiozk_stat(stat: NodeStat) -> SimpleNamespace:
     )
 
 
-class MemorySession(LiveSession):
+class MemorySession(BaseSession):
     """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.zk.Session`."""
 
     def __init__(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from consumerd.address import format_address
 from consumerd.errors import ConfigError
 
 DEFAULT_PORT = 2181
@@ -20,7 +21,7 @@ class Host(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+        return format_address(self.name, self.port)
 
 
 class ConnectString(NamedTuple):

@@ -1,4 +1,4 @@
-"""What can go wrong between us and ZooKeeper, as one class per case that a caller treats differently.
+"""Errors of the ZooKeeper session: one class per case that a caller handles differently.
 
 Strategy: three families. `NodeError` says that the server answered and refused, with the path (relative to the chroot).
 `NotConnected` and `ConnectionLost` say that no answer came: the first was never sent and may be repeated freely, the
@@ -30,13 +30,13 @@ class NoNode(NodeError):
 class NodeExists(NodeError):
     """A node to create is there already."""
 
-    reason = "the ZooKeeper node {path} exists already"
+    reason = "the ZooKeeper node {path} already exists"
 
 
 class BadVersion(NodeError):
     """The node's data was changed by somebody else since it was read."""
 
-    reason = "the ZooKeeper node {path} was changed by somebody else meanwhile"
+    reason = "the ZooKeeper node {path} was modified concurrently"
 
 
 class NotEmpty(NodeError):
@@ -92,8 +92,8 @@ class SessionChanged(ZooKeeperError):
     """The session that the call belongs to is over; `expected` and `actual` are session ids (0: none)."""
 
     def __init__(self, expected: int, actual: int = 0) -> None:
-        now = f"the present one is {actual:#x}" if actual else "there is no present one"
-        super().__init__(f"the ZooKeeper session {expected:#x} is over ({now}); what it owned is gone")
+        now = f"the current one is {actual:#x}" if actual else "there is no current one"
+        super().__init__(f"the ZooKeeper session {expected:#x} has ended ({now}); its ephemeral nodes are gone")
         self.expected = expected
         self.actual = actual
 
@@ -108,7 +108,7 @@ class MultiFailed(ZooKeeperError):
 
 
 class AuthFailed(ZooKeeperError):
-    """ZooKeeper refused our credentials. Final: the session does not try again."""
+    """ZooKeeper refused the credentials. Final: the session does not try again."""
 
 
 class RequestTooLarge(ZooKeeperError):
@@ -154,8 +154,8 @@ _BY_CODE: dict[int, type[NodeError]] = {
 def error_for(code: int, path: str) -> ZooKeeperError:
     """The declared error for a reply's error code; `path` is the caller's, relative to the chroot."""
     if code in AUTH_CODES:
-        return AuthFailed("ZooKeeper refused our credentials; check the configured auth scheme and secret")
+        return AuthFailed("ZooKeeper refused the credentials; check the configured auth scheme and secret")
     if code in CONNECTION_CODES:
-        return ConnectionLost(f"ZooKeeper ended the connection while {path} was worked on (code {code})")
+        return ConnectionLost(f"ZooKeeper closed the connection during a request for {path} (code {code})")
     known = _BY_CODE.get(code)
     return known(path) if known else UnexpectedReply(path, code)

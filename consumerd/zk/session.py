@@ -1,8 +1,8 @@
 """The one ZooKeeper session of a process: what `consumerd.ports.ZooKeeper` promises, on aiozk's protocol.
 
 Strategy: this is the front. The `Lifecycle` knows state, lease and events, the `Supervisor` keeps the connection, the
-`WatchTable` knows who is told of changes, `NodeCalls` and `OwnershipCalls` are the requests, `LiveSession` tells what
-is known; here they are put together, started and closed.
+`WatchTable` holds the callbacks for changes, `BaseSession` sends the requests; here they are put together, started and
+closed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from aiozk import protocol
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.ports import Check
 from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
-from consumerd.zk.calls import ensure_on
+from consumerd.zk.base_session import BaseSession, ensure_on
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.connection import Connection, Limits
 from consumerd.zk.errors import AUTH_CODES, CONNECTION_CODES, AuthFailed, ServerError, error_for
 from consumerd.zk.lifecycle import Lifecycle
-from consumerd.zk.live import LiveSession
 from consumerd.zk.multi import MultiRequest, encode_operations
 from consumerd.zk.supervisor import Settings, Supervisor
 from consumerd.zk.watches import WatchTable
@@ -38,7 +37,7 @@ Credential = tuple[str, str | bytes]
 _UNIMPLEMENTED = -6
 
 
-class Session(LiveSession):
+class Session(BaseSession):
     """A supervised session, used as `async with Session(...)` or by `start` and `close`.
 
     `connect` is `host:port,.../chroot`; a missing chroot is created with null data. `session_timeout` (seconds) is what
@@ -65,7 +64,7 @@ class Session(LiveSession):
         hosts, chroot = parse_connect_string(connect)
         if not (0 < session_timeout <= LONGEST_TIMEOUT and connect_timeout > 0):
             raise ConfigError(
-                f"ZooKeeper's session_timeout must lie between 0 and {LONGEST_TIMEOUT} s, connect_timeout above 0"
+                f"ZooKeeper's session_timeout must be between 0 and {LONGEST_TIMEOUT} s, and connect_timeout above 0"
             )
         if needs_identity(acl) and not auth and ssl is None:
             raise ConfigError("an ACL for the creator (`creator-all`, `auth:`) needs credentials in `auth`")
@@ -102,7 +101,7 @@ class Session(LiveSession):
         Raises NotConnected, AuthFailed, NoAuth (for the chroot); the session is closed then.
         """
         if self._task is not None:
-            raise RuntimeError("a session is started once")
+            raise RuntimeError("a session cannot be started twice")
         self._task = asyncio.create_task(self._supervisor.run(), name="zookeeper session")
         try:
             await self._lifecycle.connection(limit=self._start_limit if timeout is None else timeout)
@@ -147,7 +146,7 @@ class Session(LiveSession):
                 if error.code not in AUTH_CODES:
                     raise
                 raise AuthFailed(
-                    f"ZooKeeper refused our {scheme!r} credentials; check the auth setting and the server's schemes"
+                    f"ZooKeeper refused the {scheme!r} credentials; check the auth setting and the server's schemes"
                 ) from None
         if new:
             self._lifecycle.has_multi = await _has_multi(connection)
@@ -186,5 +185,5 @@ def _check_credential(scheme: str, secret: str | bytes) -> tuple[str, bytes]:
     if not scheme:
         raise ConfigError("an auth entry for ZooKeeper has no scheme; write for example digest and user:password")
     if scheme == "digest" and not encoded.partition(b":")[0]:
-        raise ConfigError("a digest credential for ZooKeeper is user:password")
+        raise ConfigError("a digest credential for ZooKeeper must be user:password")
     return scheme, encoded

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_LIMIT = 5 / 12
-GIVE_UP_ZXID_AFTER = 1.5
+RESET_ZXID_AFTER = 1.5
 _CLOSE_GRACE = 0.5
 _CLOSE_LIMIT = 1.0
 
@@ -165,8 +165,8 @@ class Supervisor:
 
     def _consider_zxid(self) -> None:
         silent = self._clock.monotonic() - self._last_contact
-        if self._zxid and silent > GIVE_UP_ZXID_AFTER * self._lifecycle.timeout:
-            log.warning("zxid_given_up", zxid=self._zxid, seconds=round(silent, 1))
+        if self._zxid and silent > RESET_ZXID_AFTER * self._lifecycle.timeout:
+            log.warning("zxid_reset", zxid=self._zxid, seconds=round(silent, 1))
             self._zxid, self._without_zxid = 0, True
 
     def _note(self, host: Host, problem: str) -> None:
@@ -174,7 +174,7 @@ class Supervisor:
         self._lifecycle.problem = problem
         if self._noted.get(host) != problem:
             self._noted[host] = problem
-            log.info("connect_failed", problem=problem)
+            log.info("connect_failed", reason=problem)
 
     def _on_end(self, connection: Connection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)

@@ -249,8 +249,8 @@ def member(client: ClusterClient, handler: Handler, rng: random.Random) -> Coord
         lease_margin=0.1,
     )
     coordination = CoordinationSettings(
-        session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, look_interval=0.2, retry_interval=0.02,
-        drain_timeout=0.5,
+        session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, topic_refresh_interval=0.2,
+        retry_interval=0.02, drain_timeout=0.5,
     )  # fmt: skip
     return CoordinatedConsumer(settings, coordination, client=client, handler=handler, clock=CLOCK, rng=rng)
 

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.ports import Check, Create, Delete, SetData
 from consumerd.testing.fault_proxy import Direction
-from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, ownership
+from consumerd.zk import ConnectionLost, MultiFailed, NodeExists, NoNode, Session, SessionChanged, base_session
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DELETE, MULTI = 2, 14
 
 
 async def test_another_owner_is_waited_for_and_never_adopted(zk: ZkRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "_LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(base_session, "_REREAD_INTERVAL", 3600.0)
     mine, other = await zk.session(), await zk.session()
     await other.create_ephemeral("/owners/t/0-0", b"other", wait=0)
     started = time.monotonic()

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.events import GroupSnapshot
-from consumerd.group.membership_target import Formula
+from consumerd.group.target_assignment import TargetAssignmentBuilder
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def owners(rules: V08Rules, members: dict[str, str]) -> dict[tuple[str, str], st
     """What each member computes for itself, from what all of them registered."""
     found = {}
     for name, text in members.items():
-        formula = Formula(name, rules.parse(text), rules)
-        target = formula.apply(GroupSnapshot(members, None, TOPICS, {}))
-        assert formula.take_warnings() == []
+        builder = TargetAssignmentBuilder(name, rules.parse(text), rules)
+        target = builder.build(GroupSnapshot(members, None, TOPICS, {}))
+        assert builder.take_warnings() == []
         for partition, stream in target.own.items():
             assert (partition.topic, partition.name) not in found
             found[partition.topic, partition.name] = f"{name}-{stream}"

@@ -137,7 +137,7 @@ async def test_a_zookeeper_that_cannot_be_reached_or_refuses_us(world: Any) -> N
     assert_one_sentence(
         unreachable, ExitCode.ZOOKEEPER, f"{dead}/kafka did not answer within 0.5 s", "zookeeper.connect"
     )
-    assert_one_sentence(refused, ExitCode.ZOOKEEPER, "refused our 'plain' credentials")
+    assert_one_sentence(refused, ExitCode.ZOOKEEPER, "refused the 'plain' credentials")
     assert_one_sentence(forbidden, ExitCode.ZOOKEEPER, "denies access", "/private/kafka")
 
 
@@ -148,11 +148,11 @@ async def test_a_topic_that_does_not_exist(world: Any, cli: Any) -> None:
     outcome = await cli("consume", "--zookeeper", world.chroot, "--group", "look", "--topic", "nope", "--exit-at-end")
     assert_one_sentence(outcome, ExitCode.NOT_FOUND, "'nope'")
     daemon = await world.daemon(group={"dialect": "0.7"})  # which no broker says yet
-    assert (await daemon.wait_for_event("topics_awaited", 60))["topics"] == ["t"]
+    assert (await daemon.wait_for_event("waiting_for_topics", 60))["topics"] == ["t"]
     await world.broker()
     await world.append(TP, b"here")
     await world.until_printed(daemon, "here")
-    assert len([event for event in daemon.events() if event["event"] == "topics_awaited"]) == 1
+    assert len([event for event in daemon.events() if event["event"] == "waiting_for_topics"]) == 1
     assert await daemon.stop() == ExitCode.OK
 
 
@@ -338,7 +338,7 @@ class EvilBroker:
         writer.transport.abort()
 
 
-TROUBLES = {"fetch_failed", "broker_lost", "poll_failed", "fetch_refused", "position_not_found_yet"}
+TROUBLES = {"fetch_failed", "broker_lost", "poll_failed", "fetch_refused", "position_lookup_failed"}
 
 
 def hang_up(request: bytes) -> bytes:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from consumerd.group import coordinated, membership_tables
 from consumerd.group import coordinated_events as e
-from consumerd.group import coordinated_steps, membership_tables
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import PHASES, Phase
 from tests.support.simulator import SimulationError
@@ -45,7 +45,7 @@ def simulate(
         return membership_tables.follow(table, state, cause)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinated_steps, "follow", follow)
+        patch.setattr(coordinated, "follow", follow)
         for seed in seeds:
             try:
                 outcomes.append(CoordinatedSchedule(seed, machine).run())
@@ -111,11 +111,11 @@ class IsAsPatientAsItsHandlers(CoordinatedMember):
         return [e.Drain(each.ticket, now + 900.0) if isinstance(each, e.Drain) else each for each in actions]
 
 
-class NeverLooksAgain(CoordinatedMember):
+class NeverRefreshesTopics(CoordinatedMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
         if self._phase is Phase.STABLE:
-            self._look_at = float("inf")
+            self._refresh_at = float("inf")
         return actions
 
 
@@ -137,7 +137,7 @@ class DoesNotTryAgain(CoordinatedMember):
         JoinsBeforeItIsDrained,
         TrustsSilence,
         IsAsPatientAsItsHandlers,
-        NeverLooksAgain,
+        NeverRefreshesTopics,
         InsistsOnItsId,
         DoesNotTryAgain,
     ],

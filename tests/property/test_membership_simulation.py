@@ -192,7 +192,7 @@ class GivesUpClaiming(Member):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
         if isinstance(event, e.Claimed) and event.blocked:
-            self._looks.forget()
+            self._snapshots.forget()
         return actions
 
 
@@ -203,7 +203,7 @@ class NeverVerifies(Member):
 
 class NeverReconciles(Member):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        self._looks._reconcile_at = None
+        self._snapshots._reconcile_at = None
         return super().handle(event, now)
 
 

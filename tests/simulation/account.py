@@ -1,7 +1,8 @@
 """Who was handed what and when, and whether that may be: the account of one group.
 
 Strategy: it hears of every message that is produced, of every hand-over's beginning and end, and of every offset that
-is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end.
+is written; what may never be is a `violation` at that moment. What is lost or repeated is asked for in the end. Who may
+be handed a partition or write its offset is the subclasses' to say, for each kind of coordination.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class HandOver(NamedTuple):
     member: str
     partition: TopicPartition
     offset: int
+    #: Whether the partition was the member's then, where the account knows; if not, somebody else had taken it.
+    owned: bool = True
 
 
 class Account:
@@ -37,13 +40,13 @@ class Account:
         self.careless: set[str] = set()
         #: Processes that stand still now: what they have in hand is in nobody's.
         self.frozen: set[str] = set()
-        #: Members whose ownership was ended from outside while their lease ran on, and until when they may not know.
-        self._displaced: dict[tuple[str, TopicPartition | None], float] = {}
+        #: What members had in hand when their handlers were cancelled.
+        self.cancelled: set[tuple[str, TopicPartition, int]] = set()
         #: Messages before these positions need not be handed over; None: not counted yet.
         self._default_since: float | None = None
         self._produced: dict[TopicPartition, list[int]] = {}
         self._since: dict[TopicPartition, float] = {}
-        self._in_hand: dict[TopicPartition, str] = {}
+        self._in_hand: dict[TopicPartition, HandOver] = {}
         self._handed: Counter[tuple[TopicPartition, int]] = Counter()
         self._handled: set[tuple[TopicPartition, int]] = set()
         self._committed: dict[TopicPartition, int] = {}
@@ -79,31 +82,42 @@ class Account:
         """A handler gets messages."""
         holder = self._in_hand.get(partition)
         self._counts_from(partition, offsets[0])
-        if holder is not None and not any(self._may_not_know(each, partition) for each in (holder, member)):
-            self.violate(f"{member} is handed {partition} at {offsets[0]} while {holder} has it in hand")
-        self._in_hand[partition] = member
+        if holder is not None and not any(self._may_hold(each, partition) for each in (holder.member, member)):
+            self.violate(f"{member} is handed {partition} at {offsets[0]} while {holder.member} has it in hand")
+        owned = self._check_begin(member, partition, offsets[0])
+        self._in_hand[partition] = HandOver(self._kernel.now, member, partition, offsets[0], owned)
         for offset in offsets:
             self._handed[partition, offset] += 1
-            self.hand_overs.append(HandOver(self._kernel.now, member, partition, offset))
+            self.hand_overs.append(HandOver(self._kernel.now, member, partition, offset, owned))
 
     def end(self, member: str, partition: TopicPartition, offsets: list[int], *, handled: bool) -> None:
         """The handler is through with them, or was cancelled."""
-        if self._in_hand.get(partition) == member:
+        holder = self._in_hand.get(partition)
+        if holder is not None and holder.member == member:
             del self._in_hand[partition]
         if handled:
-            self._handled.update((partition, offset) for offset in offsets)
+            self.handled(partition, offsets)
+        else:
+            self.cancelled.update((member, partition, offset) for offset in offsets)
 
-    def displaced(self, member: str, partition: TopicPartition | None, seconds: float) -> None:
-        """Somebody else ended what a member owns (one partition or all): for so long it may not know."""
-        self._displaced[member, partition] = self._kernel.now + seconds
+    def handled(self, partition: TopicPartition, offsets: list[int]) -> None:
+        """These messages have been handled, whoever has the partition by now."""
+        self._handled.update((partition, offset) for offset in offsets)
 
-    def _may_not_know(self, member: str, partition: TopicPartition) -> bool:
-        until = max(self._displaced.get((member, each), -1.0) for each in (partition, None))
-        return member in self.frozen or member in self.careless or self._kernel.now < until
+    def _may_hold(self, member: str, partition: TopicPartition) -> bool:
+        """Whether a process may have something of the partition in hand beside its owner."""
+        return member in self.frozen or member in self.careless
+
+    def _check_begin(self, member: str, partition: TopicPartition, offset: int) -> bool:
+        """Look whether a member may be handed the partition now, from there on; whether it is the member's."""
+        return True
+
+    def _check_write(self, partition: TopicPartition, position: int, writer: str) -> None:
+        """Look whether a process may write this offset."""
 
     def died(self, member: str) -> None:
         """What a dead process had in hand is in nobody's."""
-        for partition in [each for each, holder in self._in_hand.items() if holder == member]:
+        for partition in [each for each, holder in self._in_hand.items() if holder.member == member]:
             del self._in_hand[partition]
 
     def committed(self, partition: TopicPartition, position: int, writer: str = "") -> None:
@@ -111,6 +125,7 @@ class Account:
         self._counts_from(partition, position)
         before = self._committed.get(partition)
         self._committed[partition] = position
+        self._check_write(partition, position, writer)
         if before is not None and position < before and not self.may_go_back and writer not in self.careless:
             self.violate(f"the offset of {partition} goes back from {before} to {position}, by {writer}")
         since = max(self._begin_of(partition), before or 0)

@@ -44,6 +44,8 @@ class Fault(NamedTuple):
     what: str
     #: For so many seconds before it a message may not have been committed.
     before: float = math.inf
+    #: It ends ownerships by taking owner nodes away, and in no other way.
+    takes: bool = False
 
     def explains(self, first: HandOver, again: HandOver) -> bool:
         """Whether a message that `first` was handed over may have been once more."""
@@ -94,9 +96,16 @@ class BaseSchedule(Generic[_World, _Outcome]):
     def _provoke(self, daemon: Daemon) -> None:
         """Have members write just then."""
 
-    def _may_repeat(self, again: HandOver) -> bool:
-        """Whether no fault is needed to explain it."""
-        return False
+    def _busy(self, daemon: Daemon) -> Daemon:
+        """Whom a freeze hits: this process, or one that has more to do."""
+        return daemon
+
+    def _isolate(self, daemon: Daemon, seconds: float) -> None:
+        """What becomes of the network of a machine that is suspended for so long."""
+
+    def _is_explained(self, first: HandOver, again: HandOver) -> bool:
+        """Whether a message that `first` was handed over may have been once more."""
+        return any(fault.explains(first, again) for fault in self.faults)
 
     # -- the run
 
@@ -179,6 +188,7 @@ class BaseSchedule(Generic[_World, _Outcome]):
         if daemon is None or daemon.loop.stopped:
             return
         seconds = self.rng.choice((0.3, 3.0, 7.0, 12.0, 25.0)) * self.rng.uniform(0.7, 1.3)
+        daemon = self._busy(daemon)
         self._fault(f"freeze {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
         daemon.freeze()
         self._later(seconds, lambda: daemon.thaw() if daemon.loop.stopped and not daemon.loop.dead else None)
@@ -188,7 +198,9 @@ class BaseSchedule(Generic[_World, _Outcome]):
         if daemon is None or daemon.loop.stopped:
             return
         seconds = self.rng.choice((3.0, 10.0, 30.0)) * self.rng.uniform(0.7, 1.3)
+        daemon = self._busy(daemon)
         self._fault(f"suspend {daemon.name} for {seconds:.1f} s", [daemon.name], seconds)
+        self._isolate(daemon, seconds)
         daemon.suspend()
         self._later(seconds, lambda: daemon.resume() if daemon.loop.stopped and not daemon.loop.dead else None)
 
@@ -227,6 +239,12 @@ class BaseSchedule(Generic[_World, _Outcome]):
 
     # -- the end
 
+    def _heal(self) -> None:
+        self._note("heal")
+        undo, self._undo = self._undo, []
+        for each in undo:
+            each()
+
     def _terminate(self, leaving: Sequence[Ending]) -> None:
         """All of these leave, and end in order."""
         world = self.world
@@ -259,11 +277,8 @@ class BaseSchedule(Generic[_World, _Outcome]):
                 continue
             first = before.get(message)
             before[message] = each
-            if first is None or any(fault.explains(first, each) for fault in self.faults):
-                continue
-            if self._may_repeat(each):
-                continue
-            self._require(False, f"nothing explains that {first} was repeated: {each}")
+            if first is not None:
+                self._require(self._is_explained(first, each), f"nothing explains that {first} was repeated: {each}")
 
     def _require(self, condition: bool, what: str) -> None:
         if not condition:

@@ -141,10 +141,19 @@ class BaseWorld:
     # -- members
 
     def daemon(
-        self, name: str, settings: Mapping[str, Mapping[str, Any]] | None = None, *, handling: float = 0.002
+        self,
+        name: str,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        handling: float = 0.002,
+        stubborn: bool = False,
+        lingering: bool = False,
     ) -> Daemon:
-        """Start one more process, whose handler takes `handling` seconds for a batch."""
-        made = self.daemons[name] = Daemon(self, name, settings or {}, handling)
+        """Start one more process, whose handler takes `handling` seconds for a batch.
+
+        `stubborn`: the handler swallows its cancellation, and ends in its own time. `lingering`: some take long.
+        """
+        made = self.daemons[name] = Daemon(self, name, settings or {}, handling, stubborn=stubborn, lingering=lingering)
         return made
 
     def shares(self) -> dict[str, int]:

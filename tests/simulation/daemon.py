@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from consumerd.config.build import build_session, build_settings
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tests.simulation.base_world import BaseWorld
 
 _SHORTEST = 1e-6
+#: Seconds in which a process that was stopped sees that time has passed.
+_FIRST_TURNS = 0.05
+#: Seconds for which a handler that lingers may have a batch in hand: longer than a drain and a lease.
+LINGERS = 8.0
 
 
 class ProcessClock:
@@ -110,18 +114,29 @@ setattr(service, "process_signals", _process_signals)  # noqa: B010 - it is not 
 
 
 class RecordingHandler:
-    """Takes `seconds` for a batch, and tells the account."""
+    """Takes `seconds` for a batch, and tells the account.
 
-    def __init__(self, daemon: Daemon, seconds: float) -> None:
+    `stubborn`: whether it is cancelled or not. `lingering`: some batches take `LINGERS` seconds.
+    """
+
+    def __init__(self, daemon: Daemon, seconds: float, *, stubborn: bool, lingering: bool) -> None:
         self._daemon = daemon
         self._seconds = seconds
+        self._stubborn = stubborn
+        #: Partitions whose flow has ended, as a handler sees it: it was cancelled, and is not asked anew.
+        self._ended: set[TopicPartition] = set()
+        self._lingering = random.Random(f"{daemon.world.seed}/{daemon.name}/lingers") if lingering else None
 
     async def start(self, context: HandlerContext) -> None: ...
 
     async def stop(self) -> None: ...
 
     async def position(self, partition: TopicPartition) -> int | None:
+        self._ended.discard(partition)
         return None
+
+    def _takes(self) -> float:
+        return LINGERS if self._lingering is not None and self._lingering.random() < 0.15 else self._seconds
 
     async def handle(self, batch: Batch) -> None:
         daemon = self._daemon
@@ -130,10 +145,23 @@ class RecordingHandler:
         account, name = daemon.world.account, daemon.name
         offsets = [message.offset for message in batch.messages()]
         account.begin(name, batch.partition, offsets)
+        if batch.partition in self._ended:
+            account.violate(f"{name} is handed more of {batch.partition}, though its handler was cancelled")
         handled = False
         try:
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(self._takes())
             handled = True
+        except asyncio.CancelledError:
+            if not self._stubborn or daemon.loop.dead:
+                raise
+            self._ended.add(batch.partition)
+            # The member has done what it can; what comes now is the handler's own affair.
+            account.end(name, batch.partition, offsets, handled=False)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(self._takes())
+            if not daemon.loop.dead:
+                account.handled(batch.partition, offsets)
+            return
         finally:
             if not daemon.loop.dead:
                 account.end(name, batch.partition, offsets, handled=handled)
@@ -142,7 +170,16 @@ class RecordingHandler:
 class Daemon(SimulatedProcess):
     """One process. `settings` are tables of the configuration; what is not given has the daemon's defaults."""
 
-    def __init__(self, world: BaseWorld, name: str, settings: Mapping[str, Mapping[str, Any]], handling: float) -> None:
+    def __init__(
+        self,
+        world: BaseWorld,
+        name: str,
+        settings: Mapping[str, Mapping[str, Any]],
+        handling: float,
+        *,
+        stubborn: bool,
+        lingering: bool,
+    ) -> None:
         self.world = world
         self.name = name
         self.loop = ProcessLoop(world.kernel, world.network, name)
@@ -153,7 +190,11 @@ class Daemon(SimulatedProcess):
             tables.setdefault(table, {}).update(keys)
         self._suspended_at = 0.0
         self._config = Config.model_validate(tables)
-        self._handling = handling
+        self.handling = handling
+        self.lingering = lingering
+        #: In how many ways its handler is not as others.
+        self.peculiar = stubborn + lingering
+        self._handler = {"stubborn": stubborn, "lingering": lingering}
         world.kernel.note(name, "starts")
         self.loop.submit(lambda: self.loop.create_task(self._main(), name="main"))
 
@@ -161,7 +202,9 @@ class Daemon(SimulatedProcess):
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")
         try:
             settings = build_settings(self._config, clock=clock, rng=rng)
-            handler = retrying(RecordingHandler(self, self._handling), RetryPolicy(), clock=clock, rng=rng)
+            handler = retrying(
+                RecordingHandler(self, self.handling, **self._handler), RetryPolicy(), clock=clock, rng=rng
+            )
             if self._config.group.coordination != "zookeeper":
                 await run_on_brokers(self._config, settings, handler, None, clock=clock, rng=rng)
                 return
@@ -189,8 +232,13 @@ class Daemon(SimulatedProcess):
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self.world.account.frozen.discard(self.name)
+        # What it has in hand it gives up in its first turns.
+        self.world.kernel.after(_FIRST_TURNS, self._is_awake)
         super().thaw()
+
+    def _is_awake(self) -> None:
+        if not self.loop.stopped:
+            self.world.account.frozen.discard(self.name)
 
     def suspend(self) -> None:
         """The machine sleeps: its clocks but one stand still, and its connections are as they were."""

@@ -72,11 +72,11 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
         self.round_trip = 0.001 * 200.0 ** (rng.random() ** 1.5)
         self.interval = rng.choice((0.5, 2.0, 10.0))
         self.latest = rng.random() < 0.3
-        self._look_interval = rng.choice((2.0, 5.0, 10.0))
+        self._topic_refresh_interval = rng.choice((2.0, 5.0, 10.0))
         self.settings: dict[str, dict[str, Any]] = {
             "fetch": {"initial": "latest" if self.latest else "earliest"},
             "commit": {"interval": self.interval},
-            "rebalance": {"reconcile_interval": self._look_interval},
+            "rebalance": {"reconcile_interval": self._topic_refresh_interval},
         }
         self._topics: dict[str, int] = {}
 
@@ -246,13 +246,11 @@ class ClusterSchedule(BaseSchedule[KafkaWorld, Outcome]):
 
     def _end(self) -> None:
         world, account = self.world, self.world.account
-        self._note("heal")
-        for undo in self._undo:
-            undo()
+        self._heal()
         world.kafka.take_over(self.rng)
         self._replace()
         self._settle()
-        self._pass(self._look_interval + 2.0)  # who has not seen a new topic yet joins again for it
+        self._pass(self._topic_refresh_interval + 2.0)  # who has not seen a new topic yet joins again for it
         self._settle()
         self._note("all settled")
         world.kernel.until(

@@ -367,6 +367,8 @@ class Network:
         self.names: dict[str, list[str]] = {}
         #: Addresses that swallow what is sent to them.
         self.silent: set[str] = set()
+        #: Of pairs of a process and a host what is sent does not arrive, in either direction.
+        self._cut_off: set[tuple[str, str]] = set()
         self._listeners: dict[tuple[str, int], Accept] = {}
         self._lines: dict[tuple[str, int], Line] = {}
         self._own_lines: dict[tuple[str, tuple[str, int]], Line] = {}
@@ -387,6 +389,18 @@ class Network:
     def links_of(self, client: str | None = None, address: tuple[str, int] | None = None) -> list[Link]:
         """The connections of a process, or to an address, oldest first."""
         return [link for link in self.links if client in (None, link.client) and address in (None, link.address)]
+
+    def cut_off(self, client: str, host: str, cut_off: bool = True) -> None:
+        """Let nothing through between a process and a host, new connections included; or let all of it go on."""
+        (self._cut_off.add if cut_off else self._cut_off.discard)((client, host))
+        for link in self.links_of(client):
+            if link.address[0] == host:
+                link.stall(cut_off)
+
+    def latency_of(self, client: str, address: tuple[str, int]) -> float:
+        """Seconds that a process is away from a server, one way."""
+        line = self._own_lines.get((client, address)) or self._lines.get(address) or Line()
+        return line.latency * (1.0 + line.jitter)
 
     def forget(self, link: Link) -> None:
         """A connection is over."""
@@ -422,7 +436,7 @@ class Network:
             taken = link.peer is not None
             self.kernel.after(line.latency, lambda: loop.submit(answer, taken))
 
-        if host not in self.silent and not loop.dead:
+        if host not in self.silent and (loop.name, host) not in self._cut_off and not loop.dead:
             self.links.append(link)
             self.kernel.after(line.latency, knock)
         try:

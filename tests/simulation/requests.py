@@ -15,6 +15,7 @@ read is not read again until its watch fires; so an event costs what changed, at
   shared in runs those are 2 for each member. For each 50 partitions there is one more of each of the five.
 - A member looks once in its life whether the parents of a topic's owner nodes and of its offset nodes stand: 2. Where
   the latter do not, each that looks makes them: 4.
+- A node that is written again and again is read by each member once per settling time, 0.05 s at its shortest.
 
 Heartbeats, commits on the interval and reconciliations come besides.
 
@@ -46,6 +47,8 @@ _MULTIS = 4
 _FORMER_OWNERS = 2
 _PARENTS = 2
 _PARENTS_MADE = 4
+#: Seconds between two looks of a member at what changes without end.
+_SETTLE = 0.05
 
 
 def of_join(
@@ -64,6 +67,11 @@ def of_leave(members: int, moved: int, topics: int, *, waited: float = 0.0, new_
 def of_partitions(members: int, moved: int, topics: int, *, waited: float = 0.0, new_topics: int = 0) -> int:
     """The node of one topic says another number of partitions; those that are new count as moved."""
     return members + of_moves(moved, members, topics, waited=waited, new_topics=new_topics)
+
+
+def of_burst(members: int, seconds: float) -> int:
+    """One node that is written without end for so long: each member looks once per settling time, at its shortest."""
+    return members * (3 + ceil(seconds / _SETTLE))
 
 
 def of_moves(moved: int, members: int, topics: int, *, waited: float = 0.0, new_topics: int = 0) -> int:
@@ -95,6 +103,11 @@ def least_of_leave(members: int, moved: int) -> int:
 def least_of_partitions(members: int, moved: int) -> int:
     """The lower bound of `of_partitions`, where all that moves is new: there is nobody who gives it."""
     return members + _LEAST_PER_MOVED * moved + ceil(moved / NODES_PER_MULTI)
+
+
+def least_of_burst(members: int) -> int:
+    """The lower bound of `of_burst`: each member looks what it says in the end."""
+    return members
 
 
 def least_of_moves(moved: int) -> int:

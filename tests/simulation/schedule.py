@@ -7,12 +7,16 @@ configured) and a kind of run, and then what happens at random times, one step a
              handed over twice
     priced   the same, one event after the other has settled: each costs no more requests than `requests` allows
     faulty   whatever else can happen to processes, connections, ZooKeeper and its nodes
+    large    calm, with some hundred partitions, and nothing but the drains writes offsets
+    churn    members near ZooKeeper and far from it come and go, commit all the time, and owner nodes vanish meanwhile
     mixed    calm, beside consumers as the JVM's own
     rough    faulty, beside those
 
-At every step the account looks on: one hand-over of a partition at a time, no offset is committed before it was
-handled, none goes back (but by a JVM peer's hand). In the end everything is healed; the group has to settle, hand over
-what there is, write all offsets, and leave. Of each repeated message a fault has to tell why.
+At every step the account looks on: one hand-over of a partition at a time, by its owner; no offset is committed before
+it was handled, by none but the owner, none goes back (but by a JVM peer's hand), and what is committed is not handed
+over again. Only of what others did to its nodes a member may not know for a while. In the end everything is healed; the
+group has to settle, hand over what there is, write all offsets, and leave. Of each repeated message a fault has to tell
+why: one that ended the ownership of whoever was handed it first.
 
 What failed is told with its timeline. `CONSUMERD_SEED=<seed>` runs that schedule alone.
 """
@@ -24,18 +28,42 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from consumerd.partition import TopicPartition
 from consumerd.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
 from tests.simulation import requests
-from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule
+from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, BaseSchedule, Fault
+from tests.simulation.network import Line
+from tests.simulation.ownership import Cause
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tests.simulation.account import HandOver
     from tests.simulation.broker import SimulatedBroker
     from tests.simulation.daemon import Daemon
     from tests.simulation.jvm import JvmConsumer
+    from tests.simulation.ownership import End
 
-KINDS = ("calm", "calm", "priced", "faulty", "faulty", "faulty", "faulty", "mixed", "rough")
+KINDS = ("calm", "calm", "priced", "large", "churn", *4 * ("faulty",), "mixed", "rough")
+#: Seconds after which a session that a fault keeps from its server has timed out, and the server has seen it.
+TIMES_OUT = 9.0
+#: Seconds to ZooKeeper, one way, for members that hear late of what others do.
+FAR = 0.15
+#: Seconds within which what others do is not hindered by a topic that cannot be read, or by a broker that moves.
+UNHINDERED = 20.0
+
+
+def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -> bool:
+    """Whether a message that `first` was handed over may have been once more, for this fault.
+
+    `ends`: how the ownership of whoever was handed it first ended in between. Where it did not end, only the lease.
+    """
+    if fault.names is not None and first.member not in fault.names:
+        return False
+    if ends:
+        return any(
+            fault.start <= end.time <= fault.end + TIMES_OUT and (end.cause is Cause.TAKEN or not fault.takes)
+            for end in ends
+        )
+    return first.member == again.member and fault.start <= again.time and first.time <= fault.end + AFTERMATH
 
 
 class Price(NamedTuple):
@@ -70,9 +98,13 @@ class Schedule(BaseSchedule[World, Outcome]):
         super().__init__(seed, KINDS, kind)
         rng = self.rng
         self.faulty = self.kind in ("faulty", "rough")
+        self.large = self.kind == "large"
+        self.churn = self.kind == "churn"
         self.with_jvm = self.kind in ("mixed", "rough")
         #: From 1 to 400 ms, the near ones more often.
         self.round_trip = 0.001 * 400.0 ** (rng.random() ** 1.5)
+        if self.large:
+            self.round_trip = rng.uniform(0.01, 0.06)
         self.latest = not self.with_jvm and rng.random() < 0.4
         self.prices: list[Price] = []
         self._topics: dict[tuple[str, int], int] = {}
@@ -81,11 +113,22 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._reconcile = rng.choice((4.0, 10.0, 30.0))
         if self.kind == "priced":
             self._reconcile = 3600.0
+        #: Whether members are at different distances from ZooKeeper.
+        self._scattered = self.churn or (self.kind not in ("priced", "large") and rng.random() < 0.3)
+        #: The process that was cut off from ZooKeeper last: it happens to the same one again.
+        self._unlucky = ""
+        #: How far members are from ZooKeeper, where that is not as far as all are.
+        self._latencies: dict[str, float] = {}
         self.settings: dict[str, dict[str, Any]] = {
             "fetch": {"initial": "latest" if self.latest else "earliest"},
-            "commit": {"interval": 3600.0 if self.kind == "priced" else rng.choice((0.5, 2.0, 10.0))},
+            "commit": {"interval": rng.choice((0.5, 2.0, 10.0))},
             "rebalance": {"reconcile_interval": self._reconcile},
         }
+        if self.kind == "priced" or self.large:
+            self.settings["commit"]["interval"] = 3600.0
+        if self.churn:
+            self.settings["commit"]["interval"] = rng.choice((0.1, 0.3))
+            self.settings["rebalance"]["drain_timeout"] = rng.choice((0.1, 0.5, 4.0))
 
     # -- the run
 
@@ -99,6 +142,8 @@ class Schedule(BaseSchedule[World, Outcome]):
     def play(self) -> None:
         world, rng = self.world, self.rng
         world.account.count_all(latest=self.latest)
+        if self.kind != "priced" and rng.random() < 0.3:
+            self._silent_address()
         for broker in range(1, rng.randint(1, 3)):
             world.add_broker(broker)
         self._new_topic()
@@ -112,17 +157,34 @@ class Schedule(BaseSchedule[World, Outcome]):
             for _ in range(rng.randint(2, 4)):
                 self._priced_step()
         else:
-            world.produce_steadily(rng.choice((3.0, 10.0, 20.0)))
-            for _ in range(rng.randint(3, 8)):
+            world.produce_steadily(rng.choice((3.0, 10.0, 20.0)) if not self.large else 60.0)
+            pauses = (0.0, 0.05, 0.2, 0.5, 1.5) if self.churn else (0.0, 0.05, 0.5, 3.0, 8.0)
+            for _ in range(rng.randint(2, 4) if self.large else rng.randint(3, 5) if self.churn else rng.randint(3, 8)):
                 self._step()
-                self._pass(rng.choice((0.0, 0.05, 0.5, 3.0, 8.0)) * rng.random())
+                self._pass(rng.choice(pauses) * rng.random())
             if rng.random() < 0.5:
                 self._pass(rng.uniform(0.0, 15.0))
         self._end()
 
+    def _silent_address(self) -> None:
+        """The name of ZooKeeper stands for two addresses, of which the first leads nowhere."""
+        world = self.world
+        world.zookeeper_name = "zookeepers"
+        world.network.names["zookeepers"] = ["nowhere", world.zookeeper.host]
+        world.network.silent.add("nowhere")
+
     # -- steps
 
     def _step(self) -> None:
+        if self.large or self.churn:
+            steps: list[tuple[float, Callable[[], None]]] = [(4, self._join), (3, self._leave)]
+            if self.churn:
+                steps += [(4, self._overtake), (1, self._delete_owner), (1, self._slow_zookeeper)]
+            self._choose(steps)
+            return
+        self._choose(self._usual_steps())
+
+    def _usual_steps(self) -> list[tuple[float, Callable[[], None]]]:
         steps: list[tuple[float, Callable[[], None]]] = [
             (4, self._join),
             (3, self._leave),
@@ -134,40 +196,72 @@ class Schedule(BaseSchedule[World, Outcome]):
             (0.5, self._new_broker),
             (0.5, self._hide_topic),
             (0.5, self._slow_zookeeper),
+            (0.6, self._forbid_topic),
+            (0.6, self._watched_move),
         ]
         if self.faulty:
             steps += [
                 (2, self._kill),
                 (3, self._freeze),
-                (1, self._suspend),
+                (2, self._suspend),
                 (2, self._cut),
                 (2, self._stall),
+                (3, self._cut_off),
                 (3, self._lose_reply),
                 (2, self._expire),
                 (1, self._stale_follower),
                 (1, self._outage),
                 (2, self._delete_owner),
                 (2, self._steal_owner),
+                (2, self._join_and_delete),
             ]
         if self.with_jvm:
             steps += [(5, self._join_jvm), (4, self._leave_jvm)]
         if self.kind == "rough":
             steps += [(3, self._freeze_jvm), (2, self._kill_jvm)]
-        self._choose(steps)
+        return steps
+
+    def _fault(
+        self,
+        what: str,
+        names: Iterable[str] | None,
+        seconds: float = 0.0,
+        *,
+        disturbs: bool = True,
+        takes: bool = False,
+    ) -> None:
+        """`disturbs`: it keeps news of ZooKeeper from whom it hits. `takes`: see Fault."""
+        names = None if names is None else list(names)
+        super()._fault(what, names, seconds)
+        self.faults[-1] = self.faults[-1]._replace(takes=takes)
+        if disturbs:
+            for name in (None,) if names is None else names:
+                self.world.account.disturbed(name, seconds + TIMES_OUT)
 
     @property
     def _living_jvm(self) -> list[JvmConsumer]:
         consumers = self.world.jvm_consumers.values()
         return [each for each in consumers if each.alive and each.name not in self._told_to_leave]
 
-    def _join(self) -> None:
+    def _join(self, latency: float | None = None) -> None:
+        """One member more. `latency`: seconds to ZooKeeper, one way; by default as the schedule has it."""
         if len(self._living) >= self._most_members:
             return
         self._names += 1
         name = f"{self.rng.choice('abc')}{self._names}"  # a newcomer may come before or behind the others
         self._note(f"join {name}")
         settings = {**self.settings, "group": {"consumer_id": name}}
-        self.world.daemon(name, settings, handling=self.rng.choice((0.0, 0.002, 0.05, 0.3)))
+        handling = self.rng.choice((0.0, 0.002, 0.05) if self.churn else (0.0, 0.002, 0.05, 0.3))
+        if self.faulty and self.rng.random() < 0.5:
+            handling = 0.3
+        if self._scattered and latency is None:
+            latency = 0.0005 * 400.0 ** self.rng.random()
+        if latency is not None:
+            zookeeper = self.world.zookeeper
+            self.world.network.set_line(name, (zookeeper.host, zookeeper.port), Line(latency))
+            self._latencies[name] = latency
+        peculiar = {each: self.faulty and self.rng.random() < 0.3 for each in ("stubborn", "lingering")}
+        self.world.daemon(name, settings, handling=handling, **peculiar)
 
     def _new_topic(self) -> None:
         if len({topic for topic, _ in self._topics}) >= 3:
@@ -175,7 +269,8 @@ class Schedule(BaseSchedule[World, Outcome]):
         topic = f"t{len(self._topics)}"
         for broker in self.world.brokers:
             if broker == 0 or self.rng.random() < 0.5:
-                self._set_partitions(topic, broker, self.rng.choice((1, 1, 2, 3, 5, 8, 12)))
+                counts = (60, 100, 150) if self.large else (1, 1, 2, 3, 5, 8, 12)
+                self._set_partitions(topic, broker, self.rng.choice(counts))
         self._note(f"topic {topic}")
 
     def _set_partitions(self, topic: str, broker: int, partitions: int) -> None:
@@ -231,6 +326,67 @@ class Schedule(BaseSchedule[World, Outcome]):
         broker.stop()
         self._later(self.rng.uniform(0.1, 5.0), broker.start)
 
+    def _watched_move(self) -> None:
+        """A broker moves while nothing else happens, and its old address does not answer any more."""
+        if self._hidden or self.faulty or self.with_jvm or not self._living:
+            return
+        self._heal()
+        self._settle()
+        broker = self._broker()
+        self._pass(3.0)
+        self._note(f"move broker {broker.id}, watched")
+        self._names += 1
+        broker.move(f"broker{broker.id}-{self._names}", 9092, silent=True)
+        self.world.zookeeper.put(broker_path(broker.id), broker.address.encode())
+        for partition in self.world.partitions:
+            if partition.broker == broker.id:
+                self.world.produce(partition)
+        fresh = {(each, offsets[-1]) for each in self.world.partitions if (offsets := self.world.account.offsets(each))}
+        self.world.kernel.until(
+            lambda: not fresh & set(self.world.account.lost), UNHINDERED, what="the broker is found where it is now"
+        )
+
+    def _forbid_topic(self) -> None:
+        """The node of a topic cannot be read for a while: the others are shared all the same."""
+        self._new_topic()
+        places = [place for place in self._topics if place not in self._hidden]
+        if self.faulty or len({topic for topic, _ in places}) < 2 or len(self._living) >= self._most_members:
+            return
+        if self._living_jvm:  # they share nothing while there is a topic that they cannot read
+            return
+        topic, broker = self.rng.choice(places)
+        self._note(f"unreadable {topic} at {broker}")
+        path = topic_broker_path(topic, broker)
+        zookeeper = self.world.zookeeper
+        zookeeper.forbidden.add(path)
+        zookeeper.put(path, b"%d" % self._topics[topic, broker])  # who has it in mind has to read it again
+
+        def back() -> None:
+            if path in zookeeper.forbidden:
+                self._note(f"readable {topic} at {broker}")
+                zookeeper.forbidden.discard(path)
+                zookeeper.put(path, b"%d" % self._topics[topic, broker])
+
+        self._later(3 * UNHINDERED, back)
+        self._pass(self.rng.uniform(0.0, 2.0))
+        self._join()
+        self._unhindered({other for other, _ in places} - {topic})
+
+    def _unhindered(self, topics: set[str]) -> None:
+        """Partitions of these topics are owned within a while, in spite of what goes on elsewhere."""
+        wanted = {each for each in self.world.partitions if each.topic in topics}
+
+        def shared() -> bool:
+            owners = self.world.owners()
+            if not wanted <= owners.keys():
+                return False
+            names = sorted(daemon.name for daemon in self._living)
+            return all(
+                self._fairly({each: owners[each] for each in wanted if each.topic == topic}, names) for topic in topics
+            )
+
+        self.world.kernel.until(shared, 2 * UNHINDERED, what=f"{sorted(topics)} are shared")
+
     def _slow_zookeeper(self) -> None:
         line = self.world.zookeeper.line
         before = self.round_trip / 2
@@ -239,6 +395,53 @@ class Schedule(BaseSchedule[World, Outcome]):
         self._later(self.rng.uniform(1.0, 15.0), lambda: setattr(line, "latency", before))
 
     # -- faults
+
+    def _busy(self, daemon: Daemon) -> Daemon:
+        """Perhaps a member that is slow instead, with something in hand and more in its lanes."""
+        if self.rng.random() < 0.3:
+            return daemon
+        slow = max(self._living, key=lambda each: (not each.loop.stopped, each.peculiar, each.handling, each.name))
+        if slow.loop.stopped:
+            return daemon
+        owners, before, rounds = self.world.owners(), len(self.world.account.hand_overs), 0
+        for _ in range(12):  # an idle partition is polled once a second
+            for partition in self.world.partitions:
+                if owners.get(partition) == slow.name:
+                    self.world.produce(partition)
+            self._pass(self.rng.uniform(0.02, 0.15))
+            rounds += any(each.member == slow.name for each in self.world.account.hand_overs[before:])
+            if rounds == 2:
+                break
+        return daemon if slow.loop.stopped or slow not in self._living else slow
+
+    def _isolate(self, daemon: Daemon, seconds: float) -> None:
+        """Its network may come back later than the machine."""
+        if self.rng.random() < 0.6:
+            name, host, later = daemon.name, self.world.zookeeper.host, self.rng.uniform(0.5, 3.0)
+            self.world.network.cut_off(name, host)
+            self.world.account.disturbed(name, seconds + later + TIMES_OUT)
+            self._later(seconds + later, lambda: self.world.network.cut_off(name, host, False))
+
+    def _cut_off(self) -> None:
+        """A process and ZooKeeper cannot reach each other; brokers are not concerned."""
+        known = [daemon for daemon in self._living if daemon.name == self._unlucky]
+        daemon = known[0] if known and self.rng.random() < 0.7 else self._one()
+        network, host = self.world.network, self.world.zookeeper.host
+        if daemon is None:
+            return
+        if not known:
+            daemon = self._busy(daemon)
+        name = self._unlucky = daemon.name
+        for _ in range(self.rng.choice((1, 1, 2))):
+            seconds = self.rng.choice((2.0, 9.0, 12.0)) * self.rng.uniform(0.7, 1.3)
+            self._fault(f"cut-off {name} for {seconds:.1f} s", [name], seconds)
+            network.cut_off(name, host)
+            self._later(seconds, lambda: network.cut_off(name, host, False))
+            if self.rng.random() < 0.5:
+                self._pass(seconds + self.rng.uniform(1.0, 5.0))
+                if not daemon.alive or daemon.loop.stopped or daemon not in self._living:
+                    break
+                self._busy(daemon)
 
     def _links(self, daemon: Daemon) -> list[Any]:
         """Of its connections, those to ZooKeeper more often than those to brokers."""
@@ -249,7 +452,18 @@ class Schedule(BaseSchedule[World, Outcome]):
     def _provoke(self, daemon: Daemon) -> None:
         self.rng.choice((self._join, self._leave, lambda: None))()
 
-    def _may_repeat(self, again: HandOver) -> bool:
+    def _is_explained(self, first: HandOver, again: HandOver) -> bool:
+        if not again.owned:
+            return True  # the account has made sure that it could not know better
+        since = first.time if first.owned else 0.0
+        ends = self.world.account.ownership.ends_between(first.member, again.partition, since, again.time)
+        if any(_explains(fault, first, again, ends) for fault in self.faults):
+            return True
+        # The deadline of a drain comes before the end of a handler that takes longer.
+        daemon = self.world.daemons.get(first.member)
+        slow = daemon is not None and (self.churn or daemon.lingering)
+        if slow and (first.member, again.partition, again.offset) in self.world.account.cancelled:
+            return True
         # What a JVM peer read before it claimed, the other commits while it drains.
         return again.member in self.world.jvm_consumers
 
@@ -257,7 +471,6 @@ class Schedule(BaseSchedule[World, Outcome]):
         daemon = self._one()
         if daemon is not None:
             self._fault(f"expire {daemon.name}", [daemon.name])
-            self.world.account.displaced(daemon.name, None, AFTERMATH)
             self.world.zookeeper.expire(daemon.name)
 
     def _stale_follower(self) -> None:
@@ -295,16 +508,62 @@ class Schedule(BaseSchedule[World, Outcome]):
 
     def _displace(self, path: str) -> None:
         """An owner node goes while its owner lives, and may stand still."""
-        owner = self.world.zookeeper.sessions[self.world.zookeeper.tree.nodes[path].owner].owner
-        topic, _, name = path.removeprefix(owners_root(self.world.group) + "/").partition("/")
-        self.world.account.displaced(owner, TopicPartition.parse(topic, name), 40.0)
         self.world.zookeeper.remove(path)
 
     def _delete_owner(self) -> None:
+        daemon = self._one()
+        if self.faulty and daemon is not None:
+            self._busy(daemon)
         nodes = self._owner_nodes()
         for path in self.rng.sample(nodes, min(len(nodes), self.rng.choice((1, 1, 5)))):
-            self._fault(f"delete {path}", None)
+            self._fault(f"delete {path}", None, disturbs=False, takes=True)
             self._displace(path)
+
+    def _join_and_delete(self) -> None:
+        """Owner nodes vanish while they change hands, or all of a newcomer's."""
+        before = set(self.world.daemons)
+        self._join()
+        self._pass(self.rng.uniform(0.0, 6.0))
+        if self.rng.random() < 0.5:
+            self._delete_owner()
+            return
+        new = self.world.daemons.keys() - before
+        owners = self.world.owners()
+        for path in self._owner_nodes():
+            topic, _, name = path.removeprefix(owners_root(self.world.group) + "/").partition("/")
+            if owners.get(TopicPartition.parse(topic, name)) in new:
+                self._fault(f"delete {path}", None, disturbs=False, takes=True)
+                self._displace(path)
+
+    def _overtake(self) -> None:
+        """All is owned far from ZooKeeper. Somebody near joins, and takes over, before that is known there."""
+        world = self.world
+        far = [daemon for daemon in self._living if self._latencies[daemon.name] > FAR / 2]
+        for daemon in self._living:
+            if daemon not in far[:1]:
+                self._note(f"leave {daemon.name}")
+                self._told_to_leave.add(daemon.name)
+                daemon.terminate()
+        if not far:
+            self._join(self.rng.uniform(FAR, 2 * FAR))
+        self._settle()
+        before = set(world.daemons)
+        self._join(0.0005)
+        new = [f"{world.group}_{name}" for name in world.daemons if name not in before]
+        for _ in range(80):
+            self._burst()
+            self._pass(0.025)
+            if new[0] in world.zookeeper.tree.nodes[ids_path(world.group)].children:
+                break
+        if self.rng.random() < 0.5:
+            self._pass(self.rng.uniform(0.0, 0.1))
+        for path in self._owner_nodes():
+            if self.rng.random() < 0.9:
+                self._fault(f"delete {path}", None, disturbs=False, takes=True)
+                self._displace(path)
+        for _ in range(20):
+            self._burst()
+            self._pass(0.025)
 
     def _steal_owner(self) -> None:
         """Somebody has overwritten the owner node with its own, and goes after a while."""
@@ -314,7 +573,7 @@ class Schedule(BaseSchedule[World, Outcome]):
         path, zookeeper = self.rng.choice(nodes), self.world.zookeeper
         thief = zookeeper.peer("thief")
         seconds = self.rng.uniform(0.1, 8.0)
-        self._fault(f"steal {path} for {seconds:.1f} s", None, seconds)
+        self._fault(f"steal {path} for {seconds:.1f} s", None, seconds, disturbs=False, takes=True)
         self._displace(path)
         zookeeper.put(path, b"thief-0", session=thief)
 
@@ -349,29 +608,31 @@ class Schedule(BaseSchedule[World, Outcome]):
         consumer = self._one_jvm()
         if consumer is not None and not consumer.loop.stopped:
             seconds = self.rng.uniform(1.0, 20.0)
-            self._fault(f"freeze {consumer.name} for {seconds:.1f} s", None, seconds + 12.0)
+            self._fault(f"freeze {consumer.name} for {seconds:.1f} s", None, seconds + 12.0, disturbs=False)
             consumer.freeze()
             self._later(seconds, lambda: consumer.thaw() if consumer.alive else None)
 
     def _kill_jvm(self) -> None:
         consumer = self._one_jvm()
         if consumer is not None:
-            self._fault(f"kill {consumer.name}", None)
+            self._fault(f"kill {consumer.name}", None, disturbs=False)
             consumer.kill()
 
     # -- events with a price
 
     def _priced_step(self) -> None:
         world, rng = self.world, self.rng
-        before, counts, members = world.owners(), self._requests(), len(self._living)
+        before, counts, members, seconds = world.owners(), self._requests(), len(self._living), 0.0
         nodes = world.zookeeper.tree.nodes
         committed = {topic for topic, _ in self._topics if offsets_path(world.group, topic) in nodes}
-        kind = rng.choice(("join", "leave", "partition"))
+        kind = rng.choice(("join", "leave", "partition", "burst"))
         if kind == "join" or members < 2:
             kind = "join"
             self._join()
         elif kind == "leave":
             self._leave()
+        elif kind == "burst":
+            seconds = self._write_often()
         else:
             self._more_partitions()
         if len(self._living) == members and kind == "join":
@@ -388,11 +649,24 @@ class Schedule(BaseSchedule[World, Outcome]):
         elif kind == "leave":
             limit = requests.of_leave(members - 1, moved, topics, waited=waited, new_topics=new)
             least = requests.least_of_leave(members - 1, moved)
+        elif kind == "burst":
+            limit = requests.of_burst(members, seconds)
+            least = requests.least_of_burst(members)
         else:
             limit = requests.of_partitions(members, moved, topics, waited=waited, new_topics=new)
             least = requests.least_of_partitions(members, moved)
         self.prices.append(Price(kind, members, moved, total, limit))
         self._require(least <= total <= limit, f"{self.prices[-1]}, by {spent}; the lower bound is {least}")
+
+    def _write_often(self) -> float:
+        """A topic's node is written again and again; for how long."""
+        place = self.rng.choice(list(self._topics))
+        began = self.world.kernel.now
+        self._note(f"burst {place}")
+        for _ in range(self.rng.randint(20, 60)):
+            self.world.zookeeper.put(topic_broker_path(*place), b"%d" % self._topics[place])
+            self._pass(0.003)
+        return self.world.kernel.now - began
 
     def _requests(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -426,12 +700,20 @@ class Schedule(BaseSchedule[World, Outcome]):
             topic[owner] += 1
         return all(max(topic.values()) - min(topic.values()) <= 1 for topic in shares.values())
 
+    @staticmethod
+    def _fairly(owners: dict[TopicPartition, str], names: list[str]) -> bool:
+        """Whether so many members own as much as others, but for one partition, and nobody else does."""
+        counts = dict.fromkeys(names, 0)
+        for owner in owners.values():
+            if owner not in counts:
+                return False
+            counts[owner] += 1
+        return max(counts.values()) - min(counts.values()) <= 1
+
     def _end(self) -> None:
         """Heal everything; then the group has to come to its end in order."""
         world, account = self.world, self.world.account
-        self._note("heal")
-        for undo in self._undo:
-            undo()
+        self._heal()
         if not self._living:
             self._join()
         self._settle()
@@ -445,16 +727,32 @@ class Schedule(BaseSchedule[World, Outcome]):
         world.finish()
         self._require(not account.lost, f"lost: {account.lost[:5]}")
         self._require_last_hand_overs()
-        if self.kind != "priced":
+        if self.with_jvm:
+            self._set_back()
+        if self.kind == "priced" or self.large:
+            self._pass(3.0)
+        else:
             self._pass(12.0 + self._reconcile * 1.2)
         self._require(self._is_shared, "the group does not stay as it has settled")
         ours = {daemon.name for daemon in self._living}
         owners = world.owners()
-        if self.kind != "priced":
+        if self.kind != "priced" and not self.large:
             behind = [each for each in account.uncommitted if owners[each] in ours]
             self._require(not behind, f"not committed: {behind[:5]}")
         self._leave_all()
         self._explain_repeats()
+
+    def _set_back(self) -> None:
+        """A peer that stood still before all this writes what it had in hand then."""
+        world = self.world
+        ours = {daemon.name for daemon in self._living}
+        owned = [partition for partition, owner in sorted(world.owners().items()) if owner in ours]
+        for partition in self.rng.sample(owned, min(2, len(owned))):
+            self._note(f"set back {partition}")
+            world.account.careless.add("a thawed peer")
+            world.zookeeper.serving = "a thawed peer"
+            world.zookeeper.put(offset_path(world.group, partition), b"0")
+            world.zookeeper.serving = ""
 
     def _leave_all(self) -> None:
         world = self.world

@@ -169,3 +169,116 @@ def test_a_commit_that_is_late_writes_nothing_once_the_owner_node_is_anothers() 
         leave(world, member)
     assert world.account.violations == []
     assert world.account.lost == []
+
+
+def hold(world: World, partition: TopicPartition) -> None:
+    """Produce a message, and let time pass until a handler has it in hand."""
+    before = len(world.account.hand_overs)
+    world.produce(partition)
+    world.kernel.until(lambda: len(world.account.hand_overs) > before, 5.0, what="a message is handed over", every=0.01)
+
+
+def hold_one_of_two(world: World, partition: TopicPartition) -> None:
+    """The handler, which takes 2 s, ends in half a second what it has in hand; another batch has been fetched."""
+    hold(world, partition)
+    world.produce(partition)
+    world.run(1.5)
+
+
+def require_taken_over(world: World, partition: TopicPartition, before: Daemon, after: Daemon) -> None:
+    """A member that stood still has handed over nothing since, and whoever took over has what was left."""
+    world.finish()
+    leave(world, before)
+    leave(world, after)
+    account = world.account
+    assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
+    assert [each.member for each in account.history(partition)] == ["a", "b", "b"]
+
+
+def test_a_process_that_was_stopped_hands_over_nothing_once_its_lease_has_ended() -> None:
+    """It finds the handler's end before it finds that its lease is over, and the next batch is there already."""
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        world.topic("events", 1)
+        first = world.daemon("a", handling=2.0)
+        world.settle()
+        second = world.daemon("b", handling=0.3)
+        world.run(3.0)
+        hold_one_of_two(world, partition)
+        first.freeze()
+        world.kernel.until(lambda: world.owners().get(partition) == "b", 20.0, what="the other takes over")
+        world.run(5.0)
+        first.thaw()
+        world.run(5.0)
+        require_taken_over(world, partition, first, second)
+
+
+def test_a_machine_that_slept_hands_over_nothing_once_the_lease_has_ended() -> None:
+    """Its timers did not run on, and ZooKeeper cannot be reached yet to say that the session is over."""
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        zookeeper, network = world.zookeeper, world.network
+        world.topic("events", 1)
+        first = world.daemon("a", handling=2.0)
+        world.settle()
+        second = world.daemon("b", handling=0.3)
+        world.run(3.0)
+        hold_one_of_two(world, partition)
+        network.cut_off("a", zookeeper.host)
+        first.suspend()
+        world.kernel.until(lambda: world.owners().get(partition) == "b", 20.0, what="the other takes over")
+        world.run(5.0)
+        first.resume()
+        world.run(3.0)
+        network.cut_off("a", zookeeper.host, False)
+        world.run(5.0)
+        require_taken_over(world, partition, first, second)
+
+
+def test_each_end_of_a_lease_takes_what_handlers_have_in_hand() -> None:
+    partition = TopicPartition("events", 0, 0)
+    with World(1) as world:
+        network, host = world.network, world.zookeeper.host
+        world.topic("events", 1)
+        member = world.daemon("a", handling=15.0)
+        world.settle()
+        hold(world, partition)
+        for times in (2, 3):
+            network.cut_off("a", host)
+            world.run(12.0)
+            assert not world.owners()
+            network.cut_off("a", host, False)
+            world.kernel.until(
+                lambda: len(world.account.hand_overs) == times,  # noqa: B023 - called within the turn
+                20.0,
+                what="it is handed over again",
+            )
+        world.run(20.0)
+        leave(world, member)
+    assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
+
+
+def test_a_member_that_waits_for_one_partition_hears_that_another_is_taken() -> None:
+    """Nothing else would tell it: it commits nothing, and does not look by itself for an hour."""
+    settings = {"commit": {"interval": 3600.0}, "rebalance": {"reconcile_interval": 3600.0}}
+    own, wanted = TopicPartition("events", 0, 0), TopicPartition("events", 0, 1)
+    with World(1) as world:
+        zookeeper = world.zookeeper
+        peer = zookeeper.peer("peer")
+        world.topic("events", 2)
+        member = world.daemon("a", settings)
+        world.settle()
+        world.produce_steadily(20)
+        for partition in (wanted, own):
+            zookeeper.remove(owner_path(world.group, partition))
+            zookeeper.put(owner_path(world.group, partition), b"group_peer-0", session=peer)
+            world.run(5.0)
+        assert world.account.violations == []
+        assert world.kernel.now - world.account.history(own)[-1].time > 3.0
+        for partition in (wanted, own):
+            zookeeper.remove(owner_path(world.group, partition))
+        world.until_shared()
+        world.run(3.0)
+        world.finish()
+        leave(world, member)
+    assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])

@@ -18,6 +18,8 @@ from tests.simulation.base_world import BaseWorld
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.jvm import JvmConsumer
 from tests.simulation.network import Line
+from tests.simulation.owner_account import OwnerAccount
+from tests.simulation.ownership import Cause
 from tests.simulation.tree import Change
 from tests.simulation.zookeeper import SimulatedZooKeeper
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 class World(BaseWorld):
     """One run. `round_trip`: seconds to ZooKeeper and back; `rate`: requests that it takes in a second."""
 
+    account: OwnerAccount
+
     def __init__(
         self, seed: int = 0, *, round_trip: float = 0.001, rate: float = 20_000.0, jitter: float = 0.1
     ) -> None:
@@ -35,6 +39,9 @@ class World(BaseWorld):
         line = Line(round_trip / 2, jitter=jitter)
         self.zookeeper = SimulatedZooKeeper(self.kernel, self.network, line=line, rate=rate)
         self.zookeeper.observers.append(self._observe)
+        self.account = OwnerAccount(self.kernel, self._news)
+        #: The name by which members look for ZooKeeper.
+        self.zookeeper_name = self.zookeeper.host
         self.brokers: dict[int, SimulatedBroker] = {}
         self.jvm_consumers: dict[str, JvmConsumer] = {}
         self._offsets_root = offsets_root(self.group) + "/"
@@ -46,7 +53,7 @@ class World(BaseWorld):
     def tables(self) -> dict[str, dict[str, Any]]:
         return {
             "group": {"id": self.group, "whitelist": ".*"},
-            "zookeeper": {"connect": f"{self.zookeeper.host}:{self.zookeeper.port}"},
+            "zookeeper": {"connect": f"{self.zookeeper_name}:{self.zookeeper.port}"},
         }
 
     # -- the cluster
@@ -78,6 +85,7 @@ class World(BaseWorld):
 
     def jvm(self, name: str, *, initial: str = "earliest") -> JvmConsumer:
         """Start a consumer of another implementation."""
+        self.account.peers.add(name)
         made = self.jvm_consumers[name] = JvmConsumer(self, name, initial=initial)
         return made
 
@@ -104,9 +112,33 @@ class World(BaseWorld):
 
     # -- observing
 
+    def _news(self, member: str) -> float:
+        """Seconds: for the watch, and to look, and to end what is in hand; more round trips where one burst waits."""
+        zookeeper = self.zookeeper
+        return 2.0 + 20 * self.network.latency_of(member, (zookeeper.host, zookeeper.port))
+
     def _observe(self, change: Change, path: str) -> None:
+        if path.startswith(self._owners_root) and change in (Change.CREATED, Change.DELETED):
+            topic, _, name = path.removeprefix(self._owners_root).partition("/")
+            if name:
+                self._observe_owner(change, TopicPartition.parse(topic, name), path)
         if path.startswith(self._offsets_root) and change in (Change.CREATED, Change.DATA):
             topic, _, name = path.removeprefix(self._offsets_root).partition("/")
             if name:
                 position = parse_offset(self.zookeeper.tree.nodes[path].data)
                 self.account.committed(TopicPartition.parse(topic, name), position, self.zookeeper.serving)
+
+    def _observe_owner(self, change: Change, partition: TopicPartition, path: str) -> None:
+        zookeeper, account = self.zookeeper, self.account
+        if change is Change.CREATED:
+            owner = zookeeper.tree.nodes[path].owner
+            account.claimed(partition, zookeeper.sessions[owner].owner if owner else "")
+            return
+        claim = account.ownership.claim(partition)
+        if zookeeper.ending == "timed out":
+            cause = Cause.TIMED_OUT
+        elif zookeeper.ending == "closed" or (claim is not None and zookeeper.serving == claim.member):
+            cause = Cause.RELEASED
+        else:
+            cause = Cause.TAKEN
+        account.unclaimed(partition, cause)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SLICE = 0.001
 WALL = 1_700_000_000.0
+_NO_AUTH = -102
 _FIRST_SESSION = 0x1_0000_0000_0001
 _PLAIN_WRITES = (wire.CREATE, wire.CREATE2, wire.DELETE, wire.SET_DATA)
 _WRITES = (*_PLAIN_WRITES, wire.MULTI)
@@ -165,6 +166,10 @@ class SimulatedZooKeeper:
         self.down = False
         #: The process whose request is carried out; "" for what the simulation does itself.
         self.serving = ""
+        #: While the ephemerals of a session go with it: how it ended ("closed", "timed out", "expired").
+        self.ending = ""
+        #: Paths that nobody may read.
+        self.forbidden: set[str] = set()
         #: Told, by process and kind, of every request right before it is carried out.
         self.before: Callable[[str, str], None] = lambda owner, kind: None
         #: Told of every change of the leader's tree.
@@ -320,14 +325,16 @@ class SimulatedZooKeeper:
             for session in list(self.sessions.values()):
                 if self.kernel.now - session.heard > session.timeout:
                     self.expired.append((self.kernel.now, session.owner))
-                    self._end(session, "expired")
+                    self._end(session, "timed out")
         self.kernel.after(self.tick / 4, self._tick)
 
     def _end(self, session: Session, how: str) -> None:
         del self.sessions[session.id]
+        self.ending = how
         self._apply(self.tree.end(session.id, self.tree.zxid + 1, self._time()))
+        self.ending = ""
         self.kernel.note("zookeeper", f"session {session.id:#x} of {session.owner} {how}")
-        if session.connection is not None and how == "expired":
+        if session.connection is not None and how != "closed":
             session.connection.close()
 
     # -- requests
@@ -396,6 +403,8 @@ class SimulatedZooKeeper:
         return wire.multi_done((kind, self._result(kind, operation)) for kind, operation in placed)
 
     def _read(self, connection: Connection, kind: int, path: str, watch: bool) -> bytes:
+        if path in self.forbidden:
+            raise RefusedError(_NO_AUTH)
         replica = connection.replica
         node = replica.tree.nodes.get(path)
         if watch and (node is not None or kind == wire.EXISTS):

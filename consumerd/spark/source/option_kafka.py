@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.spark.source.option_texts import OptionError, read_text
+from consumerd.spark.source.option_texts import OptionError, read_address, read_text
 from consumerd.spark.source.option_values import BootstrapPlace, Login, Tls
 from consumerd.wire.scram import SCRAM_HASHES
 
@@ -24,12 +24,7 @@ def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
     """Addresses, separated by commas."""
     servers: dict[tuple[str, int], None] = {}
     for piece in value.split(","):
-        host, colon, port = piece.strip().rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-            raise OptionError(
-                f"the option {name} has {piece.strip()!r}; name brokers as in kafka1:9092,kafka2:9092"
-            )  # fmt: skip
-        servers[host.removeprefix("[").removesuffix("]"), int(port)] = None
+        servers[read_address(name, piece)] = None
     return tuple(servers)
 
 

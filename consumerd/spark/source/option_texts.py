@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.address import parse_address
 from consumerd.errors import ConfigError
 from consumerd.spark.source.columns import Mode
 from consumerd.spark.source.offsets import Offsets, Position, parse_position
@@ -120,21 +121,28 @@ def read_zookeeper(name: str, value: str) -> str:
     return value.strip()
 
 
+def read_address(name: str, value: str) -> tuple[str, int]:
+    """The address of one broker."""
+    try:
+        return parse_address(value)
+    except ConfigError as error:
+        raise OptionError(f"the option {name} is wrong: {error}".removesuffix(".")) from None
+
+
 def read_brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:
     """Brokers by id."""
     brokers: dict[int, tuple[str, int]] = {}
     for piece in value.split(","):
         number, equals, address = piece.strip().partition("=")
-        host, colon, port = address.rpartition(":")
         good = number.isascii() and number.isdigit() and len(number) <= 10 and int(number) < _INT32
-        if not (good and equals and colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if not (good and equals):
             raise OptionError(
                 f"the option {name} has {piece.strip()!r}; name each broker with its id, as in "
                 "0=kafka0:9092,1=kafka1:9092"
             )
         if int(number) in brokers:
             raise OptionError(f"the option {name} names the broker {number} twice; leave one of them out")
-        brokers[int(number)] = (host.removeprefix("[").removesuffix("]"), int(port))
+        brokers[int(number)] = read_address(name, address)
     return brokers
 
 

@@ -33,7 +33,7 @@ _MOST_MEMBERS = 6
 _LONGEST_SESSION = 10.0
 _MORE_PATIENCE = 25.0
 _LONGEST_DRAIN = 4.0
-_LONGEST_LOOK = 15.0
+_LONGEST_REFRESH = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CoordinatedSchedule:
             heartbeat_interval=session * choice((0.1, 0.3, 0.5)),
             rebalance_timeout=session + choice((0.0, 4.0, _MORE_PATIENCE)),
             drain_timeout=choice((1.0, _LONGEST_DRAIN)),
-            look_interval=choice((5.0, _LONGEST_LOOK)),
+            topic_refresh_interval=choice((5.0, _LONGEST_REFRESH)),
         )
 
     # -- what members ask of their world
@@ -210,14 +210,14 @@ class CoordinatedSchedule:
         """No misfortune any more; those under way end."""
         self._loss = 0.0
         start = self.world.now
-        limit = start + 40.0 + 3 * (2 * _LONGEST_SESSION + _MORE_PATIENCE + _LONGEST_LOOK + _LONGEST_DRAIN)
+        limit = start + 40.0 + 3 * (2 * _LONGEST_SESSION + _MORE_PATIENCE + _LONGEST_REFRESH + _LONGEST_DRAIN)
         while (wrong := self._wrong()) is not None:
             if self.world.now > limit:
                 self.world.fail(f"{limit - start:.0f} s after the last misfortune {wrong}")
             self.world.run_until(self.world.now + 0.5)
         settled = self.world.now - start
         before = self._batches
-        self.world.run_until(self.world.now + 2 * _LONGEST_LOOK + 10.0)
+        self.world.run_until(self.world.now + 2 * _LONGEST_REFRESH + 10.0)
         if (wrong := self._wrong()) is not None:
             self.world.fail(f"having settled, {wrong}")
         partitions = sum(len(each.machine.assigned) for each in self.processes if each.alive)

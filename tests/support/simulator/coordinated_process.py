@@ -159,7 +159,7 @@ class CoordinatedProcess:
                     lambda reply: coordinator.leave(member_id, reply),
                     lambda _: e.Left(ticket),
                 )
-            case e.LookAtTopics(ticket, topics):
+            case e.ReadTopics(ticket, topics):
                 self._look(ticket, topics)
             case e.Forget():
                 self.connection += 1
@@ -233,7 +233,7 @@ class CoordinatedProcess:
             if self.cut:
                 self.tell(e.Failed(ticket))
             else:
-                self.tell(e.TopicsSeen(ticket, {t: n for t, n in found.items() if topics is None or t in topics}))
+                self.tell(e.TopicsRead(ticket, {t: n for t, n in found.items() if topics is None or t in topics}))
 
         self.world.after(2 * self.schedule.latency(), seen)
 

@@ -67,22 +67,28 @@ def test_the_help_of_the_whole_imports_no_command() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_ctrl_c_that_a_callback_dropped_comes_again() -> None:
-    """As when the lock of an imported module is freed: what a weak reference's callback raises goes nowhere."""
+@pytest.mark.parametrize("busy", [0.0, 0.2])
+def test_a_ctrl_c_that_a_callback_dropped_comes_again(busy: float) -> None:
+    """As when the lock of an imported module is freed: what a weak reference's callback raises goes nowhere.
+
+    `busy`: seconds for which the main thread gets no processor when it has started the one that sends the signal.
+    """
     code = (
-        "import signal, sys, time, weakref\n"
+        "import signal, sys, threading, time, weakref\n"
         "from consumerd.cli.main import repeat_lost_interrupt\n"
+        "start = threading.Thread.start\n"
+        f"threading.Thread.start = lambda thread: (start(thread), time.sleep({busy}))\n"
         "sys.unraisablehook = repeat_lost_interrupt\n"
         "class Lock: pass\n"
         "lock = Lock()\n"
         "freed = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))\n"
         "try:\n"
         "    del lock\n"
-        "    time.sleep(20)\n"
+        "    time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
 
 

@@ -80,7 +80,7 @@ def test_what_the_configuration_says_is_looked_at_first(tmp_path: Path, capsys: 
     assert run(["mirror", *SOURCE, "--topic", "a/b", *TARGET]) == ExitCode.CONFIG
     assert "topic name 'a/b'" in capsys.readouterr().err
     assert run(["mirror", *SOURCE, "--topic", "t", "--to-broker", "h"]) == ExitCode.CONFIG
-    assert "--to-broker h is not an address" in capsys.readouterr().err
+    assert "--to-broker: 'h' is not of the form host:port" in capsys.readouterr().err
 
 
 def test_a_cluster_is_not_mirrored_to_itself(capsys: pytest.CaptureFixture[str]) -> None:

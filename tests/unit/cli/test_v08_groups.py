@@ -263,8 +263,8 @@ async def test_topics_that_are_not_created(
     ("options", "says"),
     [
         (["--zookeeper", "a:1", "--bootstrap-server", "b:1"], "either --zookeeper or --bootstrap-server"),
-        (["--bootstrap-server", "b"], "HOST:PORT"),
-        (["--bootstrap-server", "b:1,c:99999"], "HOST:PORT"),
+        (["--bootstrap-server", "b"], "is not of the form host:port"),
+        (["--bootstrap-server", "b:1,c:99999"], "is not of the form host:port"),
         ([], "give --zookeeper, --bootstrap-server, or"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from consumerd.consumer.commits import Commits
-from consumerd.consumer.owned import Owned
+from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.partition import TopicPartition
@@ -64,17 +64,17 @@ class Setup:
         self.clock = FakeClock()
         self.fence = SimpleNamespace(session_id=SESSION)
         self.stats = ConsumerStats()
-        self.lost: list[list[Owned]] = []
+        self.lost: list[list[OwnedPartition]] = []
         self.commits = Commits(self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append)
 
-    def owned(self, number: int, position: int | None, session_id: int = SESSION) -> Owned:
-        made = Owned(TopicPartition("t", 0, number), 0, session_id)
+    def owned(self, number: int, position: int | None, session_id: int = SESSION) -> OwnedPartition:
+        made = OwnedPartition(TopicPartition("t", 0, number), 0, session_id)
         if position is not None:
             made.work = cast("PartitionWork", SimpleNamespace(position=position))
         return made
 
     @staticmethod
-    def move(owned: Owned, position: int) -> None:
+    def move(owned: OwnedPartition, position: int) -> None:
         cast("Any", owned.work).position = position
 
 

@@ -24,18 +24,18 @@ KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"bootstrap": "kafka1:9092"}, "bootstrap is a list of brokers"),
+        ({"bootstrap": "kafka1:9092"}, "bootstrap must be a list of brokers"),
         ({"bootstrap": ["kafka1"]}, "'kafka1' is not of the form host:port"),
         ({"bootstrap": ["kafka1:99999"]}, "is not of the form host:port"),
-        ({"coordination": "kafka"}, "needs bootstrap"),
-        ({"coordination": "kafak"}, "coordination is 'kafak'; there is zookeeper, kafka"),
-        ({"dialect": "0.9"}, "dialect is '0.9'; there is auto, 0.7, 0.8"),
-        ({**KAFKA, "dialect": "0.8"}, "dialect is for groups in ZooKeeper"),
-        ({**KAFKA, "offsets": "zookeeper"}, "only Kafka knows whose a partition is"),
-        ({**KAFKA, "heartbeat_interval": 60.0}, "twice the heartbeat interval"),
-        ({"instance_id": "a"}, "instance_id is for groups that a broker coordinates"),
-        ({"dialect": "0.7", "assignor": "roundrobin"}, "assignor is 'roundrobin', which Kafka 0.7 does not have"),
-        ({"dialect": "0.7", "offsets": "both"}, "offsets is 'both', which Kafka 0.7 does not have"),
+        ({"coordination": "kafka"}, "requires bootstrap"),
+        ({"coordination": "kafak"}, "coordination must be one of zookeeper, kafka, not 'kafak'"),
+        ({"dialect": "0.9"}, "dialect must be one of auto, 0.7, 0.8, not '0.9'"),
+        ({**KAFKA, "dialect": "0.8"}, "dialect applies only to groups that ZooKeeper coordinates"),
+        ({**KAFKA, "offsets": "zookeeper"}, "only the broker knows the owner of a partition"),
+        ({**KAFKA, "heartbeat_interval": 60.0}, "must be at least twice heartbeat_interval"),
+        ({"instance_id": "a"}, "instance_id requires a group that a broker coordinates"),
+        ({"dialect": "0.7", "assignor": "roundrobin"}, "assignor = 'roundrobin' is not supported by Kafka 0.7"),
+        ({"dialect": "0.7", "offsets": "both"}, "offsets = 'both' is not supported by Kafka 0.7"),
         ({"max_wait": 0.0}, "max_wait"),
         ({"min_bytes": 0}, "min_bytes"),
     ],
@@ -96,7 +96,7 @@ async def test_nothing_is_registered_before_the_dialect_is_known(group: Any) -> 
         group.register_broker(0)
         await joining
         assert group.data("/consumers/g/ids/g_a") is not None
-        with pytest.raises(ConnectorStateError, match="has its streams already"):
+        with pytest.raises(ConnectorStateError, match="already has its streams"):
             await made.create_message_streams({"t": 1})
         await made.shutdown()
 
@@ -110,7 +110,7 @@ async def test_a_shutdown_ends_the_wait_for_a_first_broker(group: Any) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         await made.shutdown()
-        with pytest.raises(ConnectorStateError, match="shut down before it had joined"):
+        with pytest.raises(ConnectorStateError, match="shut down before it joined"):
             await joining
 
 

@@ -380,7 +380,7 @@ async def test_a_session_that_ended_for_good_ends_the_member_too(group: Any) -> 
     member = await group.member()
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
-    refused = AuthFailed("ZooKeeper refused our credentials")
+    refused = AuthFailed("ZooKeeper refused the credentials")
     group.zookeeper.disconnect(member.zk)
     member.zk._lifecycle.finish(refused)
     member.consumer.request_stop(refused)
@@ -711,12 +711,12 @@ async def test_a_topic_is_waited_for_and_said_to_be(group: Any, capsys: pytest.C
     with capture_logs() as logs:
         member = await group.member()
         await group.until(member.consumer.ready.is_set)
-        assert [entry["topics"] for entry in logs if entry["event"] == "topics_awaited"] == [["t"]]
+        assert [entry["topics"] for entry in logs if entry["event"] == "waiting_for_topics"] == [["t"]]
         group.broker.append("t", 0, b"one")
         group.topic("t", 1)
         await group.until(lambda: member.handler.seen == [b"one"])
         await member.stop()
-    assert len([entry for entry in logs if entry["event"] == "topics_awaited"]) == 1
+    assert len([entry for entry in logs if entry["event"] == "waiting_for_topics"]) == 1
 
 
 async def test_more_partitions_and_more_brokers_are_taken_up(group: Any) -> None:

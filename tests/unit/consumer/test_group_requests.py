@@ -262,15 +262,15 @@ async def test_topics_are_seen_without_those_of_the_brokers(
     client = Client()
     topics = {"t": topic(2), "u": topic(0), "__consumer_offsets": topic(3), "inner": topic(1, internal=True)}
     client.metadata = ClusterMetadata({1: Node(1, "h", 1)}, topics)
-    event = await requests(client).look(e.LookAtTopics(5, asked))
-    assert event == e.TopicsSeen(5, {"t": 2, "__consumer_offsets": 3} if found is None else found)
+    event = await requests(client).read_topics(e.ReadTopics(5, asked))
+    assert event == e.TopicsRead(5, {"t": 2, "__consumer_offsets": 3} if found is None else found)
 
 
 @pytest.mark.parametrize("failure", [None, BrokerError("away")])
 async def test_a_look_that_shows_nothing_is_none(failure: Exception | None) -> None:
     client = Client()
     client.failure = failure
-    assert await requests(client).look(e.LookAtTopics(5, ("t",))) == e.Failed(5)
+    assert await requests(client).read_topics(e.ReadTopics(5, ("t",))) == e.Failed(5)
 
 
 async def test_what_is_dropped_is_opened_anew() -> None:

@@ -176,7 +176,7 @@ async def test_each_reason_why_a_position_is_not_found_is_told_once(capsys: pyte
     while not finding.done():
         await setup.clock.advance(RETRY_PAUSE)
     assert (await finding).offset == 100
-    told = [line for line in capsys.readouterr().out.splitlines() if "position_not_found_yet" in line]
+    told = [line for line in capsys.readouterr().out.splitlines() if "position_lookup_failed" in line]
     assert len(told) == 3
     for line, words in zip(told, ("is away", "names no offset", "WordlessError"), strict=True):
         assert words in line

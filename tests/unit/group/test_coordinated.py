@@ -132,12 +132,12 @@ def test_a_leader_deals() -> None:
     driver.tell(e.Started())
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("t", "u")), e.GroupMember("x", b"\0"))
     driver.tell(driver.joined(leads=True, members=members))
-    look = driver.did(e.LookAtTopics)
-    assert look.topics == ("t", "u")
-    assert "x gets nothing" in driver.did(e.Warn).reason
-    driver.tell(e.Failed(look.ticket))
+    read = driver.did(e.ReadTopics)
+    assert read.topics == ("t", "u")
+    assert "member x is assigned nothing" in driver.did(e.Warn).reason
+    driver.tell(e.Failed(read.ticket))
     driver.tell(e.TimerFired(), 1.0)
-    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 3, "u": 1, "v": 9}))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 3, "u": 1, "v": 9}))
     dealt = {name: decode_assignment(data).partitions for name, data in driver.did(e.Sync).assignments}
     assert dealt == {"me": (("t", (0, 1)),), "you": (("t", (2,)), ("u", (0,))), "x": ()}
 
@@ -147,28 +147,28 @@ def test_a_leader_joins_again_when_topics_of_others_change() -> None:
     driver.tell(e.Started())
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
     driver.tell(driver.joined(leads=True, members=members))
-    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2}))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
     driver.tell(driver.synced())
-    driver.machine._look_at = driver.now
+    driver.machine._refresh_at = driver.now
     driver.tell(e.TimerFired())
-    look = driver.did(e.LookAtTopics)
-    assert look.topics == ("t", "u")
-    driver.tell(e.TopicsSeen(look.ticket, {"t": 2, "u": 1}))
+    read = driver.did(e.ReadTopics)
+    assert read.topics == ("t", "u")
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2, "u": 1}))
     driver.did(e.Drain)
 
 
 def test_a_filter_looks_before_it_joins_and_joins_again_for_a_new_topic() -> None:
     driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u.*"), 1))
     driver.tell(e.Started())
-    look = driver.did(e.LookAtTopics)
-    assert look.topics is None
-    driver.tell(e.TopicsSeen(look.ticket, {"t": 2, "v": 1}))
+    read = driver.did(e.ReadTopics)
+    assert read.topics is None
+    driver.tell(e.TopicsRead(read.ticket, {"t": 2, "v": 1}))
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t",)
     driver.tell(driver.joined())
     driver.tell(driver.synced())
-    driver.machine._look_at = driver.now
+    driver.machine._refresh_at = driver.now
     driver.tell(e.TimerFired())
-    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2, "u1": 1}))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "u1": 1}))
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u1")
 
@@ -333,12 +333,12 @@ def test_a_protocol_that_was_not_offered_ends_the_member() -> None:
     assert driver.did(e.Refuse).code == 23
 
 
-def test_an_assignment_that_cannot_be_read_or_was_not_asked_for_is_told() -> None:
+def test_warns_of_an_unreadable_assignment_and_of_topics_not_subscribed_to() -> None:
     driver = Driver()
     driver.tell(e.Started())
     driver.tell(driver.joined())
     driver.tell(e.Synced(driver.did(e.Sync).ticket, b"\0"))
-    assert "cannot be read" in driver.did(e.Warn).reason
+    assert "cannot read the assignment" in driver.did(e.Warn).reason
     driver.tell(e.TimerFired(), 1.0)
     driver.tell(driver.joined())
     driver.tell(e.Synced(driver.did(e.Sync).ticket, MemberAssignment((("t", (1,)), ("u", (0,)))).encode()))
@@ -351,7 +351,7 @@ def test_a_leader_that_came_back_leaves_the_assignment_as_it_was() -> None:
     driver.tell(e.Started())
     member = e.GroupMember("me", metadata("t"), "i")
     driver.tell(driver.joined(leads=True, members=(member,), keep_assignment=True))
-    driver.tell(e.TopicsSeen(driver.did(e.LookAtTopics).ticket, {"t": 2}))
+    driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
     assert driver.did(e.Sync).assignments == ()
 
 

@@ -7,8 +7,8 @@ import pytest
 from consumerd.group import Spelling, V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.group.membership import Member
-from consumerd.group.membership_target import Formula
 from consumerd.group.rules import GroupRules, topics_to_read
+from consumerd.group.target_assignment import TargetAssignmentBuilder
 from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.ports import Create
 from consumerd.registry import (
@@ -48,19 +48,19 @@ def test_numbers_need_not_be_without_gaps() -> None:
 
 def test_filters_let_no_internal_topic_through_unless_it_is_named() -> None:
     topics = {"t": {NO_BROKER: range(1)}, "__consumer_offsets": {NO_BROKER: range(2)}}
-    formula = Formula(ME, ALL, V08Rules())
-    assert set(formula.apply(e.GroupSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
-    named = Formula(ME, StaticSubscription({"__consumer_offsets": 1}), V08Rules())
+    builder = TargetAssignmentBuilder(ME, ALL, V08Rules())
+    assert set(builder.build(e.GroupSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
+    named = TargetAssignmentBuilder(ME, StaticSubscription({"__consumer_offsets": 1}), V08Rules())
     members = {OTHER: v08('{".*":1}', "white_list")}
-    assert len(named.apply(e.GroupSnapshot(members, None, topics, {})).own) == 2
-    old = Formula(ME, ALL, V07Rules())  # knows no such topics
-    assert len(old.apply(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
+    assert len(named.build(e.GroupSnapshot(members, None, topics, {})).own) == 2
+    old = TargetAssignmentBuilder(ME, ALL, V07Rules())  # knows no such topics
+    assert len(old.build(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
 
 
 def test_roundrobin_goes_on_over_topics_that_only_others_want() -> None:
     members = {OTHER: v08('{"t":1,"u":1}')}
-    formula = Formula(ME, StaticSubscription({"t": 1}), V08Rules("roundrobin"))
-    target = formula.apply(snapshot(members, t=4, u=3))
+    builder = TargetAssignmentBuilder(ME, StaticSubscription({"t": 1}), V08Rules("roundrobin"))
+    target = builder.build(snapshot(members, t=4, u=3))
     expected = V08Rules("roundrobin").owners(
         {"t": {NO_BROKER: range(4)}, "u": {NO_BROKER: range(3)}},
         {OTHER: StaticSubscription({"t": 1, "u": 1}), ME: StaticSubscription({"t": 1})},
@@ -68,10 +68,10 @@ def test_roundrobin_goes_on_over_topics_that_only_others_want() -> None:
     assert set(target.own) == {p for p, (owner, _) in expected.items() if owner == ME}
     # Others' partitions count only in topics that we look at anyway.
     assert target.others == {p for p, (owner, _) in expected.items() if owner == OTHER and p.topic == "t"}
-    (warning,) = formula.take_warnings()
+    (warning,) = builder.take_warnings()
     assert "old consumers before 0.10.2 refuse" in warning
-    formula.apply(snapshot({OTHER: v08('{"t":1}')}, t=4))
-    assert formula.take_warnings() == []
+    builder.build(snapshot({OTHER: v08('{"t":1}')}, t=4))
+    assert builder.take_warnings() == []
 
 
 def test_the_spelling_decides_the_order_of_roundrobin() -> None:

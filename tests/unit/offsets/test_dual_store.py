@@ -181,7 +181,7 @@ async def test_stores_are_chosen_by_name() -> None:
         assert isinstance(make("zookeeper"), UnclaimedZooKeeperOffsetStore)
         for claimed in (True, False):
             assert isinstance(make("both", claimed=claimed), DualOffsetStore)
-        with pytest.raises(ValueError, match="says nothing of the member"):
+        with pytest.raises(ValueError, match="does not carry the member"):
             make_store(OffsetSettings(version=0), GROUP, client=client, membership=object())  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="need a session"):
             make_store(OffsetSettings("both"), GROUP, client=client)  # type: ignore[arg-type]

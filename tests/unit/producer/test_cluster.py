@@ -93,7 +93,7 @@ async def test_in_the_background_what_was_given_up_is_told_once() -> None:
     [
         ({**AT, "zookeeper": "zk1"}, "either a list of brokers .* or bootstrap"),
         ({}, "either a list of brokers .* or bootstrap"),
-        ({"bootstrap": "kafka1:9092"}, "bootstrap is a list of brokers"),
+        ({"bootstrap": "kafka1:9092"}, "bootstrap must be a list of brokers"),
         ({**AT, "settings": ProducerSettings(verify=True)}, "settings.verify is for brokers of Kafka 0.7"),
         ({**AT, "background": True, "callbacks": CallbackHandler()}, "callbacks is for brokers of Kafka 0.7"),
         ({"zookeeper": "zk1", "dialect": "0.9"}, "dialect is '0.9'; there is auto, 0.7, 0.8"),

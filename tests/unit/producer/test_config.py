@@ -93,7 +93,7 @@ def test_lists_of_brokers(text: str, addresses: object) -> None:
         ({}, "either a list of brokers .* or a ZooKeeper"),
         ({"broker.list": "0:h:1", "zk.connect": "z:1"}, "either a list of brokers"),
         ({"broker.list": " , "}, "names no broker"),
-        ({"broker.list": "0:h"}, "not an address"),
+        ({"broker.list": "0:h"}, "broker.list: '0:h' is not of the form host:port"),
         ({"broker.list": "0:h:1", "partitioner.class": "a:b"}, "a partitioner needs a ZooKeeper"),
         ({"zk.connect": "z:1", "partitioner.class": "com.example.Mine"}, "looks like a Java class"),
         ({"broker.list": "0:h:1", "callback.handler": "a:b"}, "parts of an asynchronous producer"),

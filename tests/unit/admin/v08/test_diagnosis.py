@@ -194,7 +194,7 @@ async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     assert "1 messages beyond the log end 100" in says["t/0"]
     assert "1 messages before the log start 11" in says["t/3"]
     assert "auto.offset.reset" in says["t/3"]
-    assert "on the brokers 0" in says["t/2"]
+    assert "on brokers 0" in says["t/2"]
     assert "Kafka 0.7 names" in says["/consumers/g/offsets/t/0-3"]
     silent = replaced(seen, ranges=dict.fromkeys(seen.ranges, NoAnswer("it is asleep")), unknown=("a is not known",))
     found = diagnose_once(silent)
@@ -239,7 +239,7 @@ async def test_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) ->
     behind = replaced(after, kept={T[1]: 9})
     (differs,) = [each for each in diagnose_group(before, behind) if each.kind is FindingKind.STORES_DIFFER]
     assert (differs.subject, differs.is_notice) == ("t/1", True)
-    assert "ZooKeeper has the offset 20, and brokers keep 9, 11 messages apart" in differs.says
+    assert "ZooKeeper has the offset 20, and brokers have 9, 11 messages apart" in differs.says
     assert "no member commits to brokers" in differs.says
     assert told(diagnose_group(behind)) == [(FindingKind.STORES_DIFFER, "t/1")]
     # The offset that is history may fall out of the log.

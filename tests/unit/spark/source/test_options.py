@@ -192,8 +192,11 @@ def test_numbers_words_and_positions() -> None:
         ({"brokers": "0=a:1,0=b:1", "subscribe": "t"}, "the option brokers names the broker 0 twice; "),
         ({"brokers": "0=a:1", "subscribe": "t"}, "the option subscribe needs the option partitions with brokers, "),
         ({"brokers": "0=a:1", "subscribePattern": "t"}, "the option subscribePattern needs zookeeper or path: "),
-        ({**KAFKA, "bootstrap": "a"}, "the option bootstrap has 'a'; name brokers as in kafka1:9092,kafka2:9092"),
-        ({**KAFKA, "bootstrap": "a:65536"}, "the option bootstrap has 'a:65536'; name brokers as in "),
+        (
+            {**KAFKA, "bootstrap": "a"},
+            "the option bootstrap is wrong: 'a' is not of the form host:port, such as kafka1:9092 or [::1]:9092",
+        ),
+        ({**KAFKA, "bootstrap": "a:65536"}, "the option bootstrap is wrong: 'a:65536' is not of the form host:port"),
         ({**KAFKA, "kafka.bootstrap.servers": "a:1"}, "the option bootstrap is there twice, once as kafka.bootstrap."),
         ({**KAFKA, "zookeeper": "z"}, "the options zookeeper and bootstrap both say where the messages are; "),
         ({**KAFKA, "maxSplitBytes": "1"}, "the option maxSplitBytes counts bytes, and offsets of brokers of 0.8 and "),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
 
-class Owned:
+class OwnedPartition:
     """One owned partition. `work` is there from the moment its position is known."""
 
     def __init__(self, partition: TopicPartition, stream: int, session_id: int) -> None:

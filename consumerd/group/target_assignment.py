@@ -1,4 +1,4 @@
-"""From a snapshot to what this member is to have: the formula applied to whatever is registered.
+"""The target assignment of this member: the assignor of its group applied to what a snapshot shows as registered.
 
 Strategy: hostile input stops here. Data of peers that cannot be read is left out with a warning, once per text, so that
 one broken id node does not stop our part of the group (it does stop every JVM peer: golden notes, 5; anchors, A5). A
@@ -27,8 +27,8 @@ _REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Who is to have what, as far as it concerns the topics that we subscribe to."""
+class TargetAssignment:
+    """Who is to own what, as far as it concerns the topics that we subscribe to."""
 
     #: Partition -> stream number of ours.
     own: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class Target:
     others: frozenset[TopicPartition] = frozenset()
 
 
-class Formula:
-    """Computes targets for one member of a group with these rules."""
+class TargetAssignmentBuilder:
+    """Builds the target assignments of one member of a group with these rules."""
 
     def __init__(self, consumer_id: str, subscription: Subscription, rules: GroupRules) -> None:
         self._rules = rules
@@ -45,11 +45,11 @@ class Formula:
         self._subscription = subscription
         self._parsed: dict[str, tuple[bytes | str | None, Subscription | None]] = {}
         self._seen: tuple[object, object] | None = None
-        self._target = Target()
+        self._target = TargetAssignment()
         self._warned: set[str] = set()
         self._warnings: list[str] = []
 
-    def apply(self, snapshot: GroupSnapshot) -> Target:
+    def build(self, snapshot: GroupSnapshot) -> TargetAssignment:
         """The target of a snapshot, as if our own id were in it. Raises DialectError for a peer of another."""
         if (snapshot.members, snapshot.topics) != self._seen:
             self._target = self._compute(self._members(snapshot.members), snapshot.topics)
@@ -80,18 +80,18 @@ class Formula:
         except DialectError:
             raise
         except RegistryError as error:
-            self._warn(f"the member {consumer_id} is left out of the assignment: {error}")
+            self._warn(f"member {consumer_id} is excluded from the assignment: {error}")
             return None
 
-    def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> Target:
+    def _compute(self, members: Mapping[str, Subscription], topics: Topics) -> TargetAssignment:
         wanted: dict[str, Wanted] = {
             name: subscription if isinstance(subscription, StaticSubscription) else _Filtered(self, name, subscription)
             for name, subscription in members.items()
         }
         mine = {topic for topic in topics if wanted[self._consumer_id].streams_for(topic)}
         dealt = topics if self._rules.deals_together else {topic: topics[topic] for topic in topics if topic in mine}
-        if complaint := self._rules.complaint(dealt, wanted):
-            self._warn(complaint)
+        if warning := self._rules.incompatibility(dealt, wanted):
+            self._warn(warning)
         own: dict[TopicPartition, int] = {}
         others: set[TopicPartition] = set()
         for partition, (consumer_id, stream) in self._rules.owners(dealt, wanted).items():
@@ -99,14 +99,14 @@ class Formula:
                 own[partition] = stream
             elif partition.topic in mine:
                 others.add(partition)
-        return Target(own, frozenset(others))
+        return TargetAssignment(own, frozenset(others))
 
     def streams(self, consumer_id: str, subscription: FilterSubscription, topic: str) -> int:
         """Streams of a member for a topic; 0, with a warning, when its filter cannot be applied to that name."""
         try:
             return self._rules.streams_for(subscription, topic)
         except RegistryError as error:
-            self._warn(f"the member {consumer_id} is left out of the assignment of {topic!r}: {error}")
+            self._warn(f"member {consumer_id} is excluded from the assignment of topic {topic!r}: {error}")
             return 0
 
     def _warn(self, sentence: str) -> None:
@@ -120,10 +120,10 @@ class Formula:
 class _Filtered:
     """What a member with a filter wants, as far as it can be known."""
 
-    def __init__(self, formula: Formula, consumer_id: str, subscription: FilterSubscription) -> None:
-        self._formula = formula
+    def __init__(self, builder: TargetAssignmentBuilder, consumer_id: str, subscription: FilterSubscription) -> None:
+        self._builder = builder
         self._consumer_id = consumer_id
         self._subscription = subscription
 
     def streams_for(self, topic: str) -> int:
-        return self._formula.streams(self._consumer_id, self._subscription, topic)
+        return self._builder.streams(self._consumer_id, self._subscription, topic)

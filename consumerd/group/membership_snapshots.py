@@ -1,7 +1,7 @@
 """When to take the next snapshot, and what it has to include.
 
-Strategy: reasons to look are merged until a snapshot can be taken; one is under way at a time. What happens while it is
-under way asks for another one, since the reads may have come too early. The first reason after a quiet time is served
+Strategy: requests are merged until a snapshot can be taken; one is in progress at a time. What happens while it is in
+progress requests another one, since the reads may have come too early. The first request after a quiet time is served
 at once, those that follow wait for the settling time, so a burst of triggers costs a few snapshots. Failed snapshots
 and blocked claims are repeated less and less often.
 """
@@ -21,22 +21,22 @@ _LONGEST_FAILURE_PAUSE = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A reason to take a snapshot."""
+class SnapshotRequest:
+    """Why a snapshot is needed, and what it has to include."""
 
-    #: When that which made us look happened: drains are measured from here.
+    #: When the change that calls for it happened: drains are measured from here.
     trigger: float
     #: False when it may have happened any time before: a lost watch, a suspended session.
     trigger_known: bool = True
-    #: Look at the owner nodes of all that we own; list all owner nodes there are.
+    #: Read the owner nodes of all that we own; list all owner nodes there are.
     verify: bool = True
     survey: bool = False
 
-    def merged(self, other: Look | None) -> Look:
-        """One look that serves both."""
+    def merged(self, other: SnapshotRequest | None) -> SnapshotRequest:
+        """One request that serves both."""
         if other is None:
             return self
-        return Look(
+        return SnapshotRequest(
             min(self.trigger, other.trigger),
             self.trigger_known and other.trigger_known,
             self.verify or other.verify,
@@ -45,11 +45,11 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUnderWay:
-    """A snapshot that was asked for."""
+class SnapshotInProgress:
+    """A snapshot that is being taken."""
 
     ticket: int
-    look: Look
+    request: SnapshotRequest
     #: Which partitions are verified. What the snapshot says of them is not of an earlier ownership: nothing is claimed
     #: between the question and the answer.
     verified: frozenset[TopicPartition]
@@ -67,14 +67,14 @@ class Spread:
         return 1.0 + width * (self._state / 2**31 - 1.0)
 
 
-class Looks:
-    """The look that is wanted, the one under way, and the times of the next retry and reconciliation."""
+class SnapshotSchedule:
+    """The pending request, the snapshot in progress, and the times of the next retry and reconciliation."""
 
     def __init__(self, settings: MembershipSettings, spread: Spread) -> None:
         self._settings = settings
         self._spread = spread
-        self.wanted: Look | None = None
-        self.under_way: LookUnderWay | None = None
+        self.pending: SnapshotRequest | None = None
+        self.in_progress: SnapshotInProgress | None = None
         self._not_before = 0.0
         self._failures = 0
         self._retries = 0
@@ -83,31 +83,31 @@ class Looks:
 
     @property
     def idle(self) -> bool:
-        """Whether the last snapshot is as fresh as it gets: none is wanted, none under way."""
-        return self.wanted is None and self.under_way is None
+        """Whether the last snapshot is as fresh as it gets: none is pending, none in progress."""
+        return self.pending is None and self.in_progress is None
 
     @property
     def next_time(self) -> float | None:
-        """When `tick` has something to do, or a look that is wanted may begin."""
+        """When `tick` has something to do, or the pending request may begin."""
         times = [at for at in (self._retry_at, self._reconcile_at) if at is not None]
-        if self.wanted is not None and self.under_way is None:
+        if self.pending is not None and self.in_progress is None:
             times.append(self._not_before)
         return min(times, default=None)
 
     def may_begin(self, now: float) -> bool:
-        """Whether a look is wanted, none is under way, and the last one was long enough ago."""
-        return self.wanted is not None and self.under_way is None and now >= self._not_before
+        """Whether a request is pending, none is in progress, and the last snapshot was long enough ago."""
+        return self.pending is not None and self.in_progress is None and now >= self._not_before
 
-    def want(self, look: Look) -> None:
-        """Look as soon as the settling time allows."""
-        self.wanted = look.merged(self.wanted)
+    def request(self, request: SnapshotRequest) -> None:
+        """Take a snapshot as soon as the settling time allows."""
+        self.pending = request.merged(self.pending)
 
     def hurry(self) -> None:
         """Do not wait for the settling time: nobody else waits with us."""
         self._not_before = 0.0
 
     def retry(self, now: float) -> None:
-        """Look again after a while. The look before was recent, so nothing is verified again."""
+        """Take another one after a while. The last one was recent, so nothing is verified again."""
         if self._retry_at is None:
             pause = self._settings.retry_interval * 2.0 ** min(self._retries, 20)
             self._retry_at = now + min(pause, self._settings.retry_interval_max)
@@ -126,23 +126,23 @@ class Looks:
         """Note what is due."""
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
-            self.want(Look(now, verify=False))
+            self.request(SnapshotRequest(now, verify=False))
         if self._reconcile_at is not None and now >= self._reconcile_at:
             self._reconcile_at = None
-            self.want(Look(now, trigger_known=False, survey=True))
+            self.request(SnapshotRequest(now, trigger_known=False, survey=True))
 
     def begin(self, ticket: int, verified: frozenset[TopicPartition]) -> None:
-        """The wanted look is under way."""
-        assert self.wanted is not None
-        self.under_way = LookUnderWay(ticket, self.wanted, verified)
-        self.wanted = None
+        """The pending request is in progress."""
+        assert self.pending is not None
+        self.in_progress = SnapshotInProgress(ticket, self.pending, verified)
+        self.pending = None
 
-    def end(self, ticket: int, now: float) -> LookUnderWay | None:
+    def end(self, ticket: int, now: float) -> SnapshotInProgress | None:
         """The snapshot was taken. None for one that nobody waits for any more."""
-        ended = self.under_way
+        ended = self.in_progress
         if ended is None or ended.ticket != ticket:
             return None
-        self.under_way = None
+        self.in_progress = None
         self._failures = 0
         self._retry_at = None
         self._not_before = now + self._settings.settle * self._spread.factor(0.5)
@@ -150,8 +150,8 @@ class Looks:
         return ended
 
     def fail(self, ticket: int, now: float) -> None:
-        """The snapshot could not be taken and is wanted still. Nothing for one that nobody waits for."""
-        failed = self.under_way
+        """The snapshot could not be taken and is still needed. Nothing for one that nobody waits for."""
+        failed = self.in_progress
         if failed is None or failed.ticket != ticket:
             return
         self.cancel()
@@ -160,14 +160,14 @@ class Looks:
         self._failures += 1
 
     def cancel(self) -> None:
-        """Do not wait for the look under way (the connection is gone); its reasons stay."""
-        if self.under_way is not None:
-            self.want(self.under_way.look)
-            self.under_way = None
+        """Do not wait for the snapshot in progress (the connection is gone); its request stays."""
+        if self.in_progress is not None:
+            self.request(self.in_progress.request)
+            self.in_progress = None
 
     def forget(self) -> None:
-        """No reason to look is left: the session is over, or the member leaves."""
-        self.wanted = self.under_way = None
+        """Drop all requests: the session is over, or the member leaves."""
+        self.pending = self.in_progress = None
         self._retry_at = self._reconcile_at = None
         self._not_before = 0.0
         self._failures = self._retries = 0

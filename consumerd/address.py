@@ -1,0 +1,46 @@
+"""`host:port`, read and written in one way wherever somebody names a server.
+
+Strategy: an IPv6 address stands in brackets, since the port of a bare one cannot be told apart. ZooKeeper's connect
+strings, whose port may be missing, have a grammar of their own (`consumerd.zk.connect_string`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PORT_DIGITS = 5
+_PORTS = 1 << 16
+
+
+def parse_address(text: str, name: str | None = None) -> tuple[str, int]:
+    """`host:port` or `[ipv6]:port` as host and port, without brackets. Raises ConfigError, which begins with `name`."""
+    host, _, port = text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    fits = len(bare) == len(host) - (2 if ":" in bare else 0)
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else 0
+    if not (bare and fits and 0 < number < _PORTS):
+        before = "" if name is None else f"{name}: "
+        raise ConfigError(f"{before}{text.strip()!r} is not of the form host:port, such as kafka1:9092 or [::1]:9092.")
+    return bare, number
+
+
+def parse_addresses(texts: Iterable[str], name: str | None = None) -> list[tuple[str, int]]:
+    """Several of them. Raises ConfigError, also for a text in place of a list."""
+    if isinstance(texts, str):
+        raise ConfigError(f'{name or "it"} must be a list of brokers: put a single one into brackets, ["{texts}"].')
+    return [parse_address(text, name) for text in texts]
+
+
+def split_addresses(texts: Iterable[str]) -> list[str]:
+    """The pieces of `host:port,host:port` texts."""
+    return [piece.strip() for text in texts for piece in text.split(",")]
+
+
+def format_address(host: str, port: int) -> str:
+    """The text that `parse_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,29 @@
+"""Defaults stand once: in the settings of the room that uses them. Everything else asks for them here.
+
+The configuration's tables, the library's keywords and `--help` say `default_of(FetchSettings, "max_wait")` where they
+would otherwise repeat the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def default_of(settings: Callable[..., Any], name: str) -> Any:
+    """The default of the field or keyword `name` of `settings`: a dataclass, or another class or function.
+
+    Raises LookupError where there is none, or one that is made anew for each instance.
+    """
+    if is_dataclass(settings):
+        defaults = {field.name: field.default for field in fields(settings)}
+    else:
+        defaults = {key: keyword.default for key, keyword in signature(settings).parameters.items()}
+    found = defaults.get(name, MISSING)
+    if found is MISSING or found is Parameter.empty:
+        raise LookupError(f"{settings.__name__} has no default for {name}")
+    return found

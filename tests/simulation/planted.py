@@ -1,0 +1,330 @@
+"""Defects that the daemon once had, or nearly, put back in memory: what random schedules have to find.
+
+    with MUTATIONS["latest_not_written"]():
+        Schedule(3, "faulty").run()  # raises ScheduleError
+
+Strategy: each mutation is a context manager that patches a method or two of the real code. Patching makes
+sure that what it is to replace is there: one that has lost its target fails instead of planting nothing.
+`python -m tests.simulation.planted [name ...] [--kind KIND] [--seeds FIRST-END]` says which seeds find what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from consumerd.consumer.commits import Commits
+from consumerd.consumer.coordination import GroupCoordination
+from consumerd.consumer.fence import Fence
+from consumerd.consumer.owned_partition import OwnedPartition
+from consumerd.consumer.partitions import OwnedPartitions
+from consumerd.consumer.snapshot import SnapshotReader
+from consumerd.fetch.v07.link import BrokerLink
+from consumerd.group.membership_snapshots import Spread
+from consumerd.offsets.guards import OwnedGuard
+from consumerd.offsets.store import _Commit
+from consumerd.ports import SetData
+from consumerd.registry import owner_path
+from consumerd.zk.supervisor import Supervisor
+from tests.simulation.base_schedule import ScheduleError
+from tests.simulation.daemon import ProcessClock
+from tests.simulation.schedule import KINDS, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_PATCH = mock.patch.object
+
+
+# -- draining and committing
+
+
+async def _commit_one_by_one(self: OwnedPartitions, leaving: list[OwnedPartition], deadline: float) -> None:
+    try:
+        async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
+            for owned in leaving:
+                await self._commit([owned])
+    except TimeoutError:
+        pass
+    self._say_what_is_not_committed(leaving)
+
+
+@contextmanager
+def drain_by_partition() -> Iterator[None]:
+    """A drain commits one position after the other, each with a look before it, until its deadline."""
+    with _PATCH(OwnedPartitions, "_commit_last", _commit_one_by_one), _look_by_requests():
+        yield
+
+
+@contextmanager
+def _look_by_requests() -> Iterator[None]:
+    """Before each commit the owner nodes are asked for."""
+    make = OwnedGuard.__init__
+    with _PATCH(OwnedGuard, "__init__", lambda self, zk, group, ownership=None: make(self, zk, group)):
+        yield
+
+
+@contextmanager
+def released_while_committed() -> Iterator[None]:
+    """A drain's deadline ends its last commit, and nobody waits for a commit under way."""
+
+    async def go_on(self: Commits, owned: Iterable[OwnedPartition]) -> None:
+        """Wait for nothing."""
+
+    async def commit_until(self: OwnedPartitions, leaving: list[OwnedPartition], deadline: float) -> None:
+        try:
+            async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
+                await self._commit(leaving)
+        except TimeoutError:
+            pass
+
+    with _PATCH(OwnedPartitions, "_commit_last", commit_until), _PATCH(Commits, "wait_for", go_on):
+        yield
+
+
+@contextmanager
+def fence_by_owner_version() -> Iterator[None]:
+    """The owner node's version is all that a commit checks; whoever owns it, that is 0."""
+    write = _Commit._write
+
+    def unfenced(self: _Commit, partition: Any) -> Any:
+        operation = write(self, partition)
+        return SetData(operation.path, operation.data, -1) if isinstance(operation, SetData) else operation
+
+    with _PATCH(_Commit, "_write", unfenced):
+        yield
+
+
+@contextmanager
+def fence_without_look() -> Iterator[None]:
+    """The same, and nobody looks before whose the owner node is."""
+
+    async def all_ours(self: OwnedGuard, partitions: Any, session_id: int) -> set[Any]:
+        return set()
+
+    with fence_by_owner_version(), _PATCH(OwnedGuard, "find_lost", all_ours):
+        yield
+
+
+@contextmanager
+def latest_not_written() -> Iterator[None]:
+    """Where a partition begins is not committed before the first fetch."""
+
+    async def write_nothing(self: OwnedPartitions, owned: OwnedPartition) -> None:
+        """Leave it to the next commit."""
+
+    with _PATCH(OwnedPartitions, "_write_down", write_nothing):
+        yield
+
+
+@contextmanager
+def set_back_stays() -> Iterator[None]:
+    """Nobody looks whether another process wrote to the offsets of partitions that stand still."""
+
+    async def look_away(self: OwnedPartitions) -> None:
+        """See nothing."""
+
+    with _PATCH(OwnedPartitions, "check_committed", look_away):
+        yield
+
+
+# -- handing over
+
+
+@contextmanager
+def no_fence() -> Iterator[None]:
+    """Whoever has a session hands over; nobody looks right before whether its lease has run out."""
+    with _PATCH(Fence, "allows", lambda self, session_id: self._lease.session_id == session_id):
+        yield
+
+
+@contextmanager
+def no_lease() -> Iterator[None]:
+    """The same, and nothing happens when the lease runs out."""
+
+    async def never(self: Fence, expired: Callable[[], None]) -> None:
+        await asyncio.Event().wait()
+
+    with no_fence(), _PATCH(Fence, "watch", never):
+        yield
+
+
+@contextmanager
+def lease_told_once() -> Iterator[None]:
+    """Only the first end of a lease in the life of a process is told."""
+    watch = Fence.watch
+
+    async def watch_once(self: Fence, expired: Callable[[], None]) -> None:
+        told: list[bool] = []
+
+        def first() -> None:
+            if not told:
+                told.append(True)
+                expired()
+
+        await watch(self, first)
+
+    with _PATCH(Fence, "watch", watch_once):
+        yield
+
+
+@contextmanager
+def clock_stands_still() -> Iterator[None]:
+    """The clock of a process does not count the time for which its machine was suspended."""
+    with _PATCH(ProcessClock, "monotonic", lambda self: self._loop.time()):
+        yield
+
+
+@contextmanager
+def swallowed_cancellation() -> Iterator[None]:
+    """A lane is not closed when its partition is lost: it is enough to cancel the handler."""
+
+    def leave_open(self: OwnedPartition) -> None:
+        """Hand over what comes."""
+
+    with _PATCH(OwnedPartition, "close", leave_open):
+        yield
+
+
+# -- reading and watching
+
+
+@contextmanager
+def reads_anew() -> Iterator[None]:
+    """Every snapshot reads everything again, watches or not."""
+    children, node = SnapshotReader._children, SnapshotReader._node
+
+    async def children_anew(self: SnapshotReader, path: str) -> list[str]:
+        self._nodes.refresh(path)
+        return await children(self, path)
+
+    async def node_anew(self: SnapshotReader, path: str, *, anew: bool = False) -> Any:
+        return await node(self, path, anew=True)
+
+    with _PATCH(SnapshotReader, "_children", children_anew), _PATCH(SnapshotReader, "_node", node_anew):
+        yield
+
+
+@contextmanager
+def no_settling() -> Iterator[None]:
+    """A snapshot follows the other without a pause."""
+    factor = Spread.factor
+    with _PATCH(Spread, "factor", lambda self, width: 0.0 if width == 0.5 else factor(self, width)):
+        yield
+
+
+@contextmanager
+def first_address_only() -> Iterator[None]:
+    """Of a ZooKeeper host name the first address is tried, and no other."""
+    resolve = Supervisor._resolve
+
+    async def first(self: Supervisor, host: Any) -> list[str]:
+        return sorted(await resolve(self, host))[:1]  # "nowhere" comes first in the alphabet, too
+
+    with _PATCH(Supervisor, "_resolve", first):
+        yield
+
+
+@contextmanager
+def unreadable_topic_ends_snapshots() -> Iterator[None]:
+    """A topic's node that cannot be read makes the whole snapshot fail."""
+
+    async def insist(self: SnapshotReader, topic: str) -> Any:
+        return await self._topic(topic)
+
+    with _PATCH(SnapshotReader, "_topic_or_before", insist):
+        yield
+
+
+@contextmanager
+def retries_forget_watches() -> Iterator[None]:
+    """A claim keeps watches on what it wants, and loses those on what is owned already."""
+
+    def watch_only(self: GroupCoordination, wanted: Iterable[Any]) -> None:
+        keep = {owner_path(self._group, partition) for partition in wanted}
+        for path in self._owners.paths() - keep:
+            self._owners.forget(path)
+
+    with _PATCH(GroupCoordination, "_watch_only", watch_only):
+        yield
+
+
+@contextmanager
+def moved_broker_kept() -> Iterator[None]:
+    """News of a broker's new address do not end the connection to its old one, nor the fetch in flight there."""
+    leave = BrokerLink._leave_old_address
+
+    def only_when_asked(self: BrokerLink, *news: object) -> None:
+        if not news:
+            leave(self)
+
+    with _PATCH(BrokerLink, "_leave_old_address", only_when_asked):
+        yield
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    each.__name__: each
+    for each in (
+        drain_by_partition,
+        released_while_committed,
+        fence_by_owner_version,
+        fence_without_look,
+        latest_not_written,
+        set_back_stays,
+        no_fence,
+        no_lease,
+        lease_told_once,
+        clock_stands_still,
+        swallowed_cancellation,
+        reads_anew,
+        no_settling,
+        first_address_only,
+        unreadable_topic_ends_snapshots,
+        retries_forget_watches,
+        moved_broker_kept,
+    )
+}
+
+
+def finding(
+    mutation: str, seeds: Iterable[int], *, kind: str | None = None, at_least: int = 0
+) -> Iterator[tuple[int, str]]:
+    """The seeds that fail while the defect is there, and how; no more than `at_least`, unless that is 0.
+
+    `kind`: of schedule, instead of the one that each seed chooses.
+    """
+    found = 0
+    with MUTATIONS[mutation]():
+        for seed in seeds:
+            try:
+                Schedule(seed, kind).run()
+            except ScheduleError as error:
+                found += 1
+                yield seed, str(error).partition("\n")[0]
+                if found == at_least:
+                    return
+
+
+def main() -> None:
+    """For people."""
+    parser = argparse.ArgumentParser(description="Say which seeds find defects that are put back.")
+    parser.add_argument("names", nargs="*", default=list(MUTATIONS), metavar="name", help=", ".join(MUTATIONS))
+    parser.add_argument("--seeds", default="0-300", help="from which to which, the last one not included")
+    parser.add_argument("--at-least", type=int, default=3, help="so many per defect are enough; 0 for all there are")
+    parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of schedule, for all seeds")
+    arguments = parser.parse_args()
+    first, _, end = arguments.seeds.partition("-")
+    for name in arguments.names:
+        for seed, headline in finding(
+            name, range(int(first), int(end)), kind=arguments.kind, at_least=arguments.at_least
+        ):
+            sys.stdout.write(f"{name:32} {seed:6}  {headline}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

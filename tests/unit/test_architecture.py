@@ -1,0 +1,70 @@
+"""ARCHITECTURE.md's claims: invariants name tests that exist, terms of the glossary and rooms are found in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def section(title: str) -> str:
+    _, found, rest = TEXT.partition(f"\n## {title}\n")
+    assert found, f"no section {title}"
+    return rest.partition("\n## ")[0]
+
+
+INVARIANTS = [each for each in section("Invariants").split("\n\n") if each.lstrip().startswith("**")]
+TERMS = [
+    term.strip()
+    for row in re.findall(r"^\| ([^|]+) \|", section("Glossary"), flags=re.MULTILINE)
+    if row != "term"
+    for term in row.split(",")
+]
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
+
+
+@cache
+def code() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "consumerd").rglob("*.py")))
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS, ids=lambda text: text.strip().split("**")[1][:40])
+def test_an_invariant_ends_with_tests_that_exist(invariant: str) -> None:
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", invariant)
+    assert tests, "it names no test"
+    missing = [f"{path}::{name}" for path, name in tests if name not in names_in(path)]
+    assert not missing
+
+
+def test_there_are_invariants_and_terms() -> None:
+    assert len(INVARIANTS) > 20
+    assert len(TERMS) > 30
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_of_the_glossary_is_used_in_the_code(term: str) -> None:
+    words = r"[ _-]?".join(re.escape(word) for word in term.split())
+    assert re.search(words, code(), flags=re.IGNORECASE)
+
+
+def test_the_table_of_rooms_names_every_room() -> None:
+    named = {
+        room
+        for cell in re.findall(r"^\| [012] \| ([^|]+) \|", section("Rooms"), flags=re.MULTILINE)
+        for room in re.findall(r"`(\w+)`", cell)
+    }
+    package = ROOT / "consumerd"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {path.stem for path in package.glob("*.py")}
+    assert named == rooms - {"__init__", "__main__"}

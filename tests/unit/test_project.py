@@ -1,0 +1,56 @@
+"""What documents and workflows say of the project's own files and commands is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", ".github/**/*.md", ".github/**/*.yml", "examples/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as code hosts make them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
+        found.add(words.strip().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_make_targets_that_are_named_exist(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = {
+        target
+        for line in re.findall(r"(?:`|^    |run: )make ([a-z -]+)", text, flags=re.MULTILINE)
+        for target in re.split(r" {2,}", line)[0].split()
+        if not target.startswith("-")
+    }
+    assert named <= TARGETS
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name.endswith(".md") and name != "CHANGELOG.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        assert file.exists(), f"{target} leads nowhere"
+        if anchor:
+            assert anchor in anchors(file), f"{target} has no such heading"
+
+
+def test_hooks_call_what_make_check_calls() -> None:
+    hooks = set(re.findall(r"entry: \.venv/bin/([\w-]+)", (ROOT / ".pre-commit-config.yaml").read_text()))
+    _, _, rest = (ROOT / "Makefile").read_text().partition("\ncheck:")
+    assert hooks == set(re.findall(r"\$\(BIN\)/([\w-]+)", rest.partition("\n\n")[0]))
