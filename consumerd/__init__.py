@@ -4,6 +4,7 @@ Importing the package imports nothing else of it: executors of a data pipeline i
 `consumerd.storage` alone. The names of the library are imported when they are first asked for (docs/library.md).
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -110,13 +111,13 @@ _ROOMS = {
         "ClusterProducer",
         "Encoder",
         "EventHandler",
-        "V08ProducerSettings",
         "Partitioner",
         "Producer",
         "ProducerConfig",
         "ProducerData",
         "ProducerSettings",
         "QueueSettings",
+        "V08ProducerSettings",
         "open_producer",
     ),
     "consumerd.registry": ("Blacklist", "TopicFilter", "Whitelist"),
@@ -127,6 +128,13 @@ _ROOMS = {
 if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
 
     def __getattr__(name: str) -> object:
+        if name == "LogicalProducerSettings":
+            warnings.warn(
+                "consumerd.LogicalProducerSettings is deprecated: use consumerd.V08ProducerSettings.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return import_module("consumerd.producer").V08ProducerSettings
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         room = next((room for room, names in _ROOMS.items() if name in names), "consumerd.consumer")

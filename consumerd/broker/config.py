@@ -229,7 +229,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 
 #: Properties of 0.7.2 that cannot mean anything to this broker, and why.
 WITHOUT_EFFECT = {
-    "monitoring.period.secs": "it is how often 0.7.2 begins its JMX statistics anew, and there is no JMX here",
+    "monitoring.period.secs": "0.7.2 resets its JMX statistics at this interval, and this broker has no JMX",
     "zk.synctime.ms": "no part of this broker waits for other ZooKeeper servers to catch up",
 }
 

@@ -63,7 +63,7 @@ class Connections:
                 sock, address = await _accepted(listener)
             except OSError as error:
                 if error.errno in _SHORTAGES:
-                    logger.error("accept_paused", reason=error.strerror, connections=len(self))
+                    logger.error("connection_accept_paused", reason=error.strerror, connections=len(self))
                     await self._clock.sleep(_ACCEPT_PAUSE)
                 continue  # otherwise the client gave up before we came to it
             peer = f"{address[0]}:{address[1]}"
@@ -75,7 +75,7 @@ class Connections:
                 await asyncio.sleep(0)
                 continue
             if refused:
-                logger.warning("connections_accepted_again", refused=refused)
+                logger.warning("connection_accept_resumed", refused=refused)
                 refused = 0
             try:
                 self._prepare(sock)
@@ -144,7 +144,7 @@ class Connections:
         if task is not None and now - since >= _GRACE:
             logger.warning("request_memory_exhausted", limit=self._memory.limit, connections=len(holders))
             self._streams[task].abort(
-                "memory for requests ran out (queued.max.request.bytes), and this one took longest"
+                "memory for requests ran out (queued.max.request.bytes), and this connection held its share longest"
             )
 
     async def stop(self, patience: float) -> None:
@@ -154,7 +154,7 @@ class Connections:
         if self._streams:
             _, pending = await asyncio.wait(self._streams, timeout=patience)
             for task in pending:
-                logger.warning("connection_cut", task=task.get_name())
+                logger.warning("connection_aborted", task=task.get_name())
                 task.cancel()
 
 

@@ -38,11 +38,11 @@ class PolicyFactory:
             policy = self.make(topic, self.argument)
         except Exception as error:
             raise StorageError(
-                f"the delete policy {self.name!r} refused topic {topic} with {reason_of(error)}"
+                f"the delete policy {self.name!r} failed for topic {topic}: {reason_of(error)}"
             ) from error
         if not callable(getattr(policy, "deletable", None)):
             raise StorageError(
-                f"the delete policy {self.name!r} gave a {type(policy).__name__}, which has no method `deletable`"
+                f"the delete policy {self.name!r} returned a {type(policy).__name__}, which has no method `deletable`"
             )
         return policy
 
@@ -63,7 +63,7 @@ def _find(name: str, entry: str) -> Callable[[str, str], DeletePolicy]:
             if entry not in known:
                 near = difflib.get_close_matches(entry, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ": none is installed under that name"
-                raise ConfigError(f"{name} names {entry!r}, which is no entry point of {GROUP}{hint}")
+                raise ConfigError(f"{name} names {entry!r}, which is not an entry point of {GROUP}{hint}")
             found = known[entry].load()
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{name} names {entry!r}, which cannot be loaded: {error}") from error

@@ -136,7 +136,7 @@ class Registration:
         except NodeExists:
             # The id is ours, so no live broker holds it: somebody has made it by hand, and then it says what they want.
             self._foreign.add(path)
-            logger.error("topic_node_is_foreign", topic=topic, broker=self._id, path=path)
+            logger.error("topic_node_conflict", topic=topic, broker=self._id, path=path)
         else:
             logger.info("topic_registered", topic=topic, broker=self._id, partitions=count)
 
@@ -148,8 +148,8 @@ class Registration:
             await self._create(address, value, patience)
         except NodeExists:
             raise IdTakenError(
-                f"broker id {self._id} is held by another live broker in ZooKeeper ({address}); "
-                "stop that one or choose another --broker-id"
+                f"broker id {self._id} is already registered in ZooKeeper by another live broker ({address}); "
+                "stop that broker or choose another --broker-id"
             ) from None
         logger.info("broker_registered", broker=self._id, address=value)
 
@@ -163,8 +163,8 @@ class Registration:
             return self._patience
         if not stat.ephemeral_owner:
             raise IdTakenError(
-                f"broker id {self._id} is taken by a node in ZooKeeper ({address}) that no session owns, so it will "
-                "not go by itself; delete it or choose another --broker-id"
+                f"broker id {self._id} is already registered in ZooKeeper by a persistent node ({address}), which does "
+                "not expire; delete it or choose another --broker-id"
             )
         patience = self._patience
         try:

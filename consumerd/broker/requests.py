@@ -119,7 +119,9 @@ class Requests:
         validate_topic(topic, max_length=self._config.max_topic_length)
         count = self._config.partitions_of(topic)
         if not 0 <= partition < count:
-            raise RequestRefusedError(f"partition {partition} of topic {topic} is not from 0 to {count - 1}")
+            raise RequestRefusedError(
+                f"partition {partition} of topic {topic} does not exist: it must be from 0 to {count - 1}"
+            )
         return self._partitions.get(topic, partition)
 
     async def _produce(self, request: ProduceRequest) -> None:
@@ -135,7 +137,7 @@ class Requests:
         try:
             checked = await in_turns(check_steps(request.messages, limits=self._limits), self._checking)
         except OversizeMessageError as error:
-            logger.warning("oversize_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
+            logger.warning("oversized_message_set_dropped", topic=topic, partition=partition, reason=reason_of(error))
             return
         await target.append(request.messages[: checked.valid_bytes], checked.leaf_count)
 
@@ -146,7 +148,8 @@ class Requests:
         most = self._config.max_logs
         if most and len(self._partitions) >= most:
             raise RequestRefusedError(
-                f"no log is made for partition {partition} of topic {topic!r}: there are {most} already (max.logs)"
+                f"partition {partition} of topic {topic!r} was not created: the limit of {most} logs is reached "
+                "(max.logs)"
             )
 
     def _fetch(self, request: FetchRequest) -> Reply:

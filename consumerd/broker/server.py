@@ -143,12 +143,12 @@ class Broker:
                 kept_in=str(truncation.cut.aside) if truncation.cut.aside else None,
             )
         for name, reason in report.damaged:
-            logger.error("log_out_of_service", log=name, reason=reason)
+            logger.error("log_offline", log=name, reason=reason)
         for name in report.stray:
             logger.warning("stray_file_in_log_dir", directory=str(self.config.log_dir), name=name)
         for topic, partition in self._logs.partitions():
             if partition >= self.config.partitions_of(topic):
-                logger.warning("log_out_of_reach", topic=topic, partition=partition)
+                logger.warning("log_unreachable", topic=topic, partition=partition)
         if report.marker_unreadable:
             logger.warning("clean_marker_unreadable", directory=str(self.config.log_dir))
 
@@ -213,9 +213,9 @@ class Broker:
                     await registration.withdraw()
             except TimeoutError:  # the nodes go with the session
                 late = f"ZooKeeper did not answer within {_STOP_PATIENCE:g} s"
-                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=late)
+                logger.warning("deregistration_failed", broker=self.config.broker_id, reason=late)
             except ZooKeeperError as error:
-                logger.warning("registration_not_withdrawn", broker=self.config.broker_id, reason=reason_of(error))
+                logger.warning("deregistration_failed", broker=self.config.broker_id, reason=reason_of(error))
         await self._connections.stop(_STOP_PATIENCE)
 
     def _registration(self) -> Registration | None:

@@ -128,7 +128,7 @@ def command(**options: Any) -> int:
 
 def _report(options: dict[str, Any]) -> Report:
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.forward import Naming  # noqa: PLC0415
+    from consumerd.forward import TopicNaming  # noqa: PLC0415
     from consumerd.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
 
     zookeeper, directories = options["from_zookeeper"], options["directories"]
@@ -140,7 +140,7 @@ def _report(options: dict[str, Any]) -> Report:
     if servers and not options["topics"]:
         raise click.UsageError("--from-bootstrap-server requires --topic.")
     try:
-        naming = Naming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
+        naming = TopicNaming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
     topics = options["topics"]

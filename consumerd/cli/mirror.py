@@ -22,8 +22,8 @@ from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.config.model import Config
-    from consumerd.daemon.forward_mirror import KafkaTarget
-    from consumerd.daemon.mirroring import Target
+    from consumerd.daemon.forward_mirror import ForwardTarget
+    from consumerd.daemon.mirroring import MirrorTarget
 
 EXAMPLES = """\b
 Examples:
@@ -132,12 +132,12 @@ def command(**options: Any) -> None:
         from consumerd.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415
         from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
         from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-        from consumerd.daemon.mirroring import Target, mirror  # noqa: PLC0415
+        from consumerd.daemon.mirroring import MirrorTarget, mirror  # noqa: PLC0415
 
         target = _kafka_target(options) if options["to_servers"] else _target(options)
         config = _config(options)
         configure_logs(config.log.level, config.log.format)
-        if isinstance(target, Target):
+        if isinstance(target, MirrorTarget):
             run = mirror(config, target, exit_at_end=options["exit_at_end"])
         else:
             run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
@@ -179,8 +179,8 @@ def _config(options: dict[str, Any]) -> Config:
     return parse(document, "the command line", environment=False)
 
 
-def _target(options: dict[str, Any]) -> Target:
-    from consumerd.daemon.mirroring import Target  # noqa: PLC0415
+def _target(options: dict[str, Any]) -> MirrorTarget:
+    from consumerd.daemon.mirroring import MirrorTarget  # noqa: PLC0415
     from consumerd.producer import ProducerSettings  # noqa: PLC0415
     from consumerd.wire.v07 import Codec  # noqa: PLC0415
 
@@ -202,12 +202,12 @@ def _target(options: dict[str, Any]) -> Target:
         verify_timeout=options["verify_timeout"],
     )
     brokers = tuple(parse_addresses(options["brokers"], "--to-broker"))
-    return Target(options["to_zookeeper"], brokers, not options["any_partition"], settings)
+    return MirrorTarget(options["to_zookeeper"], brokers, not options["any_partition"], settings)
 
 
-def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
-    from consumerd.daemon.forward_mirror import KafkaTarget  # noqa: PLC0415
-    from consumerd.forward import ForwardSettings, Naming, Placing, Resume, key_extractor  # noqa: PLC0415
+def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
+    from consumerd.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
+    from consumerd.forward import ForwardSettings, Placing, Resume, TopicNaming, key_extractor  # noqa: PLC0415
     from consumerd.wire.v08.records import Codec  # noqa: PLC0415
 
     if options["brokers"] or options["to_zookeeper"] is not None:
@@ -232,7 +232,7 @@ def _kafka_target(options: dict[str, Any]) -> KafkaTarget:
             partitions=partitions,
             replication_factor=options["replication_factor"],
         )
-        naming = Naming(table=dict(renaming(pair) for pair in options["renames"]))
+        naming = TopicNaming(table=dict(renaming(pair) for pair in options["renames"]))
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
-    return KafkaTarget(target_section(options["to_servers"], options["to_config"]), naming, settings)
+    return ForwardTarget(target_section(options["to_servers"], options["to_config"]), naming, settings)

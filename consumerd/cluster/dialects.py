@@ -1,4 +1,4 @@
-"""Which dialect is spoken at a place in ZooKeeper: asked of the brokers and members that are registered there.
+"""Detecting the dialect of a ZooKeeper chroot by the brokers and members that are registered there.
 
 Strategy: what a node says, and that all must agree, is `registry.spoken`'s to decide; here is who is asked. Who would
 join a group asks brokers and members together. Where there are neither, nobody can know: what a member would write

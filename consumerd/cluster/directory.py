@@ -1,4 +1,4 @@
-"""Where the brokers are, kept fresh: the one place that connections ask for an address.
+"""The current addresses of the brokers, for everything that connects to them.
 
 Strategy: `consumerd.cluster.following` in each dialect. In 0.7 every connection asks for its broker's address. Clients
 of 0.8 and later learn addresses from the brokers themselves, and need from here only where to begin.

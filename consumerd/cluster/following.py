@@ -1,4 +1,4 @@
-"""Following what brokers say of themselves in ZooKeeper, in either dialect.
+"""Following the brokers' registrations in ZooKeeper, in either dialect.
 
 Strategy: level-triggered. Watches on the list of brokers and on every broker's node only say "look again"; then all of
 them are read anew, which arms the watches anew. A burst of changes costs one look after a short pause, and a slow poll

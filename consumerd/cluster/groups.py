@@ -1,4 +1,4 @@
-"""What a group registered in ZooKeeper right now, in either dialect: members, owners, offsets.
+"""The current state of a group in ZooKeeper, in either dialect: members, owners, offsets.
 
 Strategy: where the nodes are is the same since 0.7; what a member's node says and how a partition is called is not, and
 comes from whoever reads (`ClusterView`, `V08ClusterView`). A value that no peer writes is left out, with a line in

@@ -1,4 +1,4 @@
-"""Many small reads at once, of a tree that changes meanwhile.
+"""Reading many nodes at once, of a tree that changes meanwhile.
 
 Strategy: a fixed number of workers share one iterator, so that ten thousand topics neither become ten thousand tasks
 nor flood the one connection. A node that vanished between the listing and the read is no error: it is None, and

@@ -1,4 +1,4 @@
-"""What 0.7's brokers registered in ZooKeeper right now: brokers, topics, groups. One look at a time, nothing is kept.
+"""The current registrations of 0.7 in ZooKeeper: brokers, topics, groups. Read at each call, nothing is kept.
 
 Strategy: list, then read all children at once, bounded; what vanished in between is left out. A value that no peer of
 0.7 writes is left out too, with a warning in the log or a line in `GroupView.problems`, so that one damaged node does

@@ -1,4 +1,4 @@
-"""What brokers of 0.8 and later registered in ZooKeeper right now, and what old consumers keep there.
+"""The current registrations of brokers of 0.8 and later in ZooKeeper, and what old consumers keep there.
 
 Strategy: as `ClusterView`: one look at a time, list and read all children, leave out what vanished or what no peer
 writes. Groups are read by the same code; nodes in the dialect of 0.7 raise DialectError.

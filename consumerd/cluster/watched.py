@@ -1,4 +1,4 @@
-"""Nodes of ZooKeeper that are read once, and again only when their watch says so.
+"""ZooKeeper nodes cached with a watch: read again only when the watch fires.
 
 Strategy: what was read is kept together with the watch that the read armed. As long as that has not fired, the server
 has nothing new, and asking costs nothing. A fired watch, a reconnect (which fires them all) or `refresh` makes a node

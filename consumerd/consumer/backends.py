@@ -1,4 +1,4 @@
-"""What a member of a group in ZooKeeper needs of the generation of Kafka around it: its dialect, and its brokers.
+"""What differs by Kafka version for a member of a group in ZooKeeper: its dialect, and its brokers.
 
 Strategy: one value per generation, chosen where the configuration is read; the member itself (`GroupConsumer`) is the
 same. In 0.7 each broker is found in ZooKeeper and fetched from as it is. Since 0.8 partitions move, so a client of the

@@ -1,4 +1,4 @@
-"""What a connector's member stands on, put together as its configuration says: who coordinates, and which dialect.
+"""The parts of a connector's member, chosen by its configuration: the coordinator and the dialect.
 
 Strategy: as in the daemon. A group in ZooKeeper is joined in the dialect of the brokers and members that are registered
 there, which is waited for if nobody is: a node of the wrong dialect breaks the rebalance of every peer. Where a broker

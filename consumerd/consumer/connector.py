@@ -1,4 +1,4 @@
-"""The high-level consumer in asyncio form: a member of a group of any dialect, whose messages come out of streams.
+"""The high-level consumer for asyncio: a member of a consumer group that delivers messages through streams.
 
 Strategy: the member is the daemon's, put together as the configuration says (`composition`) and run by a task that
 belongs to the connector (`MemberRun`); its handler hands batches to streams. The connector adds what a library needs:
@@ -208,7 +208,7 @@ class ConsumerConnector:
     async def _made_member(
         self, subscription: Subscription, find: Callable[[str, int], MessageStream]
     ) -> GroupConsumer | CoordinatedConsumer:
-        """The member, unless the connector is shut down while it waits for what to be a member of."""
+        """The member, unless the connector is shut down while it waits for the group."""
         making = asyncio.create_task(self._parts.member(subscription, find, self._listener))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
@@ -229,32 +229,32 @@ class ConsumerConnector:
     # -- single partitions
 
     def assignment(self) -> dict[TopicPartition, int]:
-        """The partitions that are ours and whose position is known, with the number of the stream that each feeds."""
+        """The assigned partitions whose position is known, each with the number of its stream."""
         assignment = self._controls.assignment()
         dealt = self._dealt
         return assignment if dealt is None else {partition: dealt.number(partition) for partition in assignment}
 
     async def commit_offsets(self) -> dict[TopicPartition, int]:
-        """Commit what is handled now, of all partitions; returns what is then stored.
+        """Commit the positions of all assigned partitions; returns the committed offsets.
 
         Raises ZooKeeperError, BrokerError.
         """
         return await self._controls.commit()
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset up to which all is handled: what a commit writes. Raises NotAssignedError."""
+        """The offset up to which all messages are handled, which a commit writes. Raises NotAssignedError."""
         return self._controls.position(partition)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """What is stored for these, or for all of ours; those without an offset are left out."""
+        """The committed offsets of these or of all assigned partitions, without those that have none."""
         return await self._controls.committed(*partitions)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Where the logs of these end, or of all of ours. Raises BrokerError, WireError."""
+        """The end offsets of these or of all assigned partitions. Raises BrokerError, WireError."""
         return await self._controls.end_offsets(*partitions)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """Bytes (since 0.8 messages) that are not handled yet, of these or of all of ours. Raises as `end_offsets`."""
+        """The lag of these or of all assigned partitions: bytes, since 0.8 messages. Raises as `end_offsets`."""
         return await self._controls.lag(*partitions)
 
     async def get_offsets_before(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
@@ -262,15 +262,15 @@ class ConsumerConnector:
         return await self._controls.offsets_before(partition, time, max_number)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out and fetch nothing of these; they stay ours. Raises NotAssignedError."""
+        """Stop fetching and delivering these partitions; they stay assigned. Raises NotAssignedError."""
         self._controls.pause(*partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Go on after `pause`, where it stopped. Raises NotAssignedError."""
+        """Continue after `pause`, from where it stopped. Raises NotAssignedError."""
         self._controls.resume(*partitions)
 
     async def seek(self, partition: TopicPartition, offset: int) -> int:
-        """Go on at `offset` (a boundary of messages), or at EARLIEST or LATEST; returns the offset.
+        """Continue at `offset` (a message boundary), or at EARLIEST or LATEST; returns the offset.
 
         No message from before comes any more, and what was handed out before counts for nothing. Raises
         NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be asked for.

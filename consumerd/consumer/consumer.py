@@ -1,4 +1,4 @@
-"""A group member at work: runs the membership machine and performs what it asks for.
+"""The consumer in a group in ZooKeeper: runs the membership machine and performs its actions.
 
 Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
 method per kind of action. Whatever takes time runs in a task of one TaskGroup and puts its answer into the queue; so

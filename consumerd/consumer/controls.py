@@ -1,4 +1,4 @@
-"""What a program may ask of single partitions: where they stand, and to go elsewhere, stop or go on.
+"""Operations on single partitions: positions, offsets and lag, seek, pause and resume.
 
 Strategy: thin. Positions are those of `consumerd.consumer.partitions`, ends are asked of the brokers, commits of
 ZooKeeper. What changes the flow takes effect at once: no message from before comes after `seek` or `pause` returned.

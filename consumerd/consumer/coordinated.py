@@ -1,4 +1,4 @@
-"""A member of a group that a broker coordinates (0.9 and later), at work.
+"""The consumer in a group that a broker coordinates (0.9 and later).
 
 Strategy: as `consumerd.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the pure machine
 (`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool that follows

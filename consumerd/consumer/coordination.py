@@ -333,11 +333,13 @@ class GroupCoordination:
     # -- snapshots
 
     async def take_snapshot(self, action: TakeSnapshot) -> SnapshotTaken | Failed:
-        """Read the group: what has changed since the last time, or all of it."""
+        """Read the group: what has changed since the last time, or all of it.
+
+        Where the session ends meanwhile, the machine hears of that first, and ignores the answer by its ticket.
+        """
         try:
             self._require(action.session_id)
             snapshot = await self._reader.read(self._consumer_id, action)
-            self._require(action.session_id)
         except ZooKeeperError as error:
             return self._failed("snapshot", action.ticket, error)
         return SnapshotTaken(action.ticket, snapshot)

@@ -1,4 +1,4 @@
-"""Batches on their way through a stream: what of them was handed out, what of that is handled, and when they are over.
+"""Batches on their way through a stream: how much was delivered, how much is handled, and when they end.
 
 Strategy: the partition's work waits in `StreamSink.handle` while the stream hands the batch out, and a `Delivery`
 counts: `taken` messages were handed out, `handled` of them are done with. The difference is what the program has in

@@ -1,4 +1,4 @@
-"""A consumer of fixed partitions: nobody coordinates, the configuration says what is ours.
+"""A consumer of fixed partitions: the configuration assigns them, nobody coordinates.
 
 Strategy: the flow of messages is that of the other members, on a lease without end. Offsets are kept in Kafka or in
 ZooKeeper under the group's name, in both, or nowhere: then each start begins where the initial policy, or the handler's

@@ -1,4 +1,4 @@
-"""What ownership rests on where no ZooKeeper session is: the heartbeats of a group, or the configuration.
+"""Leases without a ZooKeeper session: from the heartbeats of a group, or from the configuration.
 
 Each is a `consumerd.consumer.protocols.Lease`. The one of a group is read off the membership machine, which knows
 when it sent what was confirmed.

@@ -1,4 +1,4 @@
-"""Telling the program that partitions come and go, in order, one call at a time, each within a time limit.
+"""Calls of rebalance listeners: in order, one at a time, each within a time limit.
 
 Strategy: whoever starts, drains or abandons a partition awaits a hook here; the hooks of one moment are gathered into
 one call with all the partitions, made by a single task. So a listener is never entered twice, and sees for every

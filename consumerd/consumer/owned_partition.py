@@ -1,4 +1,4 @@
-"""What there is to know of one owned partition, for `consumerd.consumer.partitions`.
+"""The record of one owned partition, for `consumerd.consumer.partitions`.
 
 Strategy: a record; who works on it is `PartitionWork`. What is to be written of it follows from how far it was handled
 and from what was written last, and when.

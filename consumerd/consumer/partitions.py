@@ -95,7 +95,7 @@ class OwnedPartitions:
         self._progressed = progressed
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
-        self._commits = Commits(store, fence, clock, stats, self._tell_lost)
+        self._commits = Commits(store, fence, clock, stats, self._report_lost)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -231,7 +231,7 @@ class OwnedPartitions:
 
         async def finish(part: list[OwnedPartition]) -> None:
             await self._commits.wait_for(part)  # or it could be released, and the next owner read before it is there
-            self._say_what_is_not_committed(part)
+            self._log_uncommitted(part)
             self._stats.lost_partitions += len(part)
             gone = self._forget(part)
             await asyncio.gather(*(self._hooks.lost(owned.partition) for owned in part))
@@ -249,7 +249,7 @@ class OwnedPartitions:
         for owned in leaving:
             owned.abandoned = True
             owned.close()
-        self._say_what_is_not_committed(leaving)
+        self._log_uncommitted(leaving)
         await asyncio.gather(*(_cancel(owned.task) for owned in leaving if owned.task is not None))
 
     def _find(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
@@ -339,9 +339,9 @@ class OwnedPartitions:
                     await self._clock.sleep(_COMMIT_PAUSE)
         except TimeoutError:
             log.warning("last_commit_timed_out", partitions=len(leaving))
-        self._say_what_is_not_committed(leaving)
+        self._log_uncommitted(leaving)
 
-    def _say_what_is_not_committed(self, leaving: Iterable[OwnedPartition]) -> None:
+    def _log_uncommitted(self, leaving: Iterable[OwnedPartition]) -> None:
         """Nobody repeats it later: what was handled since will be handed over again."""
         behind = {
             str(owned.partition): owned.work.position
@@ -352,7 +352,7 @@ class OwnedPartitions:
             shown = dict(list(behind.items())[:_SHOWN])
             log.warning("positions_not_committed", partitions=len(behind), positions=shown)
 
-    def _tell_lost(self, lost: list[OwnedPartition]) -> None:
+    def _report_lost(self, lost: list[OwnedPartition]) -> None:
         # Some may have been lost before we heard of it here, and be ours anew.
         partitions = frozenset(owned.partition for owned in lost if self._owned.get(owned.partition) is owned)
         if partitions:

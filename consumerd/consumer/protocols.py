@@ -1,4 +1,4 @@
-"""What the flow of partitions needs of the rooms below it, whatever dialect they speak.
+"""Protocols of what the flow of partitions needs from the rooms below it, in either dialect.
 
 The real ones: `consumerd.fetch.FetchPool` and `V08FetchPool`; the stores of `consumerd.offsets`, which
 `make_store` chooses from; the ZooKeeper session, and the membership of a group that a broker coordinates.

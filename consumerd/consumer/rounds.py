@@ -1,4 +1,4 @@
-"""Group commit: what many ask for while the same is being done for others is then done for all of them at once.
+"""Group commit: requests that arrive while one is being written are written together in the next round.
 
 Strategy: one round is performed at a time, by whoever comes first; what is asked for meanwhile gathers in the next one.
 So a thousand partitions that begin or end together cost a few round trips and not a thousand, and whoever is alone does

@@ -1,4 +1,4 @@
-"""What every member at work has in common, whoever coordinates its group, if anybody does.
+"""What all members have in common, whether ZooKeeper, a broker or nobody coordinates their group.
 
 Strategy: one queue of events, one loop that takes them, tasks in one TaskGroup, and a life in three parts: `_begin`,
 `_main_loop`, `_finish`. The subclasses bring a machine or none, and perform what it asks for. The handler is started

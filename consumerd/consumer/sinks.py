@@ -1,4 +1,4 @@
-"""What takes the messages of one owned partition: the seam between the flow of a partition and whoever handles it.
+"""Sinks: what takes the messages of one owned partition, a handler or a stream.
 
 Strategy: one `Sink` per ownership of a partition, made when its flow starts. A plain handler (the daemon's) is one sink
 behind all partitions and learns nothing of ownership. The streams of the library (`consumerd.consumer.streams`) hold a

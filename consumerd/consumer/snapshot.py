@@ -1,4 +1,4 @@
-"""One look at a group, for the membership machine: members, topics, owner nodes.
+"""Reading one snapshot of a group for the membership machine: members, topics, owner nodes.
 
 Strategy: everything is asked of `WatchedNodes`, so only what has changed since the last look costs a request. A
 reconciliation (`TakeSnapshot.survey`) trusts no watch and reads anew what ownership rests on: the lists of members,

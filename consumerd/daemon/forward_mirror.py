@@ -1,14 +1,12 @@
 """The mirror to a cluster of 0.8 or later: the daemon's member with the handler `forward`.
 
 Strategy: as `consumerd.daemon.mirroring`, from a group of any kind. What the command line adds to the handler is what
-only it can know: how many partitions the brokers of a 0.7 source have, which makes the places on the target even, and
+only it can know: how many partitions the brokers of a 0.7 source have, which spreads them evenly over the target, and
 whether source and target are one cluster.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from random import SystemRandom
@@ -24,11 +22,11 @@ from consumerd.config.build_v08 import build_bootstrap, build_client
 from consumerd.daemon.forwarding import make_forward_handler, target_client
 from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
 from consumerd.daemon.service import run_member, run_on_brokers, start_client
-from consumerd.forward import BrokerMajor
+from consumerd.forward import BrokerMajorNumbering
 from consumerd.handlers import retrying
-from consumerd.mirror import CircleError, SourceCounts, refuse_same_cluster
+from consumerd.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
 from consumerd.partition import NO_BROKER
-from consumerd.registry import Dialect, RegistryError
+from consumerd.registry import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterMetadata
     from consumerd.config.model import Config
     from consumerd.config.servers import KafkaSection
-    from consumerd.forward import ForwardSettings, Naming, SourcePlaces
+    from consumerd.forward import ForwardSettings, SourceNumbering, TopicNaming
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
     from consumerd.registry import Subscription
@@ -50,15 +48,15 @@ _REQUEST_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaTarget:
+class ForwardTarget:
     """The target: how to reach it, what topics are called there, and how messages go."""
 
     section: KafkaSection
-    naming: Naming
+    naming: TopicNaming
     settings: ForwardSettings
 
 
-class CountedPlaces:
+class CountedNumbering:
     """broker * partitions of the topic on that broker + partition: what the source's ZooKeeper says."""
 
     def __init__(self, counts: SourceCounts) -> None:
@@ -72,7 +70,7 @@ class CountedPlaces:
         return source.broker * source.partitions + source.partition
 
 
-async def mirror_to_kafka(config: Config, target: KafkaTarget, *, exit_at_end: bool = False) -> int:
+async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end: bool = False) -> int:
     """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
 
     Returns how many messages the target took. Raises as `consumerd.daemon.mirroring.mirror`.
@@ -81,13 +79,13 @@ async def mirror_to_kafka(config: Config, target: KafkaTarget, *, exit_at_end: b
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
     build_bootstrap(target.section)
     async with AsyncExitStack() as stack:
-        session, places, dialect = None, _PLAIN, None
+        session, numbering, dialect = None, _BY_BROKER, None
         in_zookeeper = config.group.coordination == "zookeeper"
         if in_zookeeper or build_offset_settings(config).in_zookeeper:
             session = await open_session(stack, config.zookeeper, clock, rng)
         if session is not None and in_zookeeper:
             dialect = await read_dialect(session, settings.group)
-            places = CountedPlaces(SourceCounts(session))
+            numbering = CountedNumbering(SourceCounts(session))
         if dialect is not Dialect.V08 and session is not None and in_zookeeper:
             await refuse_same_cluster(session, None, build_bootstrap(target.section))
             if exit_at_end:
@@ -96,7 +94,7 @@ async def mirror_to_kafka(config: Config, target: KafkaTarget, *, exit_at_end: b
             addresses, known = await _source(config, session, clock, rng)
             await _refuse_circle(addresses, known, target, settings.subscription, clock, rng)
         inner = make_forward_handler(
-            target.section, target.naming, places, target.settings, request_timeout=_REQUEST_TIMEOUT
+            target.section, target.naming, numbering, target.settings, request_timeout=_REQUEST_TIMEOUT
         )
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror")
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
@@ -109,7 +107,7 @@ async def mirror_to_kafka(config: Config, target: KafkaTarget, *, exit_at_end: b
     return inner.sent
 
 
-_PLAIN: SourcePlaces = BrokerMajor()
+_BY_BROKER: SourceNumbering = BrokerMajorNumbering()
 
 
 async def _source(
@@ -128,7 +126,7 @@ async def _source(
 async def _refuse_circle(
     addresses: Iterable[tuple[str, int]],
     source: ClusterMetadata | None,
-    target: KafkaTarget,
+    target: ForwardTarget,
     subscription: Subscription,
     clock: Clock,
     rng: Random,
@@ -139,36 +137,20 @@ async def _refuse_circle(
         metadata = client.metadata
     same = source is not None and source.cluster_id is not None and source.cluster_id == metadata.cluster_id
     if not same:
-        ours = {place for address in addresses for place in await _resolved(address)}
-        theirs = {place for node in metadata.nodes.values() for place in await _resolved((node.host, node.port))}
+        ours = {place for address in addresses for place in await resolve_address(*address)}
+        theirs = {place for node in metadata.nodes.values() for place in await resolve_address(node.host, node.port)}
         same = bool(ours & theirs)
     if not same:
         return
     for topic in metadata.topics:
-        if not _wants(subscription, topic):
+        if not is_subscribed(subscription, topic):
             continue
         try:
             name = target.naming.target(topic)
         except ValueError:  # it cannot be forwarded at all, and the handler says so
             continue
-        if _wants(subscription, name):
+        if is_subscribed(subscription, name):
             raise CircleError(
-                f"source and target are one cluster, and {topic!r} would be forwarded to {name!r}, which is read, too: "
-                "what is mirrored would be mirrored again for ever; give --rename."
+                f"source and target are the same cluster, and {topic!r} would be forwarded to {name!r}, which is "
+                "mirrored too: the mirror would copy its own output in a loop; give --rename."
             )
-
-
-def _wants(subscription: Subscription, topic: str) -> bool:
-    try:
-        return subscription.streams_for(topic) > 0
-    except RegistryError:  # too intricate for this name
-        return False
-
-
-async def _resolved(address: tuple[str, int]) -> set[tuple[str, int]]:
-    """The address, and what it stands for where that can be found out."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        found = []
-    return {address, *((str(entry[4][0]), address[1]) for entry in found)}

@@ -18,12 +18,12 @@ from consumerd.config.build_v08 import build_bootstrap, build_client_of
 from consumerd.config.servers import KafkaSection
 from consumerd.errors import ConfigError
 from consumerd.forward import (
-    BrokerMajor,
+    BrokerMajorNumbering,
     ForwardHandler,
     ForwardSettings,
-    Naming,
     Placing,
     Resume,
+    TopicNaming,
     key_extractor,
 )
 from consumerd.net import ConnectionSettings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.forward import SourcePlaces
+    from consumerd.forward import SourceNumbering
     from consumerd.handlers import Secret
     from consumerd.ports import Clock
 
@@ -81,11 +81,11 @@ def forward(
     _check_flags(headers=headers, idempotent=idempotent)
     _check_shapes(bootstrap, topic, topics)
     if source is not None and (not isinstance(source, str) or not source):
-        raise ValueError(f"source = {source!r} is no name")
+        raise ValueError(f"source must be a non-empty name, not {source!r}")
     if codec not in _CODECS:
-        raise ValueError(f"codec = {codec!r} does not exist; there is {', '.join(_CODECS)}")
+        raise ValueError(f"codec must be one of {', '.join(_CODECS)}, not {codec!r}")
     if key is not None and not isinstance(key, dict):
-        raise ValueError('key is a table such as { json = "user.id" }')
+        raise ValueError('key must be a table such as { json = "user.id" }')
     settings = ForwardSettings(
         placing=Placing.KEEP if placing is None and key is None else _choice(Placing, "placing", placing or "key"),
         key=None if key is None else key_extractor(key),
@@ -104,21 +104,26 @@ def forward(
     )
     return make_forward_handler(
         kafka_section(bootstrap, client_id=client_id, tls=tls, sasl=sasl),
-        Naming(topic, topics),
-        BrokerMajor(partitions_per_broker),
+        TopicNaming(topic, topics),
+        BrokerMajorNumbering(partitions_per_broker),
         settings,
         request_timeout=float(request_timeout),
     )
 
 
 def make_forward_handler(
-    section: KafkaSection, naming: Naming, places: SourcePlaces, settings: ForwardSettings, *, request_timeout: float
+    section: KafkaSection,
+    naming: TopicNaming,
+    numbering: SourceNumbering,
+    settings: ForwardSettings,
+    *,
+    request_timeout: float,
 ) -> ForwardHandler:
     """The handler for a cluster. Raises ConfigError for what is wrong with `section`."""
     build_bootstrap(section)
     if section.sasl is not None:
         build_mechanism(section.sasl)
-    return ForwardHandler(target_client(section, request_timeout), naming, places, settings, rng=SystemRandom())
+    return ForwardHandler(target_client(section, request_timeout), naming, numbering, settings, rng=SystemRandom())
 
 
 def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:
@@ -147,37 +152,37 @@ def _choice(kinds: type[Any], name: str, value: str) -> Any:
         return kinds(value)
     except ValueError:
         there = ", ".join(kind.value for kind in kinds)
-        raise ValueError(f"{name} = {value!r} does not exist; there is {there}") from None
+        raise ValueError(f"{name} must be one of {there}, not {value!r}") from None
 
 
 def _one_of(name: str, value: str, *there: str) -> str:
     if value not in there:
-        raise ValueError(f"{name} = {value!r} does not exist; there is {', '.join(there)}")
+        raise ValueError(f"{name} must be one of {', '.join(there)}, not {value!r}")
     return value
 
 
 def _check_numbers(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} = {value!r} is no positive number")
+            raise ValueError(f"{name} must be a positive number, not {value!r}")
 
 
 def _check_seconds(**seconds: float) -> None:
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ValueError(f"{name} = {value!r} is no positive number of seconds")
+            raise ValueError(f"{name} must be a positive number of seconds, not {value!r}")
 
 
 def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:
     if not isinstance(bootstrap, list | tuple | str):
-        raise ValueError(f"bootstrap = {bootstrap!r} is no list of host:port")
+        raise ValueError(f"bootstrap must be a list of host:port, not {bootstrap!r}")
     if not isinstance(topic, str):
-        raise ValueError(f"topic = {topic!r} is no text")
+        raise ValueError(f"topic must be text, not {topic!r}")
     if topics is not None and not isinstance(topics, dict):
-        raise ValueError(f'topics = {topics!r} is no table such as {{ "old events" = "events" }}')
+        raise ValueError(f'topics must be a table such as {{ "old events" = "events" }}, not {topics!r}')
 
 
 def _check_flags(**flags: bool | None) -> None:
     for name, value in flags.items():
         if value is not None and type(value) is not bool:
-            raise ValueError(f"{name} = {value!r} is neither true nor false")
+            raise ValueError(f"{name} must be true or false, not {value!r}")

@@ -59,7 +59,7 @@ PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MirrorTarget:
     """Exactly one of `zookeeper` and `brokers`. With `placed` each source partition has one partition there."""
 
     zookeeper: str | None = None
@@ -68,7 +68,7 @@ class Target:
     settings: ProducerSettings = field(default_factory=ProducerSettings)
 
 
-async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -> int:
+async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = False) -> int:
     """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
 
     Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
@@ -76,7 +76,7 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
     """
     if config.group.coordination != "zookeeper":
         raise ConfigError(
-            f"a mirror reads from a group in ZooKeeper, and group.coordination is {config.group.coordination!r}."
+            f"group.coordination must be 'zookeeper' for a mirror to Kafka 0.7, not {config.group.coordination!r}."
         )
     if target.zookeeper is not None:
         refuse_same_place(config.zookeeper.connect, target.zookeeper)
@@ -98,7 +98,12 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
         await refuse_same_cluster(source, other, target.brokers)
         if other is not None:
             for member, topics in (await find_reverse_mirrors(source, other, settings.subscription)).items():
-                log.warning("mirror_circle", member=member, topics=topics, reason="it reads from the target")
+                log.warning(
+                    "reverse_mirror_detected",
+                    member=member,
+                    topics=topics,
+                    reason="it mirrors these topics from the target; if back to the source, messages loop",
+                )
         connector = partial(connect, settings=build_connection_settings(config))
         producer = Producer(
             _router(target, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=target.settings
@@ -115,16 +120,16 @@ async def mirror(config: Config, target: Target, *, exit_at_end: bool = False) -
     return inner.sent
 
 
-async def _require_v07(source: Session, other: Session | None, group: str, target: Target) -> None:
+async def _require_v07(source: Session, other: Session | None, group: str, target: MirrorTarget) -> None:
     """Raise DialectError where either side has brokers of 0.8 or later, for which there is another mirror."""
     if await read_dialect(source, group) is Dialect.V08:
         raise DialectError(
-            "the source's brokers are of Kafka 0.8 or later, and brokers of 0.7 have no place for the keys of their "
-            "messages, nor for empty ones: mirror them to a newer cluster, with --to-bootstrap-server."
+            "the source's brokers run Kafka 0.8 or later, and Kafka 0.7 supports neither message keys nor tombstones: "
+            "mirror to a newer cluster with --to-bootstrap-server."
         )
     if other is not None and await read_dialect(other, group) is Dialect.V08:
         raise DialectError(
-            f"the brokers in ZooKeeper at {target.zookeeper} are of Kafka 0.8 or later: give --to-bootstrap-server "
+            f"the target's brokers (ZooKeeper at {target.zookeeper}) run Kafka 0.8 or later: use --to-bootstrap-server "
             "with one of their addresses."
         )
 
@@ -148,11 +153,11 @@ def mirror_settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettin
     return replace(settings, consumer_id=made)
 
 
-def _router(target: Target, zk: Session | None, connector: Connector, rng: Random) -> Router:
+def _router(target: MirrorTarget, zk: Session | None, connector: Connector, rng: Random) -> Router:
     if zk is not None:
         return ZooKeeperRouter(zk, rng=rng, partitioner=KeepingPartitioner())
     if not target.brokers:
-        raise ConfigError("a mirror needs a target: a ZooKeeper, or brokers.")
+        raise ConfigError("a mirror needs a target: give a ZooKeeper or a list of brokers.")
     if target.placed:
         return PlacedRouter(target.brokers, connect=connector)
     return StaticRouter(target.brokers, rng=rng)
@@ -167,9 +172,7 @@ async def open_session(stack: AsyncExitStack, section: ZooKeeperSection, clock: 
         try:
             await _start(looker, section)
             if await looker.exists(chroot) is None:
-                raise NotFoundError(
-                    f"there is no node {chroot} in ZooKeeper at {servers}; check the chroot of the address"
-                )
+                raise NotFoundError(f"the chroot {chroot} does not exist in ZooKeeper at {servers}; check the address")
         finally:
             await looker.close()
     session = build_session(section, clock=clock, rng=rng)
@@ -184,5 +187,5 @@ async def _start(session: Session, section: ZooKeeperSection) -> None:
     except NotConnected as error:
         raise ZooKeeperError(
             f"ZooKeeper at {section.connect} did not answer within {section.connection_timeout:g} s; "
-            "check the address and that it runs."
+            "check the address, and whether it is running."
         ) from error

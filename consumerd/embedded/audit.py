@@ -53,7 +53,7 @@ def parse_record(line: bytes) -> Record:
             [(int(offset), int(index), int(text, 16)) for offset, index, text in fields.get("messages", ())],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AuditError(f"{line[:80]!r} is no record of a handover: {error!r}") from error
+        raise AuditError(f"{line[:80]!r} is not a valid handover record: {error!r}") from error
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -68,7 +68,7 @@ def read_records(path: Path) -> Iterator[Record]:
                 return
             record = parse_record(line)
             if record.sequence != expected:
-                raise AuditError(f"{path} goes from record {expected - 1} to {record.sequence}: records are missing")
+                raise AuditError(f"{path} jumps from record {expected - 1} to {record.sequence}: records are missing")
             expected += 1
             yield record
 

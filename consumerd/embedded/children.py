@@ -74,7 +74,7 @@ class Child:
     def start(self) -> None:
         """Start the process. Does not block; raises ChildError when it cannot be started at all."""
         if self._process is not None:
-            raise ChildError(f"{self.name} was started already")
+            raise ChildError(f"{self.name} is already started")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         gate, first = (_GATE_PIPE, os.devnull) if self._pipe else (_GATE, os.fspath(self._stdin or os.devnull))
         try:

@@ -47,7 +47,7 @@ class PartitionLedger:
     def store(self, offset: int, payloads: Sequence[bytes]) -> None:
         """Note an outermost message that the partition holds, with its leaves. Offsets have to grow."""
         if self._offsets and offset <= self._offsets[-1]:
-            raise AuditError(f"the offsets of a log go from {self._offsets[-1]} to {offset}: they have to grow")
+            raise AuditError(f"log offsets must increase, not go from {self._offsets[-1]} to {offset}")
         if payloads:
             self._offsets.append(offset)
             self._firsts.append(len(self._held))

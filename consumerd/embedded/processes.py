@@ -124,7 +124,7 @@ class Process(StartedChild):
     async def _launch(self, command: Sequence[str], event: str, timeout: float, stdout: Path | None = None) -> None:
         """Run `command` until it logs `event`; it is ended when it does not."""
         if self.running:
-            raise ChildError(f"{self.name} runs already")
+            raise ChildError(f"{self.name} is already running")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._child = Child(command, log=self.log_path, name=self.name, env=clean_environment(), stdout=stdout)
         self._child.start()
@@ -217,7 +217,7 @@ class DaemonProcess(Process):
         """What the present (or last) process calls itself. Raises ChildError while it has not said so."""
         ids: list[str] = [event["consumer"] for event in self.events() if event["event"] == "starting"]
         if not ids:
-            raise ChildError(f"{self.name} has not said who it is: its log has no event 'starting'")
+            raise ChildError(f"the consumer id of {self.name} is unknown: its log has no event 'starting'")
         return ids[-1]
 
     def pause(self) -> None:

@@ -123,7 +123,7 @@ class ZooKeeperServer(StartedChild):
                 await self.stop()
                 if attempt == _ATTEMPTS - 1 or (logging and not (bind_failed and self._port_is_ours)):
                     raise
-                log.info("zookeeper_start_repeated", port=self.port, log=str(self.log_path))
+                log.info("zookeeper_start_retried", port=self.port, log=str(self.log_path))
                 logging = True  # so that the next failure says why
                 if self._port_is_ours:
                     self.port = free_port()

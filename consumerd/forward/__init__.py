@@ -1,27 +1,27 @@
-"""Handing batches on to a cluster of 0.8 or later (ring 1): the handler, identities, keys, places, topics."""
+"""The handler `forward`: batches to a cluster of Kafka 0.8 or later, with identities, keys and topics (ring 1)."""
 
 from consumerd.forward.handler import ForwardHandler
 from consumerd.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
 from consumerd.forward.keys import KeyExtractor, key_extractor
-from consumerd.forward.places import BrokerMajor, Naming, SourcePlaces
+from consumerd.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
 from consumerd.forward.settings import ForwardSettings, Placing, Resume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import TargetTopics
 
 __all__ = [
     "PREFIX",
-    "BrokerMajor",
+    "BrokerMajorNumbering",
     "ForwardHandler",
     "ForwardSettings",
     "KeyExtractor",
-    "Naming",
     "Placing",
     "Resume",
     "SourceIdentity",
     "SourceMark",
-    "SourcePlaces",
+    "SourceNumbering",
     "TargetLog",
     "TargetTopics",
+    "TopicNaming",
     "key_extractor",
     "read_identity",
 ]

@@ -122,7 +122,7 @@ class Feed:
         """
         batch.mark(batch.handled)
         if (skipped := await self._known_in(batch)) > batch.handled:
-            log.info("forwarded_before", partition=str(self.source), messages=skipped - batch.handled)
+            log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
             batch.mark(skipped)
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
@@ -135,9 +135,9 @@ class Feed:
         (known, began), self.known, self.began = (self.known, self.began), None, None
         if began is not None and batch.start_offset < began:
             raise OtherLogError(
-                f"{self.source} begins anew at {batch.start_offset}, and the target has its message at offset {began} "
-                "already: the source's log was made anew; forward it to another topic, or with another name of the "
-                "source."
+                f"{self.source} restarts at offset {batch.start_offset}, and the target has its message at offset "
+                f"{began} "
+                "already: the source topic was recreated; forward it to another topic, or set another `source`."
             )
         if known is None or not batch.start_offset <= known.offset < batch.next_offset:
             return 0
@@ -154,8 +154,8 @@ class Feed:
                 same = known.crc == (None if payload is None else crc32(payload))
         if not same:
             raise OtherLogError(
-                f"the message at offset {known.offset} of {self.source} is not the one that the target has as its "
-                "last: the source's log was made anew; forward it to another topic, or with another name of the source."
+                f"the message at offset {known.offset} of {self.source} differs from the last one on the target: the "
+                "source topic was recreated; forward it to another topic, or set another `source`."
             )
         return count
 
@@ -187,9 +187,9 @@ class Feed:
             headers = (*headers, *self._mark.headers(message.offset, message.index, payload))
         if size > settings.max_message_bytes:
             raise HandlerFailedError(
-                f"{_where(message)} takes {size} bytes with its headers, and max_message_bytes is "
-                f"{settings.max_message_bytes}: give it the target's message.max.bytes, and the topic a larger "
-                "max.message.bytes if need be."
+                f"{_where(message)} has {size} bytes with its headers; max_message_bytes is "
+                f"{settings.max_message_bytes}: raise it up to the target's message.max.bytes, or raise the topic's "
+                "max.message.bytes."
             )
         timestamp = message.timestamp if settings.keep_timestamps and message.timestamp >= 0 else None
         return _Outgoing(payload, key, self._partition(key), timestamp, headers, size)
@@ -213,7 +213,9 @@ class Feed:
                     raise
                 half = (len(part) + 1) // 2
                 self._chunk_bytes = max(1, sum(each.size for each in part) // 2)
-                log.info("chunk_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error))
+                log.info(
+                    "chunk_size_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error)
+                )
                 pending += [part[half:], part[:half]]
                 continue
             batch.mark(batch.handled + len(part))

@@ -12,14 +12,14 @@ called so or written to, a cluster that is too old for what is asked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from consumerd.errors import BrokerError, HandlerFailedError
 from consumerd.forward.errors import is_hopeless
 from consumerd.forward.feed import Feed
-from consumerd.forward.resuming import last_forwarded
+from consumerd.forward.identity import read_identity
 from consumerd.forward.settings import Resume
 from consumerd.forward.target_log import TargetLog
 from consumerd.forward.topics import TargetTopics
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.client import ClusterClient
-    from consumerd.forward.places import Naming, SourcePlaces
+    from consumerd.forward.identity import SourceIdentity
+    from consumerd.forward.mapping import SourceNumbering, TopicNaming
     from consumerd.forward.settings import ForwardSettings
     from consumerd.handlers import Batch, HandlerContext
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
+
+#: Offsets of the target that are searched for the last message of a source partition, at most.
+LOOK_BACK: Final = 500_000
+_FIRST_WINDOW: Final = 2_000
 
 
 class _Target(NamedTuple):
@@ -54,15 +59,15 @@ class ForwardHandler(Handler):
     def __init__(
         self,
         make_client: Callable[[Clock, Random], ClusterClient],
-        naming: Naming,
-        places: SourcePlaces,
+        naming: TopicNaming,
+        numbering: SourceNumbering,
         settings: ForwardSettings,
         *,
         rng: Random,
     ) -> None:
         self._make_client = make_client
         self._naming = naming
-        self._places = places
+        self._numbering = numbering
         self._settings = settings
         self._rng = rng
         self._target: _Target | None = None
@@ -86,7 +91,7 @@ class ForwardHandler(Handler):
             if self._settings.headers:
                 await topics.require_headers()
         except BrokerError as error:
-            raise HandlerFailedError(f"nothing can be forwarded: {error}") from error
+            raise HandlerFailedError(f"cannot forward: {error}") from error
 
     async def stop(self) -> None:
         """Close the producers and the client."""
@@ -94,7 +99,7 @@ class ForwardHandler(Handler):
             await self._close(partition)
         if self._target is not None:
             await self._target.client.close()
-        log.info("forward_ended", sent=self.sent)
+        log.info("forward_stopped", sent=self.sent)
 
     async def position(self, partition: TopicPartition) -> int | None:
         """With `Resume.TARGET`, where the last message of the partition that the target has begins; else None.
@@ -107,10 +112,10 @@ class ForwardHandler(Handler):
         try:
             feed = await self._opened(partition)
         except Exception as error:
-            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded")
+            self._give_up_if_hopeless(error, f"cannot forward {partition}")
             raise
         known = feed.known
-        log.info("forward_position", partition=str(partition), target=feed.topic, position=known and known.offset)
+        log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
         feed.began = None if known is None else known.offset
         return feed.began
 
@@ -123,7 +128,7 @@ class ForwardHandler(Handler):
         except BaseException as error:
             await self._close(partition)
             at = batch.prefix(batch.handled)
-            self._give_up_if_hopeless(error, f"{partition} cannot be forwarded from {at} on")
+            self._give_up_if_hopeless(error, f"cannot forward {partition} from {at}")
             raise
 
     @staticmethod
@@ -144,11 +149,43 @@ class ForwardHandler(Handler):
         try:
             topic = self._naming.target(partition.topic)
         except ValueError as error:
-            raise HandlerFailedError(f"{partition} cannot be forwarded: {error}.") from error
-        place = await self._places.number(partition) % await target.topics.count(topic)
+            raise HandlerFailedError(f"cannot forward {partition}: {error}.") from error
+        place = await self._numbering.number(partition) % await target.topics.count(topic)
         feed = Feed(partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng)
         if settings.resume is Resume.TARGET:
             feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
         await feed.open()
         self._feeds[partition] = feed
         return feed
+
+
+async def last_forwarded(
+    target: TargetLog, topic: str, place: int, source: TopicPartition, cluster: str | None
+) -> SourceIdentity | None:
+    """The last identity of `source` among the last messages of `topic`/`place`. Raises BrokerError.
+
+    With the placing `keep` one partition of the target holds all of a source partition, in order, and each chunk was
+    acknowledged before the next one was sent: so everything before that identity is there, too. The log is read
+    backwards in growing windows. Where the last `LOOK_BACK` offsets hold none of the partition, the committed offset
+    counts, and at worst messages are sent again.
+    """
+    start, end = await target.bounds(topic, place)
+    least = max(start, end - LOOK_BACK)
+    high, window = end, _FIRST_WINDOW
+    while high > least:
+        low = max(least, high - window)
+        found: SourceIdentity | None = None
+        async for records in target.read(topic, place, low, high):
+            for record in records:
+                identity = read_identity(record.headers)
+                if identity is not None and identity.partition == source and identity.cluster == cluster:
+                    found = identity
+        if found is not None:
+            return found
+        high, window = low, 4 * window
+    if least > start:
+        log.warning(
+            "target_position_not_found", partition=str(source), target=f"{topic}/{place}", searched_offsets=end - least,
+            reason=f"no message of {source} was found; resuming from the committed offset",
+        )  # fmt: skip
+    return None

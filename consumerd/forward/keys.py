@@ -43,8 +43,8 @@ def key_extractor(options: Mapping[str, Any]) -> KeyExtractor:
         case "column" if _is_column(value):
             return partial(_column, *value)
         case "json" | "regex" | "column":
-            raise ValueError(f"key.{kind} = {value!r} is not possible")
-    raise ValueError(f"key.{kind} does not exist; there is json, regex and column")
+            raise ValueError(f"key.{kind} = {value!r} is invalid")
+    raise ValueError(f"unknown key option key.{kind}: use json, regex or column")
 
 
 def _is_column(value: object) -> bool:
@@ -80,7 +80,7 @@ def _regex(text: str) -> KeyExtractor:
     except (re.error, UnicodeEncodeError) as error:
         raise ValueError(f"key.regex = {text!r}: {error}") from error
     if not pattern.groups:
-        raise ValueError(f"key.regex = {text!r} has no group: put brackets around what is the key")
+        raise ValueError(f"key.regex = {text!r} has no group: put parentheses around the key")
     return partial(_match, pattern, pattern.groupindex.get("key", 1))
 
 

@@ -73,16 +73,17 @@ class ForwardSettings:
             raise ValueError('resume = "target" needs headers = true: they say what the target has')
         if self.resume is Resume.TARGET and self.placing is not Placing.KEEP:
             raise ValueError(
-                'resume = "target" needs placing = "keep": elsewhere the last message of a source partition '
-                "does not say that those before it arrived"
+                'resume = "target" requires placing = "keep": with other placings the last message of a source '
+                "partition "
+                "does not prove that earlier ones arrived"
             )
         if self.max_message_bytes < 1 or self.chunk_bytes < 1:
             raise ValueError("sizes must be positive")
         if self.replication_factor is not None and self.replication_factor < 1:
-            raise ValueError(f"replication_factor = {self.replication_factor} is not positive")
+            raise ValueError(f"replication_factor must be a positive number, not {self.replication_factor}")
         if isinstance(self.partitions, int) and self.partitions < 1:
-            raise ValueError(f"partitions = {self.partitions} is not positive")
+            raise ValueError(f"partitions must be a positive number, not {self.partitions}")
         if isinstance(self.partitions, Mapping):
             for topic, number in self.partitions.items():
                 if number < 1:
-                    raise ValueError(f"partitions of {topic!r}: {number} is not positive")
+                    raise ValueError(f"partitions of {topic!r} must be a positive number, not {number}")

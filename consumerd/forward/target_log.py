@@ -81,7 +81,7 @@ class TargetLog:
         if found.end is BatchEnd.CORRUPT:
             raise CorruptDataError(f"the target has no records at {where}: {found.problem}")
         if size >= _MOST_BYTES:
-            raise CorruptDataError(f"the target gives nothing at {where}, although it says that there is something")
+            raise CorruptDataError(f"the target returned no records at {where}, although its log has some")
         return min(_MOST_BYTES, max(found.needed or 0, 2 * size))
 
     async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes:
@@ -101,7 +101,7 @@ class TargetLog:
         self._raise_for(answer.get("error_code", 0), channel, topic, partition)
         parts = [part for told in answer["responses"] for part in told["partition_responses"]]
         if len(parts) != 1:
-            raise BadFrameError(f"broker {channel.address} answers for {len(parts)} partitions, and was asked for one")
+            raise BadFrameError(f"broker {channel.address} returned {len(parts)} partitions instead of one")
         (part,) = parts
         self._raise_for(part["error_code"], channel, topic, partition)
         data: bytes | None = part["record_set"]
@@ -114,7 +114,7 @@ class TargetLog:
         if found is not None:
             self._raise_for(found.error, channel, topic, partition)
         if found is None or not found.offsets:
-            raise BrokerError(f"the target names no offset of {topic}/{partition}")
+            raise BrokerError(f"the target returned no offset of {topic}/{partition}")
         return found.offsets[0]
 
     async def _leader(self, topic: str, partition: int) -> Channel:

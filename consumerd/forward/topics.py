@@ -53,9 +53,8 @@ class TargetTopics:
         channel = await self._client.any_channel()
         if not channel.versions.has(PRODUCE, _HEADERS_SINCE):
             raise NoHeadersError(
-                f"the target's broker {channel.address} is older than 0.11 and keeps no headers, in which the old "
-                "identity of messages would be: set headers = false (--no-headers) to go without it, or choose newer "
-                "brokers."
+                f"the target's broker {channel.address} is older than 0.11 and does not support headers, which "
+                "hold the source identity of messages: set headers = false (--no-headers), or upgrade the brokers."
             )
 
     async def count(self, topic: str) -> int:
@@ -69,7 +68,7 @@ class TargetTopics:
         partitions = self._partitions.get(topic) if isinstance(self._partitions, Mapping) else self._partitions
         if partitions is None:
             raise NoTopicError(
-                f"the target has no topic {topic!r}: create it, or say how many partitions it shall have "
+                f"the target has no topic {topic!r}: create it, or set its number of partitions "
                 "(partitions = ..., --partitions)."
             )
         async with self._making:
@@ -86,7 +85,9 @@ class TargetTopics:
             told = metadata.topics.get(topic)
             if told is None or told.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return 0
-            if not told.partitions and (error := error_of(told.error, f"the target tells nothing of {topic!r}")):
+            if not told.partitions and (
+                error := error_of(told.error, f"the target has no metadata for topic {topic!r}")
+            ):
                 raise error
             return len(told.partitions)
 
@@ -98,7 +99,7 @@ class TargetTopics:
         async def there() -> int:
             count = await self._look(topic)
             if not count:
-                raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, f"the topic {topic!r}, just created, is not there")  # type: ignore[misc]  # no success
+                raise error_of(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r} was created and is not available yet")  # type: ignore[misc]  # no success
             return count
 
         count = await self._client.retrying(f"partitions of {topic}", there)
@@ -113,8 +114,8 @@ class TargetTopics:
             log.warning(
                 "topic_has_one_replica",
                 topic=topic,
-                reason="the brokers' default.replication.factor is 1: what is on a broker that is lost is lost with it",
-                remedy="give it replicas (kafka-reassign-partitions), or make others with --replication-factor",
+                reason="the brokers' default.replication.factor is 1: losing a broker loses its messages",
+                remedy="add replicas (kafka-reassign-partitions); create topics with --replication-factor",
             )
 
     async def _ask_to_create(self, topic: str, partitions: int) -> None:
@@ -125,8 +126,8 @@ class TargetTopics:
         replicas = self._replication_factor
         if replicas is None and version < _DEFAULTS_SINCE:
             raise NoTopicError(
-                f"the target has no topic {topic!r}, and its brokers know no default for the replicas of a new one: "
-                "give replication_factor (--replication-factor), too."
+                f"the target has no topic {topic!r}, and its brokers (before 2.4) have no default replication factor: "
+                "set replication_factor (--replication-factor)."
             )
         entry: dict[str, Any] = {
             "topic": topic,

@@ -1,4 +1,4 @@
-"""The vocabulary of a membership that a broker coordinates: what happens to a member, and what it has done.
+"""Events and actions of a membership that a broker coordinates.
 
 Strategy: as `consumerd.group.events`: plain values, and a *ticket* for everything that takes time, answered once with
 an event that carries it, or late, or never. Answers to tickets that are no longer waited for are ignored. The actions

@@ -1,4 +1,4 @@
-"""The vocabulary of the membership machine: what happens to a member (events) and what it has done (actions).
+"""Events and actions of the membership machine: what happens to a member, and what it has done about it.
 
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
 a list of actions; whoever runs it (the consumer, or a simulator) performs them. Three conventions make that safe:

@@ -1,4 +1,4 @@
-"""The partitions a member has to do with, each with its state.
+"""The partitions that a member claims, owns or releases, each with its state.
 
 Strategy: a dictionary of small records whose states only change through the table, with a count per state kept beside
 it, so that the questions the machine asks after every event need no walk over thousands of partitions.

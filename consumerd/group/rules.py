@@ -1,4 +1,4 @@
-"""What the generations of Kafka disagree about in a group that ZooKeeper coordinates: the membership machine's dialect.
+"""The rules of each dialect in a group that ZooKeeper coordinates: how nodes are read and partitions assigned.
 
 Strategy: the machine is one, its rules are a value that it is given. They say how a member's node is read and who is to
 own what; nothing in them waits, reads or remembers. A topic looks the same to both dialects (`Topics`): numbers of

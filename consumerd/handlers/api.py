@@ -78,7 +78,7 @@ class MessageHandler(Handler):
 
     def __init__(self, function: Callable[..., Awaitable[None]]) -> None:
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"@message_handler needs an `async def`, and {function!r} is none")
+            raise TypeError(f"@message_handler requires an `async def`, not {function!r}")
         self._function = function
         functools.update_wrapper(self, function)
 

@@ -78,10 +78,10 @@ class FileDeadLetters(DeadLetters):
         """Raise ConfigError where `start` could not make the file. Nothing is made: another user may be looking."""
         path = self._path
         if path.is_dir():
-            raise ConfigError(f"handler.dead_letter: {path} is a folder; name a file.")
+            raise ConfigError(f"handler.dead_letter: {path} is a directory; name a file.")
         there = path if path.exists() else next(parent for parent in path.absolute().parents if parent.exists())
         if there != path and not there.is_dir():
-            raise ConfigError(f"handler.dead_letter: {path} cannot be made: {there} is no folder.")
+            raise ConfigError(f"handler.dead_letter: {path} cannot be created: {there} is not a directory.")
         if not os.access(there, os.W_OK if there == path else os.W_OK | os.X_OK):
             raise ConfigError(f"handler.dead_letter: {path} cannot be written: no permission for {there}.")
 
@@ -99,7 +99,7 @@ class FileDeadLetters(DeadLetters):
         except OSError as error:
             raise HandlerFailedError(
                 f"cannot write to the dead-letter file {self._path}: {error.strerror}; "
-                "the messages stay uncommitted and come again after a restart."
+                "the messages are not committed and are delivered again after a restart."
             ) from error
 
     async def stop(self) -> None:
@@ -140,9 +140,9 @@ class FileDeadLetters(DeadLetters):
             data = memoryview(b"\n" * torn + b"".join(self._line(letter) for letter in letters))
             if size + len(data) > self._max_size:
                 raise HandlerFailedError(
-                    f"the dead-letter file {self._path} has {size} bytes, and would have more than "
-                    f"handler.dead_letter_max_size ({self._max_size}); look why so much fails, move the file away or "
-                    "raise the limit; the messages stay uncommitted and come again after a restart."
+                    f"the dead-letter file {self._path} has {size} bytes and would exceed "
+                    f"handler.dead_letter_max_size ({self._max_size}): find out why messages fail, then move the file "
+                    "away or raise the limit; the messages stay uncommitted and come again after a restart."
                 )
             while data:
                 data = data[os.write(descriptor, data) :]

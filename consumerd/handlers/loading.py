@@ -134,7 +134,7 @@ def _entry_point(name: str) -> EntryPoint:
             "uninstall all but one, or name yours as module:attribute."
         )
     if not found:
-        raise HandlerLoadError(f"there is no handler {name!r}{_instead(name, {point.name for point in installed})}")
+        raise HandlerLoadError(f"unknown handler {name!r}{_instead(name, {point.name for point in installed})}")
     return next(iter(found.values()))
 
 
@@ -144,7 +144,7 @@ def _import(name: str, module: str, attribute: str) -> object:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise HandlerLoadError(
-                f"handler {name!r}: there is no module {error.name!r}; is its package installed, or on PYTHONPATH?"
+                f"handler {name!r}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"
             ) from error
         raise HandlerLoadError(f"handler {name!r}: importing {module!r} failed: {_brief(error)}") from error
     for part in attribute.split("."):
@@ -180,7 +180,7 @@ def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
     try:
         handler = found(**options)
     except SystemExit as error:
-        raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) when it was built.") from error
+        raise HandlerLoadError(f"handler {name!r} called sys.exit({error.code!r}) in its constructor.") from error
     except Exception as error:
         raise HandlerLoadError(f"handler {name!r} refused its options: {_brief(error)}") from error
     return _complete(name, handler)
@@ -194,7 +194,7 @@ def _complete(name: str, thing: object) -> Handler:
     if handle is None and inspect.iscoroutinefunction(thing):
         return _FunctionHandler(thing)
     if handle is None:
-        raise HandlerLoadError(f"handler {name!r} gave a {type(thing).__name__}, which has no method `handle`.")
+        raise HandlerLoadError(f"handler {name!r} returned a {type(thing).__name__}, which has no method `handle`.")
     for method in ("handle", "start", "stop", "position"):
         found = getattr(thing, method, None)
         if found is not None and not _is_async(found):
@@ -220,7 +220,7 @@ def _check_options(name: str, factory: Callable[..., object], options: Mapping[s
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
-        log.debug("handler_without_signature", handler=name)
+        log.debug("handler_signature_unavailable", handler=name)
         return
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -229,7 +229,7 @@ def _check_options(name: str, factory: Callable[..., object], options: Mapping[s
                 raise HandlerLoadError(f"handler {name!r} has no option {option!r}{_instead(option, named)}")
     missing = [p.name for p in named.values() if p.default is p.empty and p.name not in options]
     if missing:
-        raise HandlerLoadError(f"handler {name!r} needs the option {missing[0]!r}.")
+        raise HandlerLoadError(f"handler {name!r} requires the option {missing[0]!r}.")
 
 
 def _instead(wrong: str, known: Iterable[str], *, listing: bool = True) -> str:

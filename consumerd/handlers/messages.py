@@ -244,7 +244,7 @@ class Batch(Sequence[bytes]):
                 return self.payloads[position]
             return cast("list[bytes]", list(self._content.payloads[self._first + start : self._first + stop]))
         if not -self._length <= position < self._length:
-            raise IndexError("there is no such message in the batch")
+            raise IndexError("message index out of range")
         return cast("bytes", self._content.payloads[self._first + position % self._length])
 
     def __iter__(self) -> Iterator[bytes]:

@@ -148,7 +148,7 @@ class _Retrying(Handler):
         if answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= MAX_OFFSET):
             return answer
         raise HandlerFailedError(
-            f"handler {self._name!r} gave {answer!r} as the position of {where}; it has to be an offset or None."
+            f"handler {self._name!r} returned {answer!r} as the position of {where}; it must return an offset or None."
         )
 
     async def _patiently(self, method: str, failed: str, call: Callable[[], Awaitable[_T]], **fields: str) -> _T:
@@ -220,7 +220,7 @@ class _Retrying(Handler):
             failures.count = 1 if rest.handled else failures.count + 1
             failures.last = error
             if timeout.expired() and isinstance(error, TimeoutError):
-                failures.last = TimeoutError(f"no end after {self._policy.timeout:g} s")
+                failures.last = TimeoutError(f"timed out after {self._policy.timeout:g} s")
             raise
         finally:
             if rest is not batch and rest.counted:
@@ -250,7 +250,7 @@ class _Retrying(Handler):
         if self._policy.on_failure == "stop":
             raise HandlerFailedError(
                 f"handler {self._name!r} failed {_times(failures)} at offset {offset} of {batch.partition} "
-                f"({_brief(failures.last)}); mend it, or set on_failure to skip or dead_letter."
+                f"({_brief(failures.last)}); fix it, or set on_failure to skip or dead_letter."
             ) from failures.last
         if self._dead_letters is not None:
             given_up = islice(rest.messages(), end - batch.handled)
@@ -278,7 +278,7 @@ async def _answer(call: Awaitable[_T]) -> _T:
         task = asyncio.current_task()
         if task is not None and not task.cancelling():
             # Nobody cancelled us: a task of the handler's was, and that would end our lane without a word.
-            raise RuntimeError("something that the handler waited for was cancelled") from error
+            raise RuntimeError("a task or future that the handler awaited was cancelled") from error
         raise
 
 

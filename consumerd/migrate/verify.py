@@ -26,7 +26,7 @@ from consumerd.migrate.sums import MessagePosition, message_number, source_numbe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.forward import Naming
+    from consumerd.forward import TopicNaming
     from consumerd.forward.target_log import Bounds
     from consumerd.migrate.message_source import MessageSource
     from consumerd.migrate.ranges import Range
@@ -58,7 +58,7 @@ class Comparison:
         self,
         source: MessageSource,
         target: VerificationTarget,
-        naming: Naming,
+        naming: TopicNaming,
         *,
         cluster: str | None = None,
         range_messages: int = RANGE_MESSAGES,

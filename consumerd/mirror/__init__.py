@@ -3,12 +3,14 @@
 from consumerd.mirror.circles import (
     CircleError,
     find_reverse_mirrors,
+    is_subscribed,
     mirror_host,
     refuse_same_cluster,
     refuse_same_place,
+    resolve_address,
 )
 from consumerd.mirror.handler import MirrorHandler
-from consumerd.mirror.placing import KeepingPartitioner, PlacedRouter, Source, SourceCounts
+from consumerd.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
 from consumerd.mirror.topics import TargetTopics
 
 __all__ = [
@@ -16,11 +18,13 @@ __all__ = [
     "KeepingPartitioner",
     "MirrorHandler",
     "PlacedRouter",
-    "Source",
     "SourceCounts",
+    "SourcePartition",
     "TargetTopics",
     "find_reverse_mirrors",
+    "is_subscribed",
     "mirror_host",
     "refuse_same_cluster",
     "refuse_same_place",
+    "resolve_address",
 ]

@@ -45,8 +45,8 @@ def refuse_same_place(source: str, target: str) -> None:
     ours, theirs = parse_connect_string(source), parse_connect_string(target)
     if ours.chroot == theirs.chroot and set(ours.hosts) & set(theirs.hosts):
         raise CircleError(
-            f"source and target are both the cluster in ZooKeeper at {source}: "
-            "what is mirrored would be mirrored again for ever."
+            f"source and target are the same cluster (ZooKeeper at {source}): the mirror would copy its own "
+            "output in a loop; choose another target."
         )
 
 
@@ -60,20 +60,21 @@ async def refuse_same_cluster(
         same = [broker for broker in brokers if broker in others]
         if same:
             raise CircleError(
-                f"broker {same[0].id} ({same[0].host}:{same[0].port}) is registered at the source and at the target: "
-                "they are one cluster, and what is mirrored would be mirrored again for ever."
+                f"source and target are the same cluster: broker {same[0].id} ({same[0].host}:{same[0].port}) is "
+                "registered in both; the mirror would copy its own output in a loop; choose another target."
             )
-    wanted = set().union(*[await _resolved(*address) for address in addresses])
+    wanted = set().union(*[await resolve_address(*address) for address in addresses])
     for broker in brokers if wanted else ():
-        if wanted & await _resolved(*broker.address):
+        if wanted & await resolve_address(*broker.address):
             raise CircleError(
-                f"broker {broker.id} of the source listens on {broker.host}:{broker.port}, which is the target too: "
-                "what is mirrored would be mirrored again for ever."
+                f"source and target are the same cluster: broker {broker.id} of the source listens on "
+                f"{broker.host}:{broker.port}, the target's address; the mirror would copy its own output in a loop; "
+                "choose another target."
             )
 
 
-async def _resolved(host: str, port: int) -> set[tuple[str, int]]:
-    """The address, and what it stands for where that can be found out."""
+async def resolve_address(host: str, port: int) -> set[tuple[str, int]]:
+    """The address as given, and the IP addresses that its host resolves to, if it does."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -85,7 +86,7 @@ async def find_reverse_mirrors(
     source: ZooKeeper, target: ZooKeeper, subscription: Subscription
 ) -> dict[str, list[str]]:
     """Members of groups on the target that mirror from there, and those of our topics that they read."""
-    ours = [topic for topic in await ClusterView(source).read_topics() if _wants(subscription, topic)]
+    ours = [topic for topic in await ClusterView(source).read_topics() if is_subscribed(subscription, topic)]
     groups = await ClusterView(target).read_groups()
     members = await read_all(groups, lambda group: children(target, ids_path(group)))
     mirrors = [(group, name) for group in groups for name in members[group] if name.startswith(f"{group}_{_MARK}")]
@@ -96,13 +97,14 @@ async def find_reverse_mirrors(
             theirs = parse_subscription(text or b"")
         except RegistryError:  # gone, or none that we would understand
             continue
-        if topics := [topic for topic in ours if _wants(theirs, topic)]:
+        if topics := [topic for topic in ours if is_subscribed(theirs, topic)]:
             found[name] = topics
     return found
 
 
-def _wants(subscription: Subscription, topic: str) -> bool:
+def is_subscribed(subscription: Subscription, topic: str) -> bool:
+    """Whether the subscription includes a topic; False where its filter is too complex for the name."""
     try:
         return subscription.streams_for(topic) > 0
-    except RegistryError:  # too intricate for this name
+    except RegistryError:
         return False

@@ -78,17 +78,17 @@ class MirrorHandler(Handler):
                 self._not_arrived.pop(batch.partition, None)
         except _HOPELESS as error:
             raise HandlerFailedError(
-                f"{batch.partition} cannot be mirrored from {batch.prefix(batch.handled)} on: {error}"
+                f"cannot mirror {batch.partition} from offset {batch.prefix(batch.handled)}: {error}"
             ) from error
         except NotArrivedError as error:
             tries = self._not_arrived[batch.partition] = self._not_arrived.get(batch.partition, 0) + 1
             if tries >= ARRIVAL_TRIES:
                 raise HandlerFailedError(
-                    f"{batch.partition} cannot be mirrored from {batch.prefix(batch.handled)} on: {error}"
+                    f"cannot mirror {batch.partition} from offset {batch.prefix(batch.handled)}: {error}"
                 ) from error
             raise
 
     async def stop(self) -> None:
         """Close the producer."""
         await self._producer.close()
-        log.info("mirror_ended", sent=self.sent)
+        log.info("mirror_stopped", sent=self.sent)

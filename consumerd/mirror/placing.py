@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from consumerd.ports import ZooKeeper
 
 
-class Source(NamedTuple):
+class SourcePartition(NamedTuple):
     """A partition of the source, as a key: `partitions` is how many the topic has on that broker."""
 
     broker: int
@@ -44,30 +44,30 @@ class SourceCounts:
         self._zk = zk
         self._known: dict[tuple[str, int], int] = {}
 
-    async def source(self, partition: TopicPartition) -> Source:
+    async def source(self, partition: TopicPartition) -> SourcePartition:
         """The key of a partition. Raises BrokerError while its broker is away, ZooKeeperError, RegistryError."""
         place = partition.topic, partition.broker
         if place not in self._known:
             text = await data(self._zk, topic_broker_path(*place))
             if text is None:
                 raise BrokerError(
-                    f"broker {partition.broker} is not registered with topic {partition.topic!r} at the moment: "
-                    f"where messages of {partition} belong is known when it is back."
+                    f"broker {partition.broker} is not registered for topic {partition.topic!r}: the target "
+                    f"partition of {partition} is unknown until the broker is back."
                 )
             self._known[place] = parse_partition_count(text)
-        return Source(partition.broker, partition.partition, self._known[place])
+        return SourcePartition(partition.broker, partition.partition, self._known[place])
 
 
 class KeepingPartitioner(Partitioner):
-    """The index for a `Source` among `count` partitions of the target."""
+    """The index for a `SourcePartition` among `count` partitions of the target."""
 
     def partition(self, key: Any, count: int, /) -> int:
-        source = Source(*key)
+        source = SourcePartition(*key)
         return (source.broker * source.partitions + source.partition) % count
 
 
 class PlacedRouter(Router):
-    """The same for a fixed list of brokers: for a `Source` always one broker and, as long as it has them, partition."""
+    """The same for a fixed list of brokers: a `SourcePartition` always goes to one partition of one broker."""
 
     def __init__(self, brokers: Sequence[tuple[str, int]], *, connect: Connector) -> None:
         if not brokers:
@@ -78,7 +78,7 @@ class PlacedRouter(Router):
 
     async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
         """Raises ConnectError when the broker cannot be asked for its partitions."""
-        assert isinstance(key, Source)
+        assert isinstance(key, SourcePartition)
         address = self._brokers[key.broker % len(self._brokers)]
         count = self._counts.get((address, topic))
         if count is None:
@@ -90,7 +90,7 @@ class PlacedRouter(Router):
         try:
             return await count_partitions(connection, topic)
         except (ConnectionClosedError, WireError) as error:
-            raise ConnectError(f"{error} (while asking for its partitions; nothing was sent)") from error
+            raise ConnectError(f"{error} (while counting its partitions; nothing was sent)") from error
         finally:
             await connection.close()
 

@@ -54,7 +54,11 @@ class TargetTopics:
             deadline = self._clock.monotonic() + _PATIENCE
             while brokers and not brokers.keys() <= await self._brokers(topic):
                 if self._clock.monotonic() > deadline:
-                    log.warning("topic_not_registered", topic=topic, reason="its messages may change their partition")
+                    log.warning(
+                        "topic_registration_timed_out",
+                        topic=topic,
+                        reason="messages may move to other partitions once it is registered",
+                    )
                     break
                 await self._clock.sleep(_PAUSE)
             if brokers:
@@ -70,6 +74,6 @@ class TargetTopics:
             await connection.send(ProduceRequest(topic, 0, b"").encode())
             await connection.request(FetchRequest(topic, 0, 0, 0).encode())  # it has worked through the one before
         except BrokerError as error:
-            log.warning("topic_not_made", topic=topic, broker=f"{host}:{port}", reason=reason_of(error))
+            log.warning("topic_create_failed", topic=topic, broker=f"{host}:{port}", reason=reason_of(error))
         finally:
             await connection.close()

@@ -1,4 +1,4 @@
-"""Which store keeps the offsets of a group: the one place that makes it, whoever coordinates.
+"""Choosing and making the store that keeps the offsets of a group.
 
 Strategy: what is asked for is a name; what there is to build it from (a session, a client, a membership, whether
 partitions are claimed in ZooKeeper) comes from the consumer. Of two stores the one that knows the group's members goes

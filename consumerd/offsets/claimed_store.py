@@ -1,4 +1,4 @@
-"""Offsets of partitions that are claimed in ZooKeeper, kept in another place: in Kafka.
+"""Offsets in Kafka of partitions that are claimed in ZooKeeper.
 
 Strategy: Kafka knows nothing of owner nodes, and cannot refuse whoever has lost a partition. So they are looked at
 right before each commit, and what is not ours on this very session is left out. What is lost after the look may still

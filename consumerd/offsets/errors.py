@@ -13,12 +13,12 @@ class OffsetsUnavailableError(UnavailableError):
 
 
 class OffsetsHeldError(BrokerError):
-    """A store refuses what is ours by what another one says: the group has members of another kind, too."""
+    """A store rejects an offset of an owned partition: the group has other members there."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
     def __init__(self, group: str, partition: object, store: str) -> None:
         super().__init__(
-            f"the offset of {partition} cannot be kept in {store} under group {group!r}: other members of a group of "
-            "this name own it there; stop them, give this group another name, or keep its offsets elsewhere."
+            f"cannot commit the offset of {partition} to {store} for group {group!r}: a group of this name has other "
+            "members there that own it; stop them, rename this group, or keep its offsets elsewhere."
         )

@@ -1,4 +1,4 @@
-"""What a commit to ZooKeeper is bound to, beside the version of the offset node: whose the partition is.
+"""Guards of commits to ZooKeeper: a commit succeeds only while the partition is ours.
 
 Strategy: a guard gives each partition operations that stand around the write in the same multi; ZooKeeper then carries
 them out with the write or refuses all. Two of them:

@@ -1,4 +1,4 @@
-"""No store: the handler knows how far it is, or nobody needs to."""
+"""The store that keeps nothing: the handler stores offsets itself, or nobody needs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NoOffsets:
-    """Keeps nothing, and says that all is well."""
+    """Stores nothing, and reports every commit as successful."""
 
     keeps_for: float | None = None
 

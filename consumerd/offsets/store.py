@@ -1,4 +1,4 @@
-"""Offsets in ZooKeeper, as Kafka 0.7 keeps them, written so that a former owner of a partition can write nothing.
+"""Offsets in ZooKeeper, as Kafka 0.7 keeps them, fenced against former owners of a partition.
 
 Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a look before it:
 

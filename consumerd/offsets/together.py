@@ -1,4 +1,4 @@
-"""Many calls at once, whose first error comes out as itself."""
+"""Concurrent calls: the first error cancels the others and is raised as it is."""
 
 from __future__ import annotations
 

@@ -48,11 +48,6 @@ class HandledPrefix:
         """The offset to commit: everything before it was handled, or skipped by a policy."""
         return self._position
 
-    @property
-    def open_ranges(self) -> int:
-        """How many ranges were begun and still hold the position back or wait behind one that does."""
-        return len(self._open)
-
     def reset(self, offset: int) -> None:
         """Start anew at `offset` (seek, out of range). Ranges begun before are forgotten: `done` ignores them."""
         self._generation = object()

@@ -1,11 +1,18 @@
-"""Producers for brokers of Kafka 0.7 and for those of 0.8 and later; `open_producer` chooses (ring 1)."""
+"""Producers for brokers of Kafka 0.7 and of Kafka 0.8 and later (ring 1).
+
+Strategy: `open_producer` makes the producer that a `ProducerConfig` asks for. The two kinds of brokers share the
+configuration, encoders, partitioners, plugin loading and errors, which are here. How messages are routed, batched, sent
+and confirmed differs, and is in `producer.v07` and `producer.v08`.
+"""
+
+import warnings
+from typing import TYPE_CHECKING
 
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.config import ProducerConfig
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import (
     EncodingError,
-    EventsFailedError,
     MessageSizeTooLargeError,
     Missing,
     NoBrokerError,
@@ -22,13 +29,13 @@ from consumerd.producer.opening import open_producer
 from consumerd.producer.partitioners import HashPartitioner, Partitioner, load_partitioner
 from consumerd.producer.v07.async_producer import AsyncProducer
 from consumerd.producer.v07.data import ProducerData
+from consumerd.producer.v07.dispatch import AsyncProducerStats
 from consumerd.producer.v07.event_handling import DefaultEventHandler
-from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler
+from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler, EventsFailedError
 from consumerd.producer.v07.keys import Key, java_bytes_hash, java_string_hash, key_index
 from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticRouter
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
-from consumerd.producer.v07.stats import AsyncProducerStats
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -78,3 +85,17 @@ __all__ = [
     "load_partitioner",
     "open_producer",
 ]
+
+_DEPRECATED = {"LogicalProducer": V08Producer, "LogicalProducerSettings": V08ProducerSettings}
+
+
+if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
+
+    def __getattr__(name: str) -> object:
+        if name not in _DEPRECATED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = _DEPRECATED[name]
+        warnings.warn(
+            f"{__name__}.{name} is deprecated: use {__name__}.{new.__name__}.", DeprecationWarning, stacklevel=2
+        )
+        return new

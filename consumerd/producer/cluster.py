@@ -163,7 +163,7 @@ class ClusterProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", reason=reason_of(own))
+                log.error("producer_close_failed", reason=reason_of(own))
         else:
             await self._producer.abort()
 
@@ -175,5 +175,5 @@ def _encoded_key(key: Hashable) -> bytes | None:
         try:
             return key.encode()
         except UnicodeEncodeError as error:
-            raise EncodingError(f"a key is text that UTF-8 cannot hold: {error.reason}.") from error
-    raise EncodingError(f"a key is of type {type(key).__name__}, and not text or bytes, which brokers keep.")
+            raise EncodingError(f"a key cannot be encoded as UTF-8: {error.reason}.") from error
+    raise EncodingError(f"a key must be text or bytes, not {type(key).__name__}.")

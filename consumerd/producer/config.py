@@ -75,18 +75,20 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         if [bool(self.brokers), bool(self.zookeeper), bool(self.bootstrap)].count(True) != 1:
             raise ConfigError(
-                "a producer needs either a list of brokers (broker.list), or a ZooKeeper (zk.connect), or bootstrap: "
-                "brokers of Kafka 0.8 or later to begin with."
+                "a producer needs exactly one of brokers (broker.list), zookeeper (zk.connect) and bootstrap "
+                "(brokers of Kafka 0.8 or later)."
             )
         if self.dialect not in ("auto", "0.7", "0.8"):
-            raise ConfigError(f"dialect is {self.dialect!r}; there is auto, 0.7, 0.8.")
+            raise ConfigError(f"dialect must be one of auto, 0.7, 0.8, not {self.dialect!r}.")
         if self.bootstrap:
             parse_addresses(self.bootstrap, "bootstrap")
             self.require_v08()
         if self.brokers and self.partitioner is not None:
-            raise ConfigError("a partitioner needs a ZooKeeper: a list of brokers does not name the partitions.")
+            raise ConfigError("a partitioner requires zookeeper: with a list of brokers the partitions are not known.")
         if not self.background and (self.callbacks is not None or self.event_handler is not None):
-            raise ConfigError("callbacks and event handlers are parts of an asynchronous producer (producer.type).")
+            raise ConfigError(
+                "callbacks and event handlers require an asynchronous producer (background, producer.type=async)."
+            )
 
     def require_v08(self) -> None:
         """Raise ConfigError for what a producer for brokers of 0.8 and later does not have."""
@@ -98,7 +100,9 @@ class ProducerConfig:
         }
         for name, said in given.items():
             if said:
-                raise ConfigError(f"{name} is for brokers of Kafka 0.7, and these are of 0.8 or later: leave it out.")
+                raise ConfigError(
+                    f"{name} is supported by brokers of Kafka 0.7 only, and these run 0.8 or later: remove it."
+                )
 
     def v08_settings(self) -> V08ProducerSettings:
         """Of a producer for brokers of 0.8 and later, the default resolved."""
@@ -145,7 +149,7 @@ def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
         first, colon, rest = item.partition(":")
         found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item, name))
     if not found:
-        raise ConfigError(f"{name} names no broker: give 0:host:port,1:host:port.")
+        raise ConfigError(f"{name} is empty: give brokers as 0:host:port,1:host:port.")
     return tuple(found)
 
 
@@ -198,9 +202,7 @@ def _part(name: str, text: str) -> str | None:
     if text in _DEFAULTS or not text:
         return None
     if text.count(".") and ":" not in text:
-        raise ConfigError(
-            f"{name} = {text} looks like a Java class: write it in Python and name it as module:attribute."
-        )
+        raise ConfigError(f"{name} = {text} looks like a Java class: name a Python one as module:attribute.")
     return text
 
 

@@ -28,11 +28,11 @@ class DefaultEncoder(Encoder):
             try:
                 return message.encode()
             except UnicodeEncodeError as error:
-                raise EncodingError(f"a message is text that UTF-8 cannot hold: {error.reason}.") from error
+                raise EncodingError(f"a message cannot be encoded as UTF-8: {error.reason}.") from error
         if isinstance(message, (bytes, bytearray, memoryview)):
             return bytes(message)
         raise EncodingError(
-            f"a message is of type {type(message).__name__}, and not bytes or text: give the producer an encoder."
+            f"a message must be bytes or text, not {type(message).__name__}: give the producer an encoder for it."
         )
 
 
@@ -44,6 +44,6 @@ def encode_all(encoder: Encoder, messages: Sequence[Any]) -> list[bytes]:
     for message in messages:
         payload = encoder.encode(message)
         if not isinstance(payload, bytes):
-            raise EncodingError(f"the encoder gave a {type(payload).__name__} where it has to give bytes.")
+            raise EncodingError(f"the encoder must return bytes, not {type(payload).__name__}.")
         encoded.append(payload)
     return encoded

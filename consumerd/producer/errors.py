@@ -9,8 +9,6 @@ from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.producer.v07.events import Event
-
 
 class MessageSizeTooLargeError(ConsumerdError):
     """A message is larger than brokers accept; they would drop it without a word (golden notes, 1)."""
@@ -58,8 +56,8 @@ class NotArrivedError(BrokerError):
     def __init__(self, broker: str, missing: Sequence[Missing], seconds: float) -> None:
         places = ", ".join(f"{m.messages} in {m.topic}-{m.partition}" for m in missing)
         super().__init__(
-            f"messages that were sent to broker {broker} could not be read back within {seconds:g} s ({places}): "
-            "dropped for their size (max.message.size), not flushed yet (log.flush.interval), or lost."
+            f"messages sent to broker {broker} could not be read back within {seconds:g} s ({places}): they are "
+            "not flushed yet (log.flush.interval), were dropped for their size (max.message.size), or are lost."
         )
         self.missing = tuple(missing)
 
@@ -71,7 +69,7 @@ class QueueFullError(ConsumerdError):
 
     def __init__(self, size: int, seconds: float, accepted: int) -> None:
         waited = f" for {seconds:g} s" if seconds else ""
-        super().__init__(f"the queue of {size} messages was full{waited}: send less, or make queue_size larger.")
+        super().__init__(f"the queue of {size} messages was full{waited}: send less, or increase queue_size.")
         self.accepted = accepted
 
 
@@ -80,19 +78,11 @@ class ProducerClosedError(RuntimeError):
 
 
 class NotSentError(BrokerError):
-    """Messages that an asynchronous producer took were given up: `count` of them since this was last told."""
+    """Messages that an asynchronous producer took were given up: `count` of them since the last report."""
 
     def __init__(self, count: int, cause: str) -> None:
-        super().__init__(f"{count} queued messages were not sent, or not confirmed; the first because: {cause}")
+        super().__init__(f"{count} queued messages were not sent or not confirmed; first error: {cause}")
         self.count = count
-
-
-class EventsFailedError(BrokerError):
-    """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
-
-    def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
-        super().__init__(f"{len(failures)} events failed, the first because: {failures[0][1]}")
-        self.failures = tuple(failures)
 
 
 class PluginError(ConfigError):

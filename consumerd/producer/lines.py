@@ -52,7 +52,7 @@ class LineReader:
                 self._begun.append(rest)
                 self._begun_bytes += len(rest)
             if self._begun_bytes > self._max_line_bytes:
-                raise InputError(f"a line of the input is longer than {self._max_line_bytes} bytes: is it text at all?")
+                raise InputError(f"a line of the input is longer than {self._max_line_bytes} bytes; is it a text file?")
             if lines:
                 return lines
         return None

@@ -61,7 +61,7 @@ async def open_producer(
     clock = clock or SystemClock()
     rng = rng or random.SystemRandom()
     for name in config.ignored:
-        log.warning("producer_property_without_effect", name=name)
+        log.warning("producer_property_ignored", name=name)
     encoder = _part("encoder", config.encoder, Encoder) or DefaultEncoder()
     callbacks = _part("callback handler", config.callbacks, CallbackHandler)
     event_handler: EventHandler | None = _part("event handler", config.event_handler, EventHandler)
@@ -139,5 +139,5 @@ def _part(kind: str, given: Any, wanted: Any) -> Any:
         return None
     found = load_instance(kind, f"consumerd.{kind.replace(' ', '_')}s", given) if isinstance(given, str) else given
     if not isinstance(found, wanted):
-        raise PluginError(f"the {kind} {given!r} is a {type(found).__name__}, and no {wanted.__name__}.")
+        raise PluginError(f"the {kind} {given!r} must be a {wanted.__name__}, not a {type(found).__name__}.")
     return found

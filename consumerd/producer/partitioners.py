@@ -30,7 +30,7 @@ class HashPartitioner(Partitioner):
         """Raises PartitionerError for keys that are neither text nor bytes."""
         if not isinstance(key, (str, bytes)):
             raise PartitionerError(
-                f"a key is of type {type(key).__name__}, and not text or bytes: give the producer a partitioner."
+                f"a key must be text or bytes, not {type(key).__name__}: give the producer a partitioner for it."
             )
         return key_index(key, count)
 
@@ -47,7 +47,7 @@ def checked_index(partitioner: Partitioner, key: Any, count: int) -> int:
     """The index for `key`. Raises PartitionerError for a number that is none, and what the partitioner raises."""
     index = partitioner.partition(key, count)
     if not isinstance(index, int) or not 0 <= index < count:
-        raise PartitionerError(f"the partitioner gave {index!r} for a key where a number from 0 to {count - 1} is due.")
+        raise PartitionerError(f"the partitioner must return a number from 0 to {count - 1}, not {index!r}.")
     return index
 
 
@@ -66,4 +66,4 @@ def load_partitioner(given: str | Partitioner | Callable[[Any, int], int] | None
         return found
     if callable(found):
         return _CalledPartitioner(found)
-    raise PluginError(f"the partitioner {given!r} has no method `partition` and cannot be called.")
+    raise PluginError(f"the partitioner {given!r} must be callable or have a method `partition`.")

@@ -5,6 +5,7 @@ Importing the package imports none of it: pytest loads the plugin in every proje
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.testing.harness import HandlerHarness
     from consumerd.testing.loop import LoopThread
     from consumerd.testing.member import Member
-    from consumerd.testing.plugin import BrokerFactory, HandlerFactory, ProxyFactory, Run
+    from consumerd.testing.plugin import BrokerFactory, CoroutineRunner, HandlerFactory, ProxyFactory
     from consumerd.testing.proxy import LoopbackProxy
     from consumerd.testing.records import Attempt, Delivery, Revocation
     from consumerd.wire.compression import Codec
@@ -28,6 +29,7 @@ __all__ = [
     "BrokerFactory",
     "Codec",
     "ContractError",
+    "CoroutineRunner",
     "Delivery",
     "Direction",
     "FakeClock",
@@ -42,7 +44,6 @@ __all__ = [
     "MemoryGroup",
     "ProxyFactory",
     "Revocation",
-    "Run",
 ]
 
 _ROOMS = {
@@ -62,7 +63,7 @@ _ROOMS = {
         "BrokerFactory",
         "HandlerFactory",
         "ProxyFactory",
-        "Run",
+        "CoroutineRunner",
     ),
     "consumerd.testing.proxy": ("LoopbackProxy",),
     "consumerd.testing.records": (
@@ -77,6 +78,11 @@ _ROOMS = {
 if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
 
     def __getattr__(name: str) -> object:
+        if name == "Run":
+            warnings.warn(
+                f"{__name__}.Run is deprecated: use {__name__}.CoroutineRunner.", DeprecationWarning, stacklevel=2
+            )
+            name = "CoroutineRunner"
         for room, names in _ROOMS.items():
             if name in names:
                 return getattr(import_module(room), name)

@@ -183,7 +183,7 @@ class LoopbackBroker(ABC):
         Raises HarnessError where there is no such message.
         """
         if how == "cut" and self.running:
-            raise HarnessError("a running broker would go on writing behind the cut: `kill` or `stop` it first")
+            raise HarnessError("a running broker cannot be truncated: `kill` or `stop` it first")
         return damage(self._directory_of(topic, partition), offset, how)
 
     def _directory_of(self, topic: str, partition: int) -> Path:

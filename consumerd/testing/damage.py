@@ -40,7 +40,7 @@ def damage(directory: Path, offset: int | None, how: Damage) -> int:
     found = [item for item in entries_of(directory) if offset in (None, item[2].offset) and item[2].valid]
     if not found:
         where = "" if offset is None else f" at offset {offset}"
-        raise HarnessError(f"{directory.name} holds no message{where} that could be damaged")
+        raise HarnessError(f"{directory.name} has no message{where} to damage")
     path, start, entry = found[-1]
     begin, end = entry.offset - start, entry.next_offset - start
     with path.open("r+b") as file:

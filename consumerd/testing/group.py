@@ -160,7 +160,7 @@ class MemoryGroup:
     async def join(self, name: str, handler: Any, *, seen: object = None, **settings: Any) -> Member:
         """Start a member whose handler is taken as it is; returns at once. `seen` is what `Member.handler` shows."""
         if self._stack is None:
-            raise HarnessError("a group is used as `async with group:`, so that its members end with the test")
+            raise HarnessError("use `async with group:`, so that its members end with the test")
         zk: MemorySession = await self._stack.enter_async_context(self.zookeeper.session(session_timeout=6.0))
         settings = {"consumer_id": f"{self.name}_{name}", **settings}
         consumer = GroupConsumer(
@@ -186,7 +186,9 @@ class MemoryGroup:
         try:
             await self.journal.until(condition, seconds)
         except TimeoutError:
-            raise TimeoutError(f"not so within {seconds:g} s; members: {self.members or 'none'}") from None
+            raise TimeoutError(
+                f"the condition was not met within {seconds:g} s; members: {self.members or 'none'}"
+            ) from None
 
     async def until_committed(self, seconds: float = 5.0) -> None:
         """Return when everything that was produced is handled and committed. Raises as `until`."""

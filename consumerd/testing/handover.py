@@ -63,7 +63,7 @@ class Handover:
             await cancel([self], self._patience)
             raise TimeoutError(f"the handler has not returned from {self} within {self._patience:g} s{reason}")
         if self.task.cancelled():
-            raise HarnessError(f"{self} was cancelled: its partition was taken away")
+            raise HarnessError(f"{self} was cancelled: its partition was revoked")
         return self.task.result()
 
     def __repr__(self) -> str:

@@ -110,7 +110,7 @@ class HandlerHarness:
         Raises HandlerFailedError where the handler's `start` goes on failing.
         """
         if self._life is not None:
-            raise HarnessError("the handler was started already; `stop` or `crash` it first")
+            raise HarnessError("the handler is already started; `stop` or `crash` it first")
         handler, self._next = self._next or self._build(), None
         life = self._begin_life(handler)
         try:
@@ -142,7 +142,7 @@ class HandlerHarness:
         (connections, files) is left to the caller, on the object that is returned.
         """
         if self._life is None:
-            raise HarnessError("the handler does not live, so it cannot crash")
+            raise HarnessError("the handler is not started, so it cannot crash")
         life, self._life = self._life, None
         await life.cancel()
         return self._plain
@@ -286,9 +286,9 @@ class HandlerHarness:
 
     def _alive(self) -> Life:
         if self._life is None:
-            raise HarnessError("the handler does not live: `await harness.start()` first, or use `async with`")
+            raise HarnessError("the handler is not started: `await harness.start()` first, or use `async with`")
         if self._life.failure is not None:
             raise HarnessError(
-                f"the daemon has stopped ({self._life.failure}); `await harness.stop()` and `start()` begin a new life"
+                f"the daemon has stopped ({self._life.failure}); `await harness.stop()` and `start()` to restart it"
             )
         return self._life

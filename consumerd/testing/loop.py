@@ -50,14 +50,14 @@ class LoopThread:
         """
         if threading.current_thread() is self._thread or self._loop is None or self._loop.is_closed():
             work.close()
-            raise HarnessError("the loop in a thread has ended, or is asked to wait for itself; await the coroutine")
+            raise HarnessError("the loop thread has ended, or was called from itself; await the coroutine instead")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
         except TimeoutError as error:
             if future.done():
                 raise  # it is the work's own
-            raise TimeoutError(f"no end of {work!r} within {timeout:g} s") from error
+            raise TimeoutError(f"{work!r} did not finish within {timeout:g} s") from error
         except CancelledError:
             raise asyncio.CancelledError from None
         finally:

@@ -51,7 +51,7 @@ def _give_up(config: pytest.Config, reason: str) -> None:
     if wanted == "skip":
         pytest.skip(reason)
     if wanted != "fail":
-        raise pytest.UsageError(f"{_MISSING} is {wanted!r}; it is skip or fail")
+        raise pytest.UsageError(f"{_MISSING} must be skip or fail, not {wanted!r}")
     pytest.fail(reason, pytrace=False)
 
 
@@ -67,14 +67,14 @@ def consumerd_loop() -> Iterator[LoopThread]:
         yield loop
 
 
-class Run(Protocol):
+class CoroutineRunner(Protocol):
     """Runs a coroutine and returns its result; after `timeout` seconds it is cancelled, and TimeoutError raised."""
 
     def __call__(self, work: Coroutine[Any, Any, Result], *, timeout: float = 60.0) -> Result: ...
 
 
 @pytest.fixture
-def consumerd_run(consumerd_loop: LoopThread) -> Run:
+def consumerd_run(consumerd_loop: LoopThread) -> CoroutineRunner:
     """Runs coroutines for tests that are not async, all on one loop, which goes on between: `consumerd_run(...)`."""
     return consumerd_loop.run
 

@@ -1,4 +1,4 @@
-"""A session's calls on nodes and what it says of itself, apart from how it gets and keeps its connection.
+"""The calls and the state of a session, apart from how it gets and keeps its connection.
 
 Strategy: a call waits for the live connection (a bounded time), writes the request without awaiting in between, and
 awaits its answer. So it is either never sent (`NotConnected`), or its outcome is known, or it is `ConnectionLost`;

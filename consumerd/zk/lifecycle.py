@@ -1,4 +1,4 @@
-"""What is known of the session: its id, whether it is connected, until when it surely lives, who is told and who waits.
+"""The state of the session: its id, connection and lease, its listeners, and the calls that wait for a connection.
 
 Theory of operation. The id survives everything except the server's own word that it is over; "granted" means that the
 server gave the id, "announced" that callers and listeners may use it (credentials were sent, the chroot is there):
@@ -7,8 +7,8 @@ server gave the id, "announced" that callers and listeners may use it (credentia
      ^                                           |
      +----- expire (the server's word) ----------+              (finish, from anywhere: CLOSED)
 
-All transitions are synchronous and wake whoever waits in `connection`. Listeners are told before watchers, so that a
-new session is known before anything is read on it.
+All transitions are synchronous and wake whoever waits in `connection`. Listeners are notified before watchers, so
+that a new session is known before anything is read on it.
 """
 
 from __future__ import annotations

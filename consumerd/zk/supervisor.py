@@ -1,4 +1,4 @@
-"""The task that keeps the session: connect, prove that it lives, lose the connection, come back, begin anew.
+"""The task that maintains the session: connect, send heartbeats, reconnect, and replace an expired session.
 
 Strategy: one task goes round. Pick a server and an address of its name at random, shake hands, prepare (credentials
 before anything else, then a new session's chroot), announce, beat until the connection ends. What a round does to the

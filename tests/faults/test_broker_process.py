@@ -209,7 +209,7 @@ async def test_a_stop_beside_a_frozen_zookeeper_says_what_was_not_done_and_why(
         process.terminate()
         assert await process.wait() == 0
     lines = [json.loads(line) for line in process.output().splitlines() if line.startswith("{")]
-    [told] = [line for line in lines if line["event"] == "registration_not_withdrawn"]
+    [told] = [line for line in lines if line["event"] == "deregistration_failed"]
     assert told["reason"] == "ZooKeeper did not answer within 5 s"
     assert all(line.get("reason", "-") for line in lines)
 
@@ -220,7 +220,7 @@ async def test_an_id_taken_is_one_sentence_and_a_code(zk_root: str, tmp_path: Pa
         await ready(first)
         async with child(tmp_path / "two.txt", "--log-dir", tmp_path / "b", *arguments) as second:
             assert await second.wait() == 9
-            assert "consumerd: broker id 0 is held by another live broker" in second.output()
+            assert "consumerd: broker id 0 is already registered in ZooKeeper by another live broker" in second.output()
             assert "Traceback" not in second.output()
         first.terminate()
         assert await first.wait() == 0
@@ -299,7 +299,7 @@ async def test_a_server_properties_of_0_7(tmp_path: Path) -> None:
         assert (await ask(port, FetchRequest("other", 2, 0, 10_000).encode()))[4:] == b"\0\3"
         output = process.output()
         assert output.count("property_without_effect") == 2
-        for sentence in ("there is no JMX here", "no part of this broker waits for other ZooKeeper servers"):
+        for sentence in ("this broker has no JMX", "no part of this broker waits for other ZooKeeper servers"):
             assert sentence in output
         process.terminate()
         assert await process.wait() == 0

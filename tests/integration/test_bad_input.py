@@ -73,8 +73,8 @@ async def test_configurations_that_cannot_be_used(world: Any, cli: Any) -> None:
 
 async def test_handlers_that_cannot_be_had(world: Any) -> None:
     cases = [
-        ({"name": "prnt"}, "there is no handler 'prnt', did you mean 'print'?"),
-        ({"name": "no_such_module:Handler"}, "there is no module 'no_such_module'"),
+        ({"name": "prnt"}, "unknown handler 'prnt', did you mean 'print'?"),
+        ({"name": "no_such_module:Handler"}, "no module named 'no_such_module'"),
         ({"name": "bad_module:Handler"}, "importing 'bad_module' failed: OSError: no such device"),
         ({"name": "bad_handlers:Failing", "options": {"txt": "x"}}, "has no option 'txt', did you mean 'text'?"),
     ]
@@ -97,7 +97,7 @@ async def test_handlers_that_call_sys_exit_have_failed(world: Any, cli: Any) -> 
 
     for command in ("check", "run"):
         outcome = await world.run(command=command, **exiting("__init__"))
-        assert_one_sentence(outcome, ExitCode.HANDLER, "called sys.exit(0) when it was built")
+        assert_one_sentence(outcome, ExitCode.HANDLER, "called sys.exit(0) in its constructor")
     outcome = await world.run(**exiting("start"))
     assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "cannot be started: start() failed 2 times", "sys.exit(0)")
     outcome = await world.run(**exiting("handle"))
@@ -451,7 +451,7 @@ async def test_a_reader_of_the_output_that_went_away(world: Any, cli: Any) -> No
     errors = (await asyncio.wait_for(process.stderr.read(), 20)).decode()
     assert await process.wait() == ExitCode.PIPE
     sentences = [line for line in errors.splitlines() if not line.startswith("{")]
-    assert sentences == ["consumerd: the reader of the output went away."]
+    assert sentences == ["consumerd: the reader of the output closed it."]
     committed = await world.offset(TP)
     assert committed is not None
     assert committed < end

@@ -83,7 +83,8 @@ async def test_an_id_held_by_a_live_broker_is_refused(zk_root: str, tmp_path: Pa
     async with session(zk_root, 1.0) as one, session(zk_root, 1.0) as two, make(tmp_path / "a", one):
         before = await value(one, "/brokers/ids/0")
         with pytest.raises(
-            IdTakenError, match=r"broker id 0 is held by another live broker .* choose another --broker-id"
+            IdTakenError,
+            match=r"broker id 0 is already registered in ZooKeeper by another live broker .* another --broker-id",
         ):
             await make(tmp_path / "b", two).start()
         assert await value(one, "/brokers/ids/0") == before

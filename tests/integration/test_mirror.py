@@ -135,22 +135,26 @@ async def test_what_is_refused_or_missing_is_one_sentence(tmp_path: Path, zk_roo
         to = ("--to-zookeeper", made.target_place)
         cases = [
             (("--topic", "alpha", "--to-broker", made.source.address), ExitCode.REFUSED, "of the source listens on"),
-            (("--topic", "alpha", "--to-zookeeper", f"{zk_root}/no"), ExitCode.NOT_FOUND, "there is no node"),
+            (
+                ("--topic", "alpha", "--to-zookeeper", f"{zk_root}/no"),
+                ExitCode.NOT_FOUND,
+                "does not exist in ZooKeeper at",
+            ),
             (("--topic", "alhpa", "--exit-at-end", *to), ExitCode.NOT_FOUND, "no broker has registered the topic"),
             (
                 ("--topic", "alpha", "--to-zookeeper", newer),
                 ExitCode.ZOOKEEPER,
-                "are of Kafka 0.8 or later: give --to-bootstrap-server",
+                "run Kafka 0.8 or later: use --to-bootstrap-server",
             ),
             (
                 ("--topic", "alpha", "--exit-at-end", *to, "--from-zookeeper", newer),
                 ExitCode.ZOOKEEPER,
-                "the source's brokers are of Kafka 0.8 or later",
+                "the source's brokers run Kafka 0.8 or later",
             ),
             (
                 ("--topic", "alpha", "--max-message-bytes", "3", *to),
                 ExitCode.HANDLER_FAILED,
-                "cannot be mirrored from 0 on: a message for topic 'alpha' has 7 bytes and the limit is 3",
+                "from offset 0: a message for topic 'alpha' has 7 bytes and the limit is 3",
             ),
         ]
         outcomes = await asyncio.gather(
@@ -196,7 +200,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
                 await asyncio.sleep(0.1)
         assert await first.stop() == 0
         assert await second.stop() == 0
-        assert not [event for event in first.events() if event["event"] == "mirror_circle"]
+        assert not [event for event in first.events() if event["event"] == "reverse_mirror_detected"]
         # Nothing came twice, although the partitions changed hands.
         assert len(alpha) == 200
         assert len(gamma) == 60
@@ -204,7 +208,7 @@ async def test_two_members_new_topics_a_warning_and_a_graceful_stop(tmp_path: Pa
         await first.start()
         reverse = MirrorProcess(tmp_path, *back, "--group", "back", "--topic", "beta", "--topic", "alpha", name="back")
         await stack.enter_async_context(reverse)
-        (warning,) = [event for event in reverse.events() if event["event"] == "mirror_circle"]
+        (warning,) = [event for event in reverse.events() if event["event"] == "reverse_mirror_detected"]
         assert warning["member"].startswith("there_mirror-")
         assert warning["topics"] == ["alpha"]
         reverse.kill()  # before it makes rounds

@@ -139,7 +139,7 @@ async def test_keys_choose_the_partition_in_zookeeper(zk_root: str, tmp_path: Pa
         assert [len(await outer(broker.port, "t", p)) for p in range(3)] == [2, 1, 1]
         code, errors = await produce(b"a\tx\nno key\n", *arguments)
         assert code == ExitCode.USAGE
-        assert "line 2 has no '\\\\t' after a key" in errors
+        assert "line 2 has no key separator '\\\\t'" in errors
 
 
 async def test_errors_are_one_sentence_and_a_code(zk_root: str, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_in_the_background(tmp_path: Path) -> None:
         await broker.stop()
         code, errors = await produce(b"a\nb\n", "--broker", address, "--topic", "t", "--async")
         assert code == ExitCode.BROKER
-        assert "consumerd: 2 queued messages were not sent, or not confirmed; the first because: cannot" in errors
+        assert "consumerd: 2 queued messages were not sent or not confirmed; first error: cannot" in errors
         assert "Traceback" not in errors
 
 

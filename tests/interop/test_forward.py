@@ -144,17 +144,17 @@ async def test_what_cannot_be_mended_is_the_last_word(kafka: Any, cluster_client
     payloads = [b"%d " % n + b"y" * 900 for n in range(100)]
     await handler.handle(old(source, payloads))
     big = old(source, [b"first", b"z" * 30_000, b"after"], start=200_000)
-    with pytest.raises(HandlerFailedError, match=r"cannot be forwarded from 200015 on: .*MESSAGE_TOO_LARGE"):
+    with pytest.raises(HandlerFailedError, match=r"cannot forward .* from 200015: .*MESSAGE_TOO_LARGE"):
         await handler.handle(big)
     assert big.handled == 1
-    with pytest.raises(HandlerFailedError, match="brokers do not allow"):
+    with pytest.raises(HandlerFailedError, match="is not a valid topic name"):
         await handler.handle(old(TopicPartition("not allowed", 0, 0), [b"x"]))
     await handler.stop()
     small = handler_to(broker, max_message_bytes=500)
     await small.start(CONTEXT)
     with pytest.raises(HandlerFailedError, match=r"offset 0 \(index 0\) of events/0-0 takes .* max_message_bytes"):
         await small.handle(old(source, [b"w" * 600]))
-    with pytest.raises(HandlerFailedError, match=r"the target has no topic 'other': create it, or say how many"):
+    with pytest.raises(HandlerFailedError, match=r"the target has no topic 'other': create it, or set its number"):
         await small.handle(old(TopicPartition("other", 0, 0), [b"x"]))
     await small.stop()
     async with cluster_client(broker) as client:
@@ -187,7 +187,7 @@ async def test_it_goes_on_after_what_the_target_has(kafka: Any, cluster_client: 
     last = await again.position(other)
     assert last is not None
     strange = Batch(other, decode_batch(encode_message_set([b"another log"], magic=1), last))
-    with pytest.raises(HandlerFailedError, match="is not the one that the target has"):
+    with pytest.raises(HandlerFailedError, match="differs from the last one on the target"):
         await again.handle(strange)
     await again.stop()
     async with cluster_client(broker) as client:
@@ -241,7 +241,7 @@ async def test_nothing_is_lost_or_swapped_while_the_target_is_away(kafka: Any, c
 async def test_a_target_without_headers_is_refused_or_goes_without(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("0.10.1.1", partitions=2)
     refused = handler_to(broker)
-    with pytest.raises(HandlerFailedError, match=r"older than 0.11 and keeps no headers.*headers = false"):
+    with pytest.raises(HandlerFailedError, match=r"older than 0.11 and does not support headers.*headers = false"):
         await refused.start(CONTEXT)
     await refused.stop()
     handler = handler_to(broker, headers=False, partitions=2, replication_factor=1, codec="gzip")
@@ -283,7 +283,7 @@ async def test_the_mirror_reads_groups_of_newer_clusters_and_refuses_circles(kaf
         target = ("--to-bootstrap-server", broker.address)
         code, errors = await mirror(*arguments, *target)
         assert code == ExitCode.REFUSED, errors
-        assert "source and target are one cluster, and 'events' would be forwarded to 'events'" in errors
+        assert "source and target are the same cluster, and 'events' would be forwarded to 'events'" in errors
         for resume in ("committed", "target"):  # the second finds nothing left to do
             code, errors = await mirror(
                 *arguments, *target, "--rename", "events=copy", "--partitions", "2", "--resume", resume

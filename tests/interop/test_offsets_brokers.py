@@ -128,7 +128,7 @@ async def test_offsets_are_in_both_places_as_old_consumers_with_dual_commit_leav
         result = await fixed.commit({OTHER: 3}, session_id=1)
         assert result.committed == {OTHER}
         assert not result.lost
-        with pytest.raises(OffsetsHeldError, match="events/0 cannot be kept in ZooKeeper"):
+        with pytest.raises(OffsetsHeldError, match="cannot commit the offset of events/0 to ZooKeeper"):
             await fixed.commit({PLACE: 11}, session_id=1)
         assert zk.get("/consumers/group/offsets/events/0")[0] == b"10"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.clock import SystemClock
-from consumerd.mirror import PlacedRouter, Source, TargetTopics
+from consumerd.mirror import PlacedRouter, SourcePartition, TargetTopics
 from consumerd.net import connect
 from consumerd.producer import (
     AsyncProducer,
@@ -95,7 +95,12 @@ async def test_a_mirror_finds_its_places(zk_root: str, jafka_broker: JafkaBroker
     async with Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as zk:
         broker = await jafka_broker(zk_root)
         placed = PlacedRouter([("127.0.0.1", broker.port)], connect=connect)
-        assert [(await placed.route("placed", Source(0, p, 4), None)).partition for p in range(4)] == [0, 1, 0, 1]
+        assert [(await placed.route("placed", SourcePartition(0, p, 4), None)).partition for p in range(4)] == [
+            0,
+            1,
+            0,
+            1,
+        ]
         async with asyncio.timeout(120):
             await TargetTopics(zk, connect=connect, clock=SystemClock()).ensure("made")
         assert await zk.children("/brokers/topics/made") == [str(broker.broker_id)]

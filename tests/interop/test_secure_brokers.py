@@ -193,8 +193,8 @@ async def test_everything_works_behind_sasl_ssl(version: str, site: Any, zk_root
             if version == EVERYDAY:
                 group.create_task(_targets_that_do_not_let_us_in(here))
             await _life(here, old_at, headers=number >= (0, 11), deletes=number >= (1, 1))
-    if version == EVERYDAY:
-        await _what_is_wrong(here, old_at)
+            if version == EVERYDAY:
+                await _what_is_wrong(here, old_at)
     here.broker.kill()
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.parent.name != "kafka" and path.name != "password":
@@ -393,7 +393,7 @@ def said(done: Done, words: str, code: ExitCode = ExitCode.BROKER) -> None:
 
 
 async def _targets_that_do_not_let_us_in(site: Site) -> None:
-    """They are tried for half a minute."""
+    """They are tried for half a minute, beside all the rest."""
     section = site.kafka("PLAIN", password="wrong")
     options = {name: section[name] for name in ("bootstrap", "sasl", "tls")}
     handler = {"name": "forward", "options": options}

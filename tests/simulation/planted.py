@@ -50,7 +50,7 @@ async def _commit_one_by_one(self: OwnedPartitions, leaving: list[OwnedPartition
                 await self._commit([owned])
     except TimeoutError:
         pass
-    self._say_what_is_not_committed(leaving)
+    self._log_uncommitted(leaving)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 
 #: Of each defect the kind of schedule, and seeds of that kind that find it; one of them has to.
 KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
-    "drain_by_partition": ("large", (1,)),
+    "drain_by_partition": ("large", (2,)),
     "released_while_committed": ("churn", (5, 1)),
     "fence_by_owner_version": ("churn", (3, 1)),
     "fence_without_look": ("churn", (3, 1)),

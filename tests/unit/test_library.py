@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import consumerd
+import consumerd.producer
+import consumerd.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,3 +45,16 @@ def test_other_names_are_not() -> None:
         _ = consumerd.SimpleConsumr  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
         from consumerd import nothing  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_deprecated_names_are_aliases_and_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"use consumerd\.V08ProducerSettings"):
+        assert consumerd.LogicalProducerSettings is consumerd.V08ProducerSettings  # type: ignore[attr-defined]
+    for old, new in (("LogicalProducer", "V08Producer"), ("LogicalProducerSettings", "V08ProducerSettings")):
+        with pytest.warns(DeprecationWarning, match=rf"use consumerd\.producer\.{new}\."):
+            assert getattr(consumerd.producer, old) is getattr(consumerd.producer, new)
+        assert old not in consumerd.producer.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'LogicalProducr'"):
+        _ = consumerd.producer.LogicalProducr  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match=r"use consumerd\.testing\.CoroutineRunner"):
+        assert consumerd.testing.Run is consumerd.testing.CoroutineRunner  # type: ignore[attr-defined]

@@ -44,7 +44,9 @@ def message_limit(size: Measure) -> int:
     Raises InputError for a line that is longer than `LONGEST_LINE`.
     """
     if size.longest > LONGEST_LINE:
-        raise InputError(f"the longest line has {size.longest} bytes, and the demo takes lines up to {LONGEST_LINE}")
+        raise InputError(
+            f"the longest line has {size.longest} bytes; the demo accepts at most {LONGEST_LINE} bytes per line"
+        )
     return max(1_000_000, size.longest + size.longest // 5 + 65_536)
 
 

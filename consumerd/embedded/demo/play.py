@@ -92,9 +92,9 @@ class Demo:
             try:
                 keep.mkdir(parents=True, exist_ok=True)
                 if any(keep.iterdir()):
-                    raise InputError(f"{keep} is not empty: name a new folder for the files of the run")
+                    raise InputError(f"{keep} is not empty: name a new directory for the files of the run")
             except OSError as error:
-                raise InputError(f"{keep} cannot take the files of the run: {error.strerror}") from error
+                raise InputError(f"cannot write the files of the run to {keep}: {error.strerror}") from error
             yield keep.absolute()
             return
         made = Path(tempfile.mkdtemp(prefix="consumerd-demo-"))
@@ -215,7 +215,7 @@ class Demo:
         for process in (*self._brokers, *started):
             if not process.running:
                 raise ChildError(
-                    f"{process.name} ended by itself with status {process.returncode}: {process.child.tail()}"
+                    f"{process.name} exited unexpectedly with status {process.returncode}: {process.child.tail()}"
                 )
 
     def _members(self, sight: Sight) -> list[MemberStanding]:
@@ -241,7 +241,7 @@ class Demo:
                 if (now := progress(self._sight)) != last:
                     last, since = now, self._clock.monotonic()
                 if self._clock.monotonic() - since > _PATIENCE:
-                    raise ChildError(f"{what} did not come about within {_PATIENCE:g} s: {self._sight}")
+                    raise ChildError(f"{what} did not happen within {_PATIENCE:g} s: {self._sight}")
                 await self._looked.wait()
 
     async def _shared(self, *daemons: DaemonProcess) -> None:
@@ -305,7 +305,9 @@ class Demo:
     async def _stop(self, daemon: DaemonProcess) -> None:
         self._ended[daemon.name] = "stopped"
         if status := await daemon.stop():
-            raise ChildError(f"{daemon.name} did not stop in order but with status {status}: {daemon.child.tail()}")
+            raise ChildError(
+                f"{daemon.name} did not stop cleanly but exited with status {status}: {daemon.child.tail()}"
+            )
 
     # -- the count
 

@@ -65,7 +65,7 @@ class ConsoleHandler(PrintHandler):
         """Write what is wanted of the batch. Raises EnoughError with the last one."""
         await super().handle(batch)
         if self._left == 0:
-            raise EnoughError("as many messages as were asked for are out.")
+            raise EnoughError("the requested number of messages was printed.")
 
     def _write(self, batch: Batch, stop: threading.Event) -> None:
         # Counted here, in the turn of this batch: another partition's batch may be waiting for its own.

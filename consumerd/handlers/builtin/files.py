@@ -88,7 +88,7 @@ class FilesHandler(Handler):
 
     def __init__(self, directory: str | Path) -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
-            raise ValueError(f"directory = {directory!r} is not a path")
+            raise ValueError(f"directory must be a path, not {directory!r}")
         self._directory = Path(directory)
         self._disk: Disk = OsDisk()
         self._folders: dict[TopicPartition, _Folder] = {}
@@ -105,7 +105,7 @@ class FilesHandler(Handler):
         try:
             await in_thread(lambda: self._disk.make_directory(self._directory))
         except OSError as error:
-            raise HandlerFailedError(f"cannot make the directory {self._directory}: {error.strerror}.") from error
+            raise HandlerFailedError(f"cannot create the directory {self._directory}: {error.strerror}.") from error
 
     async def stop(self) -> None:
         """Remove the (empty) folders of this writer."""
@@ -132,7 +132,7 @@ class FilesHandler(Handler):
         validate_topic(partition.topic)  # it names a folder: nothing may lead out of ours
         path = self._directory / partition.topic / partition.name
         folder = await in_thread(lambda: self._take_over(path))
-        log.info("files_position", partition=str(partition), folder=str(path), position=folder.end)
+        log.info("files_position_found", partition=str(partition), folder=str(path), position=folder.end)
         self._folders[partition] = folder
         return folder
 
@@ -175,8 +175,8 @@ class FilesHandler(Handler):
         if folder.end is not None and batch.start_offset < folder.end:
             if name != folder.last or not self._disk.holds(target, pieces):
                 raise RangeOverlapError(
-                    f"offset {batch.start_offset} of {batch.partition} lies before {folder.end}, where the files in "
-                    f"{folder.path} end: the topic was made anew or its log was cut back; move the folder away to "
+                    f"offset {batch.start_offset} of {batch.partition} is below {folder.end}, where the files in "
+                    f"{folder.path} end: the topic was recreated or its log was truncated; move the folder away to "
                     "store it again."
                 )
         else:
@@ -185,7 +185,7 @@ class FilesHandler(Handler):
                 self._disk.rename(folder.writer / name, target)
             except FileNotFoundError as error:
                 raise PartitionTakenError(
-                    f"another member took {batch.partition} over while this one wrote {name} to {folder.path} "
+                    f"another member took over {batch.partition} while this one wrote {name} to {folder.path} "
                     "(or that folder was removed); nothing was stored."
                 ) from error
             except _InterruptedError:

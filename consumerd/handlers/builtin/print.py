@@ -50,7 +50,7 @@ class PrintHandler(Handler):
 
     def __init__(self, descriptor: int = 1) -> None:
         if isinstance(descriptor, bool) or not isinstance(descriptor, int) or descriptor < 0:
-            raise ValueError(f"descriptor = {descriptor!r} is not the number of a file descriptor")
+            raise ValueError(f"descriptor must be the number of a file descriptor, not {descriptor!r}")
         self._descriptor = descriptor
         self._turn = asyncio.Lock()  # partitions come concurrently, lines must not mix
         self._unfinished = b""  # what a cancelled write left of its last line
@@ -62,7 +62,7 @@ class PrintHandler(Handler):
             try:
                 await in_thread(lambda: self._write(batch, stop), interrupt=stop.set)
             except BrokenPipeError as error:
-                raise OutputClosedError("the reader of the output went away.") from error
+                raise OutputClosedError("the reader of the output closed it.") from error
 
     def lines(self, batch: Batch) -> Iterable[bytes]:
         """What is written for each message of `batch`, in order; a subclass may write something else."""

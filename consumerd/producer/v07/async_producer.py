@@ -23,12 +23,11 @@ from consumerd.errors import reason_of
 from consumerd.fetch.backoff import sleep_unless
 from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.v07.data import NOT_A_LIST, ProducerData, require_plain
-from consumerd.producer.v07.dispatch import Dispatch
+from consumerd.producer.v07.dispatch import AsyncProducerStats, Dispatch
 from consumerd.producer.v07.event_handling import DefaultEventHandler
 from consumerd.producer.v07.event_queue import EventQueue
 from consumerd.producer.v07.events import CallbackHandler, Event
 from consumerd.producer.v07.settings import QueueSettings, WhenFull
-from consumerd.producer.v07.stats import AsyncProducerStats
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ class AsyncProducer:
             try:
                 await self.close()
             except Exception as own:
-                log.error("producer_not_closed_in_order", reason=reason_of(own))
+                log.error("producer_close_failed", reason=reason_of(own))
         else:
             self._queue.close()
             await self._abandon()

@@ -38,4 +38,4 @@ class ProducerData:
 def require_plain(data: ProducerData) -> None:
     """Raise EncodingError for what brokers of 0.7 cannot keep."""
     if data.headers or data.timestamp is not None:
-        raise EncodingError("brokers of Kafka 0.7 keep neither headers nor timestamps: leave them out.")
+        raise EncodingError("brokers of Kafka 0.7 do not support headers or timestamps: remove them.")

@@ -7,22 +7,37 @@ handed to `not_sent`, and told by the next flush; the next batch goes on.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.errors import reason_of
-from consumerd.producer.errors import EventsFailedError, NotSentError, ProducerClosedError
-from consumerd.producer.v07.events import CallbackHandler
+from consumerd.producer.errors import NotSentError, ProducerClosedError
+from consumerd.producer.v07.events import CallbackHandler, EventsFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.producer.v07.events import Event, EventHandler
     from consumerd.producer.v07.producer import Producer
-    from consumerd.producer.v07.stats import AsyncProducerStats
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class AsyncProducerStats:
+    """Counters of messages, from the start (0.7.2: AsyncProducerStats)."""
+
+    #: Put into the queue.
+    enqueued: int = 0
+    #: Thrown away because the queue had no room.
+    dropped: int = 0
+    #: Handled by the event handler: with the default one, sent and confirmed.
+    sent: int = 0
+    #: Given up.
+    failed: int = 0
+    batches: int = 0
 
 
 class Dispatch:

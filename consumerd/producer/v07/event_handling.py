@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.errors import BrokerError, ZooKeeperError
 from consumerd.producer.encoders import encode_all
-from consumerd.producer.errors import EventsFailedError
 from consumerd.producer.v07.data import ProducerData
-from consumerd.producer.v07.events import Event, EventHandler
+from consumerd.producer.v07.events import Event, EventHandler, EventsFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

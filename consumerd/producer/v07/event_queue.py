@@ -59,7 +59,7 @@ class EventQueue:
     def offer(self, event: Event) -> bool:
         """Put `event` in if there is room and nobody waits for it. Raises ProducerClosedError."""
         if self._closed:
-            raise ProducerClosedError("the producer is closed: nothing can be sent any more.")
+            raise ProducerClosedError("the producer is closed.")
         if self._line or len(self._events) >= self._size:
             return False
         self._append(event)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from consumerd.errors import BrokerError
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -26,6 +28,14 @@ class Event(NamedTuple):
     message: Any
     key: Hashable = None
     partition: int | None = None
+
+
+class EventsFailedError(BrokerError):
+    """What an EventHandler raises when some events of a call failed: (event, its error) pairs. The others are done."""
+
+    def __init__(self, failures: Sequence[tuple[Event, Exception]]) -> None:
+        super().__init__(f"{len(failures)} events failed; first error: {failures[0][1]}")
+        self.failures = tuple(failures)
 
 
 class CallbackHandler:

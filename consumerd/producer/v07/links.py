@@ -135,10 +135,10 @@ class BrokerLinks:
             if link.connection is not None and link.connection.closed:
                 if link.unconfirmed is not None:
                     self._lost = UncertainError(
-                        f"broker {address[0]}:{address[1]} closed the connection before it confirmed what was sent to "
-                        f"topic {link.unconfirmed!r}; messages may be missing there."
+                        f"broker {address[0]}:{address[1]} closed the connection before it confirmed messages for "
+                        f"topic {link.unconfirmed!r}; some may be lost."
                     )
-                    log.warning("unconfirmed_messages", broker=f"{address[0]}:{address[1]}", topic=link.unconfirmed)
+                    log.warning("messages_unconfirmed", broker=f"{address[0]}:{address[1]}", topic=link.unconfirmed)
                     link.unconfirmed = None
                 link.connection = None
             if link.connection is None:
@@ -147,4 +147,4 @@ class BrokerLinks:
 
 
 def _uncertain(error: ConnectionClosedError) -> UncertainError:
-    return UncertainError(f"{error}; whether it stored the messages is unknown: sending them again may double them.")
+    return UncertainError(f"{error}; it may have stored the messages: sending them again may duplicate them.")

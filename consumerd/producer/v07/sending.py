@@ -76,7 +76,7 @@ class Sender:
                     if not sendings:
                         raise
                     raise UncertainError(
-                        f"{error}; an earlier try may have stored the messages or a part of them."
+                        f"{error}; an earlier attempt may have stored some or all of the messages."
                     ) from error
                 log.warning("send_retried", attempt=attempt, reason=reason_of(error))
             else:

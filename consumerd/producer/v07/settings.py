@@ -68,4 +68,4 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.queue_size < 1:
-            raise ValueError("batch_size and queue_size are at least 1")
+            raise ValueError("batch_size and queue_size must be at least 1")

@@ -109,7 +109,7 @@ class Verification:
             for entry in placed:
                 await made._expect(entry)
         except (ConnectionClosedError, WireError) as error:
-            raise ConnectError(f"{error} (while looking where the log ends; nothing was sent)") from error
+            raise ConnectError(f"{error} (while reading the end offset; nothing was sent)") from error
         return made
 
     async def _expect(self, entry: ProduceRequest) -> None:
@@ -152,7 +152,7 @@ class Verification:
         try:
             answer = decode_fetch_response(await self._connection.request(request.encode()))
         except WireError as error:
-            raise ConnectionClosedError(f"broker {self._broker} gave an answer that is none: {error}") from error
+            raise ConnectionClosedError(f"broker {self._broker} sent an invalid response: {error}") from error
         if answer.error != ErrorCode.NONE:
             expected.stuck = True
             return False

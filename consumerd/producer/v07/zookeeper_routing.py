@@ -68,7 +68,7 @@ class _Kept(Generic[T]):
             self._stale = True
             if not self._known:
                 raise
-            log.warning("routes_not_refreshed", reason=reason_of(error))
+            log.warning("route_refresh_failed", reason=reason_of(error))
         except BaseException:
             self._stale = True
             raise
@@ -115,7 +115,7 @@ class ZooKeeperRouter(Router):
         counts = await self._topic(topic).value()
         broker_id, number = self._choose(topic, sorted(brokers), counts, key, partition)
         if broker_id not in brokers:
-            raise NoBrokerError(f"broker {broker_id}, which has topic {topic!r}, is not registered as alive.")
+            raise NoBrokerError(f"broker {broker_id} of topic {topic!r} is not live (not registered in ZooKeeper).")
         return Route(*brokers[broker_id].address, number)
 
     async def close(self) -> None:
@@ -180,5 +180,5 @@ async def _read_by_broker(kept: _Kept[dict[int, T]], parent: str, parse: Callabl
         except DialectError:
             raise
         except RegistryError as error:
-            log.warning("node_not_understood", path=f"{parent}/{name}", reason=reason_of(error))
+            log.warning("zookeeper_node_invalid", path=f"{parent}/{name}", reason=reason_of(error))
     return values

@@ -107,7 +107,7 @@ class Batch:
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
             )  # fmt: skip
         if self.headers:
-            raise EncodeError("brokers before 0.11 keep no headers: send the messages without, or to newer brokers")
+            raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
         timestamps = self.timestamps if magic else -1
         return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=timestamps)
 

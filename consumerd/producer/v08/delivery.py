@@ -138,7 +138,7 @@ class Exchange:
         for partition in rest:
             part = told.get((partition.topic, partition.partition))
             if part is None:
-                missing = BrokerError(f"broker {node_id} left {partition} out of its answer to a PRODUCE")
+                missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
                 outcomes[partition] = Outcome(missing, retry=True)
             elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
                 outcomes[partition] = Outcome(self._renumber(queues[partition], part["error_code"]), retry=True)
@@ -156,7 +156,7 @@ class Exchange:
             del self._unconfirmed[node_id]
             self._client.stale()  # of which of its partitions that was, it does not say
             raise ConnectionClosedError(
-                f"broker {channel.address} ended the connection over which it was sent messages without confirmation"
+                f"broker {channel.address} closed the connection; messages sent with acks = 0 may be lost"
             )
 
     def _patience(self, channel: Channel) -> float:
@@ -186,12 +186,12 @@ class Exchange:
         batch = queue.sealed[0]
         codec = self._settings.codec
         if codec is Codec.ZSTD and version < _ZSTD:
-            raise EncodeError(f"broker {channel.address} does not take zstd, only gzip, snappy and lz4")
+            raise EncodeError(f"broker {channel.address} does not support zstd; use gzip, snappy or lz4")
         magic = 2 if version >= _RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
         if magic == 2 and self._is_idempotent(channel):
             await self._number(queue, batch, channel)
         elif self._settings.idempotent:
-            raise EncodeError(f"broker {channel.address} cannot recognise repeated batches (idempotent = true)")
+            raise EncodeError(f"broker {channel.address} does not support idempotent producers (idempotent = true)")
         if codec is not Codec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
         return batch.encode(magic, codec)
@@ -229,6 +229,6 @@ class Exchange:
             return Identity(answer["producer_id"], answer["producer_epoch"])
         if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
             self._forbidden = True
-            log.warning("producer_not_idempotent", reason=reason_of(error))
+            log.warning("idempotence_unavailable", reason=reason_of(error))
             return None
         raise error if error.retriable else DeliveryError(str(error))

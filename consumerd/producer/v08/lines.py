@@ -84,12 +84,10 @@ class LineSender:
         if plan.separator is not None:
             key, found, value = line.partition(plan.separator)
             if not found:
-                raise InputError(f"line {number} has no {plan.separator.decode(errors='replace')!r} after a key.")
+                raise InputError(f"line {number} has no key separator {plan.separator.decode(errors='replace')!r}.")
         size = len(value) + len(key or b"")
         if plan.max_bytes is not None and size > plan.max_bytes:
-            raise MessageSizeTooLargeError(
-                f"line {number} has {size} bytes, and --max-message-bytes allows {plan.max_bytes}."
-            )
+            raise MessageSizeTooLargeError(f"line {number} has {size} bytes; --max-message-bytes is {plan.max_bytes}.")
         try:
             delivery = await self._producer.send(
                 plan.topic, value, key=key, partition=plan.partition, headers=plan.headers

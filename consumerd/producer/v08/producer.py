@@ -77,7 +77,7 @@ class V08Producer:
             async with asyncio.timeout(self.settings.delivery_timeout if timeout is None else timeout):
                 await self.flush()
         except TimeoutError:
-            log.warning("producer_closed_early", batches=len(self._sender.unsettled()))
+            log.warning("producer_close_timed_out", batches=len(self._sender.unsettled()))
         finally:
             await self._end()
 
@@ -90,7 +90,7 @@ class V08Producer:
         """Sending is over. If that is by a defect, which `close` raises, nobody may wait for it until then."""
         if not running.cancelled() and (error := running.exception()) is not None:
             self._open = False
-            self._sender.give_up(ProducerClosedError(f"the producer ended by a defect: {error!r}"))
+            self._sender.give_up(ProducerClosedError(f"the producer failed with an internal error: {error!r}"))
 
     async def _end(self) -> None:
         running = self._running
@@ -159,7 +159,9 @@ class V08Producer:
         elif key is not None:
             size += len(key)
         if size > self._largest:
-            raise MessageSizeTooLargeError(f"a message of {size} bytes is more than a request or the buffer may have.")
+            raise MessageSizeTooLargeError(
+                f"a message of {size} bytes exceeds the limit of a request or of buffer_bytes."
+            )
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata or not self._open:
             route = await self._route(topic)

@@ -53,7 +53,7 @@ class Route:
                 return self._sticky or self._next()
             partition = key_partition(key, len(self._queues))
         elif not 0 <= partition < len(self._queues):
-            raise BrokerError(f"{self.topic} has {len(self._queues)} partitions, and so no partition {partition}")
+            raise BrokerError(f"{self.topic} has no partition {partition}: it has {len(self._queues)} partitions")
         return self._queues[partition] or self._make(partition)
 
     def unstick(self, queue: PartitionQueue) -> None:

@@ -40,9 +40,9 @@ class V08ProducerSettings:
 
     def __post_init__(self) -> None:
         if self.acks not in {-1, 0, 1}:
-            raise ValueError(f"acks = {self.acks} is none of -1, 0 and 1")
+            raise ValueError(f"acks must be -1, 0 or 1, not {self.acks}")
         if self.idempotent and self.acks != -1:
-            raise ValueError("an idempotent producer needs acks = -1")
+            raise ValueError("an idempotent producer requires acks = -1")
         if self.batch_bytes <= 0 or self.buffer_bytes < self.batch_bytes:
             raise ValueError("batch sizes must satisfy 0 < batch_bytes <= buffer_bytes")
         if self.in_flight < 1:

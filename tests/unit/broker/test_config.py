@@ -63,7 +63,7 @@ def test_the_flush_interval_follows_the_scheduler() -> None:
         ("log.dir", "", "log.dir is empty"),
         ("topic.log.retention.size", "t:x", "of topic t must be a whole number"),
         ("max.connection", "1", "did you mean max.connections?"),
-        ("log.delete.policies", "zzz", "no entry point of consumerd.delete_policies: none is installed under that"),
+        ("log.delete.policies", "zzz", "not an entry point of consumerd.delete_policies: none is installed under that"),
         ("log.delete.policies", "no_such:thing", "'no_such:thing', which cannot be loaded: No module named"),
         ("log.delete.policies", "os:name", "'os:name', which cannot be called"),
         ("log.delete.policies", "os:nothing", "'os:nothing', which cannot be loaded: module 'os' has no attribute"),

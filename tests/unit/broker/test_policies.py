@@ -50,7 +50,7 @@ def test_by_entry_point_and_by_module() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("newst", "p names 'newst', which is no entry point of consumerd.delete_policies; did you mean newest?"),
+        ("newst", "p names 'newst', which is not an entry point of consumerd.delete_policies; did you mean newest?"),
         ("some_package:Old", "p names 'some_package:Old', which cannot be loaded: module 'some_package' has no"),
         ("newest,:x", "p names ':x', which cannot be loaded: Empty module name"),
     ],
@@ -63,11 +63,11 @@ def test_wrong_names(text: str, sentence: str) -> None:
 
 def test_a_factory_that_refuses_is_that_topic_s_matter() -> None:
     factory, wrong = load_policies("p", "newest=x,some_package:wrong")
-    with pytest.raises(StorageError, match="'newest' refused topic words with ValueError: not one of mine"):
+    with pytest.raises(StorageError, match="'newest' failed for topic words: ValueError: not one of mine"):
         factory.policy("words")
-    with pytest.raises(StorageError, match="'newest' refused topic t with ValueError: invalid literal"):
+    with pytest.raises(StorageError, match="'newest' failed for topic t: ValueError: invalid literal"):
         factory.policy("t")
-    with pytest.raises(StorageError, match="'some_package:wrong' gave a object, which has no method `deletable`"):
+    with pytest.raises(StorageError, match="'some_package:wrong' returned a object, which has no method `deletable`"):
         wrong.policy("t")
 
 

@@ -74,7 +74,9 @@ async def test_a_live_broker_is_refused_after_its_session_could_have_ended(data:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(session_timeout=0.2) as zk:
         zookeeper.put("/brokers/ids/0", data, session_id=7)
-        with pytest.raises(IdTakenError, match="broker id 0 is held by another live broker") as caught:
+        with pytest.raises(
+            IdTakenError, match="broker id 0 is already registered in ZooKeeper by another live broker"
+        ) as caught:
             await make(zk).register([])
         assert caught.value.exit_code == ExitCode.ID_TAKEN
         assert zookeeper.dump()["/brokers/ids/0"] == data
@@ -85,7 +87,7 @@ async def test_an_id_node_that_nobody_owns_is_not_waited_for() -> None:
     async with zookeeper.session() as zk:
         zookeeper.put("/brokers/ids/0", OURS)
         async with asyncio.timeout(60):
-            with pytest.raises(IdTakenError, match="no session owns, so it will not go by itself; delete it"):
+            with pytest.raises(IdTakenError, match=r"by a persistent node .*, which does not expire; delete it"):
                 await make(zk).register([])
 
 

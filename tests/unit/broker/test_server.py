@@ -341,7 +341,7 @@ async def test_a_damaged_log_is_out_of_service_and_all_others_are_served(
         assert min(sizes) > 0
     assert sorted((path, path.read_bytes()) for path in (tmp_path / "t-1").iterdir()) == before
     output = capfd.readouterr().out
-    assert "log_out_of_service" in output
+    assert "log_offline" in output
     assert f"should end at offset {len(one) + 5}" in output
 
 
@@ -357,7 +357,9 @@ async def test_no_more_logs_are_made_than_max_logs(tmp_path: Path, capfd: pytest
             assert await answer(reader) == b"\0\0" + encode_message(b"x") + encode_message(b"more")
             assert await answer(reader) == b"\0\0"
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t0-0", "t1-0", "t2-0"]
-    assert "no log is made for partition 0 of topic 't3': there are 3 already (max.logs)" in capfd.readouterr().out
+    assert (
+        "partition 0 of topic 't3' was not created: the limit of 3 logs is reached (max.logs)" in capfd.readouterr().out
+    )
 
 
 @pytest.mark.asyncio

@@ -101,7 +101,7 @@ async def test_what_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:
     child.start()
     with pytest.raises(ChildError, match=r"ended early with status 127: .*not found"):
         await child.wait_for_line(lambda _: False, 20)
-    with pytest.raises(ChildError, match="was started already"):
+    with pytest.raises(ChildError, match="is already started"):
         child.start()
     with pytest.raises(ChildError, match=r"cannot be started: .*no-such-folder"):
         Child(["true"], log=tmp_path / "log", cwd=tmp_path / "no-such-folder").start()

@@ -53,7 +53,7 @@ async def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
     async with broker:
         port = broker.port
         socket.create_connection(("127.0.0.1", port), 5).close()
-        with pytest.raises(ChildError, match="runs already"):
+        with pytest.raises(ChildError, match="is already running"):
             await broker.start()
         broker.kill()
         assert broker.returncode == -signal.SIGKILL

@@ -41,7 +41,9 @@ def batch(source: TopicPartition, start: int) -> Batch:
 async def test_a_log_that_ended_before_what_the_target_has_is_another_one(source: TopicPartition) -> None:
     one = feed(source)
     one.known, one.began = SourceIdentity(source, 5000, 0, crc32(b"x")), 5000
-    with pytest.raises(OtherLogError, match=r"begins anew at 0, and the target has its message at offset 5000 already"):
+    with pytest.raises(
+        OtherLogError, match=r"restarts at offset 0, and the target has its message at offset 5000 already"
+    ):
         await one.forward(batch(source, 0))
     again = feed(source)  # a batch that is handed over again, of which another process sent all
     again.known = SourceIdentity(source, 5000, 0, crc32(b"x"))
@@ -57,7 +59,7 @@ async def test_what_the_target_has_is_left_out() -> None:
     await one.forward(whole)
     assert whole.handled == len(MESSAGES)
     one.known = SourceIdentity(OLD, last.offset, 0, crc32(b"else"))
-    with pytest.raises(OtherLogError, match=f"offset {last.offset} of t/0-1 is not the one"):
+    with pytest.raises(OtherLogError, match=f"offset {last.offset} of t/0-1 differs from the last one"):
         await one.forward(batch(OLD, 700))
 
 

@@ -69,5 +69,5 @@ async def test_a_single_replica_that_nobody_asked_for_is_warned_of(
 async def test_each_topic_has_a_number_of_its_own() -> None:
     topics = topics_of(Cluster(1, 1), partitions={"clicks": 4, "orders": 2})
     assert [await topics.count(name) for name in ("clicks", "orders")] == [4, 2]
-    with pytest.raises(NoTopicError, match="no topic 'others': create it, or say how many partitions"):
+    with pytest.raises(NoTopicError, match="no topic 'others': create it, or set its number of partitions"):
         await topics.count("others")

@@ -93,7 +93,7 @@ async def test_failures_of_the_file_are_declared(
     with pytest.raises(ConfigError, match=r"handler\.dead_letter: .* cannot be opened: File exists"):
         await FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock).start()
     full = FileDeadLetters("/dev/full", clock=clock)
-    with pytest.raises(HandlerFailedError, match="No space left on device; the messages stay uncommitted"):
+    with pytest.raises(HandlerFailedError, match="No space left on device; the messages are not committed"):
         await full.write(letters(make_batch(b"a")))
     await full.stop()
 
@@ -139,9 +139,9 @@ def test_a_place_that_cannot_be_written_is_found_without_making_anything(tmp_pat
     FileDeadLetters("dead.ndjson", clock=clock).check()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is a folder; name a file"):
+    with pytest.raises(ConfigError, match="is a directory; name a file"):
         FileDeadLetters(tmp_path, clock=clock).check()
-    with pytest.raises(ConfigError, match=r"cannot be made: .*file is no folder"):
+    with pytest.raises(ConfigError, match=r"cannot be created: .*file is not a directory"):
         FileDeadLetters(tmp_path / "file" / "dead.ndjson", clock=clock).check()
     if os.geteuid():
         locked = tmp_path / "locked"

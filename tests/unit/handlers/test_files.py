@@ -92,7 +92,7 @@ async def test_a_log_that_begins_anew_is_refused_and_never_dropped(
     handler = FilesHandler(tmp_path)
     await handler.handle(make_batch(b"one"))
     if again != b"one":  # the very same bytes in the very same place are a repetition
-        with pytest.raises(RangeOverlapError, match=r"offset 0 of t/0-0 lies before 13, where the files in .* end"):
+        with pytest.raises(RangeOverlapError, match=r"offset 0 of t/0-0 is below 13, where the files in .* end"):
             await handler.handle(make_batch(again))
     other = FilesHandler(tmp_path)
     await other.position(HERE)
@@ -131,11 +131,11 @@ async def test_a_topic_cannot_lead_out_of_the_directory(tmp_path: Path, make_bat
 @pytest.mark.asyncio
 async def test_a_directory_that_cannot_be_made_is_found_at_the_start(tmp_path: Path, clock: Any) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HandlerFailedError, match="cannot make the directory"):
+    with pytest.raises(HandlerFailedError, match="cannot create the directory"):
         await FilesHandler(tmp_path / "file" / "x").start(HandlerContext("g", "g_1", clock))
     for wrong in (5, "", None):
         value: Any = wrong
-        with pytest.raises(ValueError, match="is not a path"):
+        with pytest.raises(ValueError, match="must be a path"):
             FilesHandler(value)
 
 
@@ -196,7 +196,7 @@ async def test_the_former_owner_cannot_write_any_more(tmp_path: Path, make_batch
     first, second = make_batch(b"one"), make_batch(b"two", start=13)
     await old.handle(first)
     assert await new.position(HERE) == first.next_offset
-    with pytest.raises(PartitionTakenError, match="another member took t/0-0 over"):
+    with pytest.raises(PartitionTakenError, match="another member took over t/0-0"):
         await old.handle(second)
     await new.handle(second)
     await old.stop()

@@ -157,14 +157,14 @@ async def test_methods_that_are_there_are_used_and_the_others_filled_in(plugin: 
 
 def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
     text = refused("flies")
-    assert "no handler 'flies', did you mean 'files'? There are files" in text
+    assert "unknown handler 'flies', did you mean 'files'? There are files" in text
     assert "print" in text
     assert "did you mean" not in refused("zzzzzz")
 
 
 def test_modules_that_do_not_import(plugin: Callable[[str, str], None]) -> None:
-    assert "no module 'no_such_plugin'" in refused("no_such_plugin:handle")
-    assert "no module 'plug_in.sub'" in refused("plug_in.sub:handle")
+    assert "no module named 'no_such_plugin'" in refused("no_such_plugin:handle")
+    assert "no module named 'plug_in.sub'" in refused("plug_in.sub:handle")
     assert "has no attribute 'batchs', did you mean 'batches'?" in refused("plug_in:batchs")
     plugin("needs_other", "import not_installed_at_all\n")
     assert "importing 'needs_other' failed: ModuleNotFoundError: No module named 'not_installed_at_all'" in refused(
@@ -185,26 +185,26 @@ def test_texts_that_are_no_names(name: str) -> None:
 
 def test_things_that_are_no_handlers(plugin: object) -> None:
     assert "is of type int" in refused("plug_in:number")
-    assert "gave a NoneType, which has no method `handle`" in refused("plug_in:nothing")
+    assert "returned a NoneType, which has no method `handle`" in refused("plug_in:nothing")
     assert "`handle` must be an `async def`" in refused("plug_in:Blocking")
     assert "`stop` must be an `async def`" in refused("plug_in:HalfBlocking", {"times": 1})
 
 
 def test_options_are_checked_before_and_by_the_factory(plugin: object) -> None:
     assert "has no option 'tims', did you mean 'times'? There are times, word." in refused("plug_in:Plain", {"tims": 1})
-    assert "needs the option 'times'" in refused("plug_in:Plain")
+    assert "requires the option 'times'" in refused("plug_in:Plain")
     assert "refused its options: ValueError: times must not be negative." in refused("plug_in:Plain", {"times": -1})
     assert "refused its options: TypeError" in refused("plug_in:Plain", {"times": "x"})
     assert "is a plain function: one that takes batches must be an `async def`" in refused("plug_in:plain")
     assert "is a plain function" in refused("plug_in:lambda_")
-    assert "'plug_in:exits' called sys.exit(0) when it was built." in refused("plug_in:exits")
+    assert "'plug_in:exits' called sys.exit(0) in its constructor." in refused("plug_in:exits")
     assert "takes no options" in refused("plug_in:batches", {"a": 1})
     assert "takes no options" in refused("plug_in:instance", {"a": 1})
     assert "takes no options" in refused("plug_in:messages", {"a": 1})
     assert "limit: Field required" in refused("plug_in:Validated")
     assert "extra: Extra inputs are not permitted" in refused("plug_in:Validated", {"limit": 1, "extra": 2})
     assert "No such file or directory" in refused("plug_in:broken")
-    assert "is not the number of a file descriptor" in refused("print", {"descriptor": "one"})
+    assert "must be the number of a file descriptor" in refused("print", {"descriptor": "one"})
     assert "has no option 'a'" in refused("null", {"a": 1})
 
 

@@ -99,7 +99,7 @@ async def test_stop_is_one_sentence_about_the_place_and_the_cause(make_batch: Ma
     assert len(inner.calls) == 3
     assert str(caught.value) == (
         "handler 'mine' failed 3 times at offset 400 of events/1-2 (ValueError: bad thing); "
-        "mend it, or set on_failure to skip or dead_letter."
+        "fix it, or set on_failure to skip or dead_letter."
     )
     assert isinstance(caught.value.__cause__, ValueError)
     assert batch.handled == 0
@@ -201,7 +201,7 @@ async def test_an_attempt_that_takes_too_long_is_cancelled_and_counts(make_batch
             finally:
                 ended.append("ended")
 
-    with pytest.raises(HandlerFailedError, match=r"failed 2 times.*no end after 0\.01 s"):
+    with pytest.raises(HandlerFailedError, match=r"failed 2 times.*timed out after 0\.01 s"):
         await wrapped(Slow(), clock, max_attempts=2, timeout=0.01).handle(make_batch(b"a"))
     assert ended == ["ended"] * 2
 
@@ -252,7 +252,7 @@ async def test_a_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
 
 @pytest.mark.asyncio
 async def test_a_cancellation_that_nobody_asked_for_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
-    with pytest.raises(HandlerFailedError, match="something that the handler waited for was cancelled"):
+    with pytest.raises(HandlerFailedError, match="a task or future that the handler awaited was cancelled"):
         await wrapped(Scripted(*[asyncio.CancelledError()] * 2), clock, max_attempts=2).handle(make_batch(b"a"))
 
 
@@ -292,7 +292,8 @@ async def test_a_position_that_is_no_offset_is_one_sentence(clock: Any, answer: 
 
     handler = wrapped(make_handler(Sink()), clock)
     with pytest.raises(
-        HandlerFailedError, match=r"handler 'mine' gave .* as the position of t/0-0; it has to be an offset or None"
+        HandlerFailedError,
+        match=r"handler 'mine' returned .* as the position of t/0-0; it must return an offset or None",
     ):
         await handler.position(TopicPartition("t", 0, 0))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.errors import NotFoundError
-from consumerd.forward import Naming, SourceMark
+from consumerd.forward import SourceMark, TopicNaming
 from consumerd.forward.target_log import Bounds
 from consumerd.migrate import Comparison, Counts, Report, SourceMessage, Unreadable
 from consumerd.partition import TopicPartition
@@ -74,7 +74,7 @@ def forwarded(old: Old, partition: TopicPartition, cluster: str | None = None) -
 
 
 async def compare(old: Old, *target: Messages, size: int = 10, **options: object) -> Report:
-    return await Comparison(old, New(*target), Naming(), range_messages=size, **options).run()  # type: ignore[arg-type]
+    return await Comparison(old, New(*target), TopicNaming(), range_messages=size, **options).run()  # type: ignore[arg-type]
 
 
 def rest(counts: Counts) -> dict[str, int]:
@@ -172,7 +172,7 @@ async def test_what_is_missing_altogether() -> None:
     assert [(each.start, each.end) for each in report.partitions[0].ranges] == [(0, 400), (400, 800), (800, 900)]
     assert report.partitions[1].ranges == []
     with pytest.raises(NotFoundError, match="the target has no topic 'other'"):
-        await Comparison(old, New([]), Naming("other")).run()
+        await Comparison(old, New([]), TopicNaming("other")).run()
 
 
 @pytest.mark.asyncio

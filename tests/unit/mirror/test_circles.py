@@ -13,7 +13,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     [("zk:2181", "zk:2181"), ("zk", "zk:2181/"), ("a:1,b:2/kafka", "b:2,c:3/kafka")],
 )
 def test_the_same_zookeeper(source: str, target: str) -> None:
-    with pytest.raises(CircleError, match="both the cluster in ZooKeeper") as caught:
+    with pytest.raises(CircleError, match=r"the same cluster .ZooKeeper at") as caught:
         refuse_same_place(source, target)
     assert caught.value.exit_code is ExitCode.REFUSED
 
@@ -44,7 +44,7 @@ async def test_a_broker_that_is_on_both_sides() -> None:
             with pytest.raises(CircleError, match="of the source listens on"):
                 await refuse_same_cluster(source, None, [address])
         other.put("/brokers/ids/1", b"here-2:127.0.0.1:9093")
-        with pytest.raises(CircleError, match=r"broker 1 .127\.0\.0\.1:9093. is registered at the source and at the"):
+        with pytest.raises(CircleError, match=r"broker 1 .127\.0\.0\.1:9093. is registered in both"):
             await refuse_same_cluster(source, target)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from consumerd.errors import BrokerError, ConfigError
-from consumerd.mirror import KeepingPartitioner, PlacedRouter, Source, SourceCounts
+from consumerd.mirror import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError
@@ -23,7 +23,7 @@ def test_a_cluster_of_the_same_shape_is_mirrored_one_to_one_if_its_ids_follow_ea
     brokers: list[int], partitions: int
 ) -> None:
     count = len(brokers) * partitions
-    places = [PLACE.partition(Source(b, p, partitions), count) for b in brokers for p in range(partitions)]
+    places = [PLACE.partition(SourcePartition(b, p, partitions), count) for b in brokers for p in range(partitions)]
     if brokers == [0, 1, 2]:
         assert places == list(range(count))
     if brokers != [5, 7, 9]:
@@ -33,7 +33,7 @@ def test_a_cluster_of_the_same_shape_is_mirrored_one_to_one_if_its_ids_follow_ea
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
 def test_other_shapes_get_even_shares(count: int) -> None:
-    places = Counter(PLACE.partition(Source(b, p, 6), count) for b in (0, 1) for p in range(6))
+    places = Counter(PLACE.partition(SourcePartition(b, p, 6), count) for b in (0, 1) for p in range(6))
     assert max(places.values()) - min(places.values()) <= 1
     assert len(places) == min(count, 12)
 
@@ -45,10 +45,12 @@ async def test_the_source_is_looked_up_once() -> None:
     zookeeper.put("/brokers/topics/t/4", b"many")
     async with zookeeper.session() as zk:
         counts = SourceCounts(zk)
-        assert await counts.source(TopicPartition("t", 3, 2)) == Source(3, 2, 7)
+        assert await counts.source(TopicPartition("t", 3, 2)) == SourcePartition(3, 2, 7)
         zookeeper.remove("/brokers/topics/t/3")
-        assert await counts.source(TopicPartition("t", 3, 5)) == Source(3, 5, 7)
-        with pytest.raises(BrokerError, match="broker 9 is not registered with topic 't' at the moment"):
+        assert await counts.source(TopicPartition("t", 3, 5)) == SourcePartition(3, 5, 7)
+        with pytest.raises(
+            BrokerError, match="broker 9 is not registered for topic 't': the target partition of t/9-0 is unknown"
+        ):
             await counts.source(TopicPartition("t", 9, 0))
         with pytest.raises(RegistryError):
             await counts.source(TopicPartition("t", 4, 0))
@@ -82,10 +84,10 @@ class Cluster:
 async def test_a_list_of_brokers() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 1), ("h", 3)], connect=cluster)
-    routes = [await router.route("t", Source(b, p, 6), None) for b in (0, 1) for p in range(6)]
+    routes = [await router.route("t", SourcePartition(b, p, 6), None) for b in (0, 1) for p in range(6)]
     assert [(r.port, r.partition) for r in routes] == [(1, 0)] * 6 + [(3, p % 3) for p in range(6)]
     assert cluster.asked == [1, 3]
-    await router.route("u", Source(1, 0, 6), None)
+    await router.route("u", SourcePartition(1, 0, 6), None)
     assert cluster.asked == [1, 3, 3]
     assert not any(broker.connections for broker in cluster.opened)
     await router.close()
@@ -96,10 +98,10 @@ async def test_a_broker_that_cannot_be_asked_is_asked_again() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 2)], connect=cluster)
     cluster.fault = ConnectionClosedError("gone")
-    with pytest.raises(ConnectError, match="while asking for its partitions; nothing was sent"):
-        await router.route("t", Source(0, 1, 2), None)
+    with pytest.raises(ConnectError, match="while counting its partitions; nothing was sent"):
+        await router.route("t", SourcePartition(0, 1, 2), None)
     cluster.fault = None
-    assert (await router.route("t", Source(0, 1, 2), None)).partition == 1
+    assert (await router.route("t", SourcePartition(0, 1, 2), None)).partition == 1
     assert not any(broker.connections for broker in cluster.opened)
     with pytest.raises(ConfigError, match="list of brokers is empty"):
         PlacedRouter([], connect=cluster)

@@ -87,7 +87,7 @@ async def test_registration_is_waited_for_but_not_for_ever() -> None:
         cluster.clock.auto = True
         with structlog.testing.capture_logs() as logs:
             await topics.ensure("u")
-        assert [entry["event"] for entry in logs] == ["topic_not_registered"]
+        assert [entry["event"] for entry in logs] == ["topic_registration_timed_out"]
 
 
 async def test_brokers_that_refuse_or_are_away() -> None:
@@ -105,7 +105,11 @@ async def test_brokers_that_refuse_or_are_away() -> None:
         cluster.register = refuse
         with structlog.testing.capture_logs() as logs:
             await topics.ensure("t")
-        assert [entry["event"] for entry in logs] == ["topic_not_made", "topic_not_made", "topic_not_registered"]
+        assert [entry["event"] for entry in logs] == [
+            "topic_create_failed",
+            "topic_create_failed",
+            "topic_registration_timed_out",
+        ]
         assert not cluster.broker.connections
 
 

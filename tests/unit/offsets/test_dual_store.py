@@ -106,7 +106,7 @@ async def test_only_what_the_first_took_goes_to_the_other() -> None:
 async def test_a_second_store_that_refuses_stops_the_member() -> None:
     first, other = Memory(), Memory()
     other.lost = {B}
-    with pytest.raises(OffsetsHeldError, match="the offset of t/1 cannot be kept in ZooKeeper under group 'g'"):
+    with pytest.raises(OffsetsHeldError, match="cannot commit the offset of t/1 to ZooKeeper for group 'g'"):
         await DualOffsetStore(GROUP, first, other, "ZooKeeper").commit({A: 1, B: 2}, session_id=7)
 
 
@@ -227,5 +227,5 @@ async def test_a_store_that_knows_other_members_ends_what_claiming_again_would_r
             async def commit(self, positions: Mapping[TopicPartition, int], *, session_id: int) -> CommitResult:
                 return await inner.commit(positions, session_id=7)
 
-        with pytest.raises(OffsetsHeldError, match="cannot be kept in Kafka under group 'g': other members"):
+        with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
             await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)

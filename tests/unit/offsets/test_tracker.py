@@ -17,7 +17,8 @@ def test_in_order() -> None:
     assert prefix.position == 250
     assert prefix.done(second)
     assert prefix.position == 400
-    assert prefix.open_ranges == 0
+    prefix.done(prefix.begin(400, 500))
+    assert prefix.position == 500  # nothing before it was still open
 
 
 def test_out_of_order_waits_for_the_first() -> None:
@@ -28,7 +29,8 @@ def test_out_of_order_waits_for_the_first() -> None:
     assert prefix.position == 0
     prefix.done(ranges[0])
     assert prefix.position == 30
-    assert prefix.open_ranges == 1
+    prefix.done(ranges[3])  # the only one that was open
+    assert prefix.position == 40
 
 
 def test_partly_handled() -> None:

@@ -90,13 +90,13 @@ def test_lists_of_brokers(text: str, addresses: object) -> None:
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({}, "either a list of brokers .* or a ZooKeeper"),
-        ({"broker.list": "0:h:1", "zk.connect": "z:1"}, "either a list of brokers"),
-        ({"broker.list": " , "}, "names no broker"),
+        ({}, "exactly one of brokers .*, zookeeper"),
+        ({"broker.list": "0:h:1", "zk.connect": "z:1"}, "exactly one of brokers"),
+        ({"broker.list": " , "}, "broker.list is empty: give brokers"),
         ({"broker.list": "0:h"}, "broker.list: '0:h' is not of the form host:port"),
-        ({"broker.list": "0:h:1", "partitioner.class": "a:b"}, "a partitioner needs a ZooKeeper"),
+        ({"broker.list": "0:h:1", "partitioner.class": "a:b"}, "a partitioner requires zookeeper"),
         ({"zk.connect": "z:1", "partitioner.class": "com.example.Mine"}, "looks like a Java class"),
-        ({"broker.list": "0:h:1", "callback.handler": "a:b"}, "parts of an asynchronous producer"),
+        ({"broker.list": "0:h:1", "callback.handler": "a:b"}, "require an asynchronous producer"),
         ({"broker.list": "0:h:1", "producer.type": "asynch"}, "must be sync or async"),
         ({"broker.list": "0:h:1", "compression.codec": "3"}, "must be 0 .none., 1 .gzip. or 2 .snappy."),
         ({"broker.list": "0:h:1", "compression.codec": "gzip"}, "must be 0"),

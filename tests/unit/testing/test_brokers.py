@@ -121,7 +121,7 @@ def test_a_cut_needs_a_broker_that_is_down(consumerd_broker: LoopbackBroker) -> 
 
 
 def test_only_messages_can_be_damaged(consumerd_broker: LoopbackBroker) -> None:
-    with pytest.raises(HarnessError, match="t-0 holds no message that could be damaged"):
+    with pytest.raises(HarnessError, match="t-0 has no message to damage"):
         consumerd_broker.corrupt("t")
     consumerd_broker.produce("t", [b"a"])
     with pytest.raises(HarnessError, match="no message at offset 5"):

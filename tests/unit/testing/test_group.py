@@ -135,7 +135,7 @@ async def test_a_member_that_cannot_start_says_so(consumerd_group: MemoryGroup) 
 
 async def test_waiting_in_vain_tells_how_the_members_are(consumerd_group: MemoryGroup) -> None:
     async with consumerd_group as group:
-        with pytest.raises(TimeoutError, match=r"not so within 0\.02 s; members: none"):
+        with pytest.raises(TimeoutError, match=r"the condition was not met within 0\.02 s; members: none"):
             await group.until(lambda: False, 0.02)
         group.topic("events")
         member = await group.member(Sink)

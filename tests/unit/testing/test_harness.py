@@ -114,7 +114,7 @@ async def test_every_form_of_a_handler_is_taken(consumerd_handler: HandlerFactor
 async def test_wrong_options_are_refused_as_by_the_daemon(consumerd_handler: HandlerFactory) -> None:
     with pytest.raises(HandlerLoadError, match="has no option 'strat', did you mean 'start'"):
         consumerd_handler(Sink, {"strat": 1})
-    with pytest.raises(HandlerLoadError, match="there is no handler 'nulll', did you mean 'null'"):
+    with pytest.raises(HandlerLoadError, match="unknown handler 'nulll', did you mean 'null'"):
         consumerd_handler("nulll")
 
 
@@ -134,7 +134,7 @@ async def test_nothing_is_delivered_outside_of_a_life(consumerd_handler: Handler
     with pytest.raises(HarnessError, match="cannot crash"):
         await harness.crash()
     await harness.start()
-    with pytest.raises(HarnessError, match="started already"):
+    with pytest.raises(HarnessError, match="already started"):
         await harness.start()
     await harness.stop()
     await harness.stop()
@@ -222,7 +222,7 @@ async def test_a_policys_timeout_is_real(consumerd_handler: HandlerFactory) -> N
         await asyncio.Event().wait()
 
     async with consumerd_handler(endless, policy=RetryPolicy(max_attempts=2, timeout=0.01)) as harness:
-        with pytest.raises(HandlerFailedError, match=r"no end after 0\.01 s"):
+        with pytest.raises(HandlerFailedError, match=r"timed out after 0\.01 s"):
             await harness.deliver([b"a"])
     assert [type(attempt.error) for attempt in harness.attempts] == [asyncio.CancelledError] * 2
 

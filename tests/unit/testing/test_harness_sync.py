@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.testing import HandlerFactory, Run
+    from consumerd.testing import CoroutineRunner, HandlerFactory
 
 
 def test_a_life_on_one_loop_that_goes_on_between_the_calls(
-    consumerd_handler: HandlerFactory, consumerd_run: Run
+    consumerd_handler: HandlerFactory, consumerd_run: CoroutineRunner
 ) -> None:
     class Busy:
         def __init__(self) -> None:

@@ -48,7 +48,7 @@ async def test_at_the_deadline_it_is_cancelled_and_what_it_marked_is_committed(
         assert revocation.left_running == ()
         assert harness.handler.ends == ["cancelled"]
         assert harness.position() is None
-        with pytest.raises(HarnessError, match="its partition was taken away"):
+        with pytest.raises(HarnessError, match="its partition was revoked"):
             await work.result()
         (attempt,) = harness.attempts
         assert isinstance(attempt.error, asyncio.CancelledError)

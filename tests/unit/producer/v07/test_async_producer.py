@@ -149,7 +149,7 @@ async def test_what_cannot_be_sent_fails_alone(world: Any, told: Any) -> None:
     producer = world.queued(world.producer(max_message_bytes=5), callbacks=told)
     async with producer:
         await producer.send("t", [b"a", b"too large", b"b", 17, b"c", "\ud800"])
-        with pytest.raises(NotSentError, match=r"3 queued messages were not sent.*the first because") as caught:
+        with pytest.raises(NotSentError, match=r"3 queued messages were not sent.*first error") as caught:
             await producer.flush()
         assert caught.value.count == 3
         await producer.send("t", [b"d"])
@@ -174,7 +174,7 @@ async def test_an_own_encoder(world: Any) -> None:
     producer = world.queued(world.producer(encoder=Wrong()))
     await producer.start()
     await producer.send("t", ["text"])
-    with pytest.raises(NotSentError, match="the encoder gave a str"):
+    with pytest.raises(NotSentError, match="the encoder must return bytes, not str"):
         await producer.close()
 
 

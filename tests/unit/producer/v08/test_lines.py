@@ -104,7 +104,7 @@ async def test_keys_headers_and_order(tmp_path: Path) -> None:
 async def test_a_line_without_a_key_is_named_and_those_before_it_are_sent(tmp_path: Path) -> None:
     broker = MemoryBroker()
     code, sentence = await failure(broker, b"a:1\nb:2\nc\nd:4\n", LinePlan("t", 0, b":"), tmp_path)
-    assert (code, sentence) == (ExitCode.USAGE, "line 3 has no ':' after a key.")
+    assert (code, sentence) == (ExitCode.USAGE, "line 3 has no key separator ':'.")
     assert [each.payload for each in broker.log[0]] == [b"1", b"2"]
 
 

@@ -24,7 +24,7 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIELD: Final = "{topic}"
 
 
-class Naming:
+class TopicNaming:
     """The target's topic for each of the source: that of `table`, else `template` with `{topic}` replaced.
 
     Raises ValueError for names that no broker would take.
@@ -34,18 +34,21 @@ class Naming:
         self._template = template
         self._table = dict(table or {})
         if not is_topic(template.replace(_FIELD, "t")):
-            raise ValueError(f"topic = {template!r} makes no names of topics; {_FIELD} stands for the source's")
+            raise ValueError(
+                f"topic = {template!r} does not give valid topic names; {_FIELD} stands for the name of the "
+                "source topic"
+            )
         for source, target in self._table.items():
             if not isinstance(target, str) or not is_topic(target):
-                raise ValueError(f"topics.{source} = {target!r} is no name of a topic")
+                raise ValueError(f"topics.{source} must be a valid topic name, not {target!r}")
 
     def target(self, topic: str) -> str:
         """Raises ValueError where what comes out is no name that brokers allow."""
         name = self._table.get(topic) or self._template.replace(_FIELD, topic)
         if not is_topic(name):
             raise ValueError(
-                f"the target's topic would be {name!r}, which brokers do not allow; give it a name in `topics` "
-                "(--rename)"
+                f"topic {topic!r} would be forwarded to {name!r}, which is not a valid topic name; rename "
+                "it in `topics` (--rename)"
             )
         return name
 
@@ -55,7 +58,7 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
-class SourcePlaces(Protocol):
+class SourceNumbering(Protocol):
     """The number that a source partition stands for."""
 
     async def number(self, partition: TopicPartition) -> int:
@@ -63,7 +66,7 @@ class SourcePlaces(Protocol):
         ...
 
 
-class BrokerMajor:
+class BrokerMajorNumbering:
     """broker * `per_broker` + partition, with one `per_broker` for all topics and brokers."""
 
     def __init__(self, per_broker: int = 1) -> None:
