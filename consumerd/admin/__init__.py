@@ -1,9 +1,10 @@
-"""Looking at other people's groups and mending them: surveys, findings, changed offsets. Nobody here is a member."""
+"""Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
 
-from consumerd.admin.changes import Change, ChangePlanner, Target, TargetKind
-from consumerd.admin.diagnosis import diagnose, diagnose_look, diagnose_looks, lasting
-from consumerd.admin.diagnosis_offsets import Look
+from consumerd.admin.changes import Change, ChangePlanner, OffsetTarget, OffsetTargetKind
+from consumerd.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.diagnosis_progress import progress_findings
+from consumerd.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.admin.errors import (
     BrokerAnswerError,
@@ -12,20 +13,29 @@ from consumerd.admin.errors import (
     OffsetFileError,
     RefusedError,
 )
-from consumerd.admin.findings import Finding, Fix, Kind, Nudge, Removal
-from consumerd.admin.lag import PartitionLag, lag_of, total_lag
+from consumerd.admin.findings import FindingKind, Fix, GroupFinding, Nudge, Removal
+from consumerd.admin.lag import PartitionLag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer, OffsetsQuestion
 from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
+from consumerd.admin.offset_plans import (
+    OffsetPlan,
+    PartitionChoice,
+    dialect_of,
+    plan_reset,
+    plan_set,
+    plan_v08_reset,
+    plan_v08_set,
+)
 from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
-from consumerd.admin.survey import GroupSurvey, Survey, Topics, survey_group
+from consumerd.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
 from consumerd.admin.v08.broker_groups import (
     BrokerGroups,
 )
 from consumerd.admin.v08.changes import (
     V08ChangePlanner,
 )
-from consumerd.admin.v08.examination import look_at_group
+from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
 from consumerd.admin.v08.group_source import (
     GroupSource,
     ZooKeeperGroups,
@@ -34,10 +44,10 @@ from consumerd.admin.v08.logs import (
     Moment,
     V08BrokerLogs,
 )
-from consumerd.admin.v08.survey import (
+from consumerd.admin.v08.snapshot import (
     Coordinator,
-    V08Survey,
-    survey_zookeeper_group,
+    V08GroupSnapshot,
+    read_v08_snapshot,
 )
 from consumerd.admin.v08.topic_nodes import (
     create_topic_nodes,
@@ -55,7 +65,7 @@ from consumerd.admin.v08.topic_requests import (
     create_topic,
     delete_topic,
 )
-from consumerd.admin.verification import Difference, differences
+from consumerd.admin.verification import Difference, differences, verify_group
 
 __all__ = [
     "BrokerAnswerError",
@@ -66,31 +76,35 @@ __all__ = [
     "ChangedMeanwhileError",
     "CheckFailedError",
     "Coordinator",
+    "DiagnosisInput",
     "Difference",
-    "Finding",
+    "DoctorReport",
+    "FindingKind",
     "Fix",
+    "GroupDoctor",
+    "GroupFinding",
     "GroupOffsets",
+    "GroupSnapshot",
     "GroupSource",
-    "GroupSurvey",
-    "Kind",
     "LogRange",
-    "Look",
     "Moment",
     "NoAnswer",
     "Nudge",
     "OffsetFileError",
+    "OffsetPlan",
+    "OffsetTarget",
+    "OffsetTargetKind",
     "OffsetsQuestion",
+    "PartitionChoice",
     "PartitionLag",
     "RefusedError",
     "Removal",
-    "Survey",
-    "Target",
-    "TargetKind",
     "TopicPlan",
     "Topics",
+    "V07GroupSnapshot",
     "V08BrokerLogs",
     "V08ChangePlanner",
-    "V08Survey",
+    "V08GroupSnapshot",
     "ZooKeeperGroups",
     "as_backup",
     "backup_of",
@@ -102,26 +116,34 @@ __all__ = [
     "delete_tree",
     "describe_step",
     "diagnose",
-    "diagnose_look",
-    "diagnose_looks",
+    "diagnose_group",
+    "diagnose_once",
+    "dialect_of",
     "differences",
     "format_json",
     "format_text",
     "in_the_way",
     "lag_of",
-    "lasting",
-    "look_at_group",
     "parse_offsets",
+    "persistent_findings",
     "plan_assignment",
+    "plan_reset",
+    "plan_set",
+    "plan_v08_reset",
+    "plan_v08_set",
     "progress_findings",
+    "read_diagnosis_input",
+    "read_lag",
     "read_tree",
+    "read_v07_snapshot",
+    "read_v08_lag",
+    "read_v08_snapshot",
     "require_dead",
     "require_nodes",
     "steps_for",
-    "survey_group",
-    "survey_zookeeper_group",
     "take_step",
     "total_lag",
+    "verify_group",
     "wait_for_leaders",
     "wait_until_gone",
     "withheld",

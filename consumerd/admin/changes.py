@@ -1,8 +1,8 @@
 """Which offsets would change to what, and what speaks against it. Nothing is written here.
 
-Strategy: every wanted change becomes a `Change` with its verdict. A *problem* stops all of them unless forced: outside
-of what the broker has, inside a message, not to be found out. A *note* is told and stops nothing: where the broker
-cannot be asked, the offset is taken on trust. An offset that stays, or is an end of the log, needs no look at the log.
+Strategy: every wanted change becomes a `Change` with the result of its check. A *problem* stops all of them unless
+forced: the offset is outside of the log, inside a message, or cannot be determined. A *note* stops nothing:
+where the broker cannot be asked, the offset is trusted. An offset that stays, or is an end of the log, is not checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from consumerd.admin.logs import BrokerLogs
-    from consumerd.admin.survey import Topics
+    from consumerd.admin.snapshot import Topics
     from consumerd.cluster import GroupView
     from consumerd.partition import TopicPartition
     from consumerd.registry import Broker
@@ -52,7 +52,7 @@ class Change(NamedTuple):
         return not self.unknown and (unreadable or self.before != self.after)
 
 
-class TargetKind(Enum):
+class OffsetTargetKind(Enum):
     """How a new offset is found."""
 
     EARLIEST = "earliest"
@@ -62,14 +62,14 @@ class TargetKind(Enum):
     TIME = "time"
 
 
-class Target(NamedTuple):
+class OffsetTarget(NamedTuple):
     """Where to: `value` is an offset, a number of bytes to go on (negative: back), or milliseconds since 1970."""
 
-    kind: TargetKind
+    kind: OffsetTargetKind
     value: int = 0
 
 
-class Verdict(NamedTuple):
+class OffsetCheck(NamedTuple):
     """What speaks against an offset, and what should be known about it."""
 
     problem: str | None = None
@@ -95,41 +95,41 @@ class ChangePlanner:
             change = self._change(partition, after)
             if after is None or not change.moves:
                 return change
-            return change._replace(**(await self._judge(partition, after, ranges[partition]))._asdict())
+            return change._replace(**(await self._check(partition, after, ranges[partition]))._asdict())
 
         return await self._each(wanted, one)
 
-    async def reset(self, partitions: Iterable[TopicPartition], target: Target) -> list[Change]:
+    async def reset(self, partitions: Iterable[TopicPartition], target: OffsetTarget) -> list[Change]:
         """Change each partition to `target`."""
         wanted = list(dict.fromkeys(partitions))
-        if target.kind is TargetKind.OFFSET:
+        if target.kind is OffsetTargetKind.OFFSET:
             return await self.set_to(dict.fromkeys(wanted, target.value))
         ranges = await self._ranges(wanted)
         answering = [partition for partition, known in ranges.items() if isinstance(known, LogRange)]
-        by_time = await self._logs.before(answering, target.value) if target.kind is TargetKind.TIME else {}
+        by_time = await self._logs.before(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
 
         async def one(partition: TopicPartition) -> Change:
             known = ranges[partition]
             if isinstance(known, NoAnswer):
                 return self._unknown(partition, known.reason)
-            if target.kind is TargetKind.TIME:
+            if target.kind is OffsetTargetKind.TIME:
                 found = by_time[partition]
                 if isinstance(found, NoAnswer):
                     return self._unknown(partition, found.reason)
-                note = "everything that is kept is younger" if found == known.earliest else None
+                note = "all messages in the log are younger" if found == known.earliest else None
                 return self._change(partition, found)._replace(note=note)
-            if target.kind is TargetKind.SHIFT:
+            if target.kind is OffsetTargetKind.SHIFT:
                 return await self._shifted(partition, target.value, known)
-            return self._change(partition, known.earliest if target.kind is TargetKind.EARLIEST else known.end)
+            return self._change(partition, known.earliest if target.kind is OffsetTargetKind.EARLIEST else known.end)
 
         return await self._each(wanted, one)
 
     async def _shifted(self, partition: TopicPartition, by: int, known: LogRange) -> Change:
         before = self._view.offsets.get(partition)
         if before is None:
-            return self._unknown(partition, "nothing is committed that could be shifted")
+            return self._unknown(partition, "no committed offset to shift")
         wanted = min(max(before + by, known.earliest), known.end)
-        note = None if wanted == before + by else "stopped at the end of what the broker has"
+        note = None if wanted == before + by else "limited to the range of the log"
         after = wanted
         if known.earliest < wanted < known.end:
             try:
@@ -140,24 +140,24 @@ class ChangePlanner:
                 note = f"a message starts there, {wanted - after} bytes before {wanted}"
         return self._change(partition, after)._replace(note=note)
 
-    async def _judge(self, partition: TopicPartition, offset: int, known: LogRange | NoAnswer) -> Verdict:
+    async def _check(self, partition: TopicPartition, offset: int, known: LogRange | NoAnswer) -> OffsetCheck:
         if isinstance(known, NoAnswer):
             if partition.broker in self._brokers and not self._is_registered(partition):
-                return Verdict(problem=known.reason)
-            return Verdict(note=f"not checked: {known.reason}")
+                return OffsetCheck(problem=known.reason)
+            return OffsetCheck(note=f"not checked: {known.reason}")
         if not known.earliest <= offset <= known.end:
-            return Verdict(problem=f"the broker has {known.earliest} to {known.end}")
+            return OffsetCheck(problem=f"the broker has {known.earliest} to {known.end}")
         if offset in known:
-            return Verdict()
+            return OffsetCheck()
         try:
             if await begins_message(self._logs, partition, offset):
-                return Verdict()
+                return OffsetCheck()
             start = await boundary_before(self._logs, partition, offset)
         except (BrokerError, WireError) as error:
-            return Verdict(note=f"not checked: {error}")
+            return OffsetCheck(note=f"not checked: {error}")
         if start == offset:
-            return Verdict(note="the message that begins there is damaged")
-        return Verdict(problem=f"inside a message that begins at {start}")
+            return OffsetCheck(note="the message that begins there is damaged")
+        return OffsetCheck(problem=f"inside a message that begins at {start}")
 
     async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | NoAnswer]:
         """Ranges of what is registered; a broker would take a question about anything else amiss."""

@@ -1,8 +1,8 @@
-"""What is wrong with a group, why, and what to do about it: pure functions of surveys.
+"""What is wrong with a group, why, and what to do about it: pure functions of snapshots.
 
 Strategy: first the members' own nodes, then who owns what, then committed offsets: each has a module of its own, which
 works for groups of every kind, as far as they have such a thing. Facts behind it: golden notes, 4 and 5, and what was
-measured beside JVM members (notes on mixed groups): they look for the last time 6 s after the trigger and give up at 8.
+measured beside JVM members (notes on mixed groups): they try for the last time 6 s after the trigger and give up at 8.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from consumerd.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.admin.diagnosis_offsets import offset_findings, silent_brokers
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.diagnosis_progress import progress_findings
-from consumerd.admin.findings import PASSING
-from consumerd.admin.survey import Survey
+from consumerd.admin.findings import TRANSIENT
+from consumerd.admin.snapshot import V07GroupSnapshot
 from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings
-from consumerd.admin.v08.survey import V08Survey
+from consumerd.admin.v08.snapshot import V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.diagnosis_offsets import Look
-    from consumerd.admin.findings import Finding
+    from consumerd.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.admin.findings import GroupFinding
     from consumerd.admin.logs import LogRange, NoAnswer
     from consumerd.partition import TopicPartition
 
 
-def diagnose(survey: Survey, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[Finding]:
-    """All findings of one look at a group of 0.7.
+def diagnose(snapshot: V07GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[GroupFinding]:
+    """All findings of one snapshot of a group of 0.7.
 
-    Those of `PASSING` kinds may be a rebalance that is under way: see `lasting`.
+    Those of `TRANSIENT` kinds may be a rebalance that is under way: see `persistent_findings`.
     """
     return [
-        *member_findings(survey),
-        *owner_findings(survey),
-        *offset_findings(survey, ranges),
-        *silent_brokers(survey.brokers, ranges),
-        *foreign_findings(survey),
+        *member_findings(snapshot),
+        *owner_findings(snapshot),
+        *offset_findings(snapshot, ranges),
+        *silent_brokers(snapshot.brokers, ranges),
+        *foreign_findings(snapshot),
     ]
 
 
-def diagnose_look(look: Look) -> list[Finding]:
-    """All findings of one look at a group of whatever kind."""
-    survey = look.survey
-    if isinstance(survey, V08Survey):
-        return diagnose_v08(survey, look)
-    assert isinstance(survey, Survey)
-    return diagnose(survey, look.ranges)
+def diagnose_once(inputs: DiagnosisInput) -> list[GroupFinding]:
+    """All findings of one snapshot of a group of either dialect."""
+    snapshot = inputs.snapshot
+    if isinstance(snapshot, V08GroupSnapshot):
+        return diagnose_v08(snapshot, inputs)
+    assert isinstance(snapshot, V07GroupSnapshot)
+    return diagnose(snapshot, inputs.ranges)
 
 
-def diagnose_looks(first: Look, second: Look | None = None) -> list[Finding]:
-    """What is true of the second of two looks, without what may just be passing; and whether anybody works.
+def diagnose_group(first: DiagnosisInput, second: DiagnosisInput | None = None) -> list[GroupFinding]:
+    """The persistent findings of the second of two snapshots, and whether the owners make progress.
 
-    Of one look alone, everything that it shows.
+    Of one snapshot alone, all its findings.
     """
     if second is None:
-        return [*diagnose_look(first), *store_findings(first, first)]
+        return [*diagnose_once(first), *store_findings(first, first)]
     return [
-        *lasting(diagnose_look(first), diagnose_look(second)),
+        *persistent_findings(diagnose_once(first), diagnose_once(second)),
         *store_findings(first, second),
         *progress_findings(first, second),
     ]
 
 
-def lasting(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """The findings of the second look without those that may just be passing."""
+def persistent_findings(first: Iterable[GroupFinding], second: Iterable[GroupFinding]) -> list[GroupFinding]:
+    """The findings of the second snapshot, without transient ones that the first did not have."""
     before = {(finding.kind, finding.subject) for finding in first}
-    return [finding for finding in second if finding.kind not in PASSING or (finding.kind, finding.subject) in before]
+    return [finding for finding in second if finding.kind not in TRANSIENT or (finding.kind, finding.subject) in before]

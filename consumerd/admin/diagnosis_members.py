@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.admin.findings import Finding, Kind, Removal, capital, listed, process_of
+from consumerd.admin.findings import FindingKind, GroupFinding, Removal, capital, listed, process_of
 from consumerd.partition import TopicPartition
 from consumerd.registry import (
     Dialect,
@@ -23,7 +23,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
 
 
 class _Words(NamedTuple):
@@ -41,54 +41,54 @@ _WORDS: Final[Mapping[Dialect, _Words]] = {
 }
 
 
-def member_findings(survey: GroupSurvey) -> Iterable[Finding]:
+def member_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
     """Findings about every id node."""
-    view, plan = survey.view, None
+    view, plan = snapshot.view, None
     if not view.members:
-        yield Finding(
-            Kind.NO_MEMBERS,
-            survey.group,
-            "The group has no members now, so nobody owns or should own anything.",
-            "Start a member; or, if the group is dead, `consumerd group delete`.",
+        yield GroupFinding(
+            FindingKind.NO_MEMBERS,
+            snapshot.group,
+            "The group has no members, so no partition has or needs an owner.",
+            "Start a member; if the group is dead, delete it with `consumerd group delete`.",
         )
     for name, member in view.members.items():
-        stat = view.stats[id_path(survey.group, name)]
+        stat = view.stats[id_path(snapshot.group, name)]
         persistent = not stat.ephemeral_owner
-        removal = Removal(id_path(survey.group, name), stat.created_zxid, safe=persistent)
+        removal = Removal(id_path(snapshot.group, name), stat.created_zxid, safe=persistent)
         if member.subscription is None:
-            yield _broken_id(survey, name, member.text, removal)
+            yield _broken_id(snapshot, name, member.text, removal)
         elif persistent:
-            plan = survey.plan() if plan is None else plan
+            plan = snapshot.plan() if plan is None else plan
             held = [partition for partition, owner in plan.items() if owner[0] == name]
-            yield Finding(
-                Kind.STALE_ID,
+            yield GroupFinding(
+                FindingKind.STALE_ID,
                 name,
-                "Its id node is persistent, so it does not end with a session: it was made by hand or by a foreign "
-                f"client, and the rule gives {len(held)} partitions to it ({listed(held)}), whether it lives or not.",
-                "Delete the node, if no living process stands behind it.",
+                "Its id node is persistent, so it outlives its session: it was created by hand or by a foreign client. "
+                f"The rule assigns {len(held)} partitions to it ({listed(held)}), whether its process runs or not.",
+                "Delete the node if no running process belongs to it.",
                 removal,
             )
 
 
-def _broken_id(survey: GroupSurvey, name: str, text: str, removal: Removal) -> Finding:
-    fault = survey.view.faults[removal.path]
-    who = process_of(survey.group, name)
-    words = _WORDS[survey.dialect]
-    if _is_foreign(survey.dialect, text):
-        return Finding(
-            Kind.MIXED_DIALECTS,
+def _broken_id(snapshot: GroupSnapshot, name: str, text: str, removal: Removal) -> GroupFinding:
+    fault = snapshot.view.faults[removal.path]
+    who = process_of(snapshot.group, name)
+    words = _WORDS[snapshot.dialect]
+    if _is_foreign(snapshot.dialect, text):
+        return GroupFinding(
+            FindingKind.MIXED_DIALECTS,
             name,
             f"{capital(who)} registered {words.foreign_ids}; {words.members} cannot read it, and the two "
-            "do not even agree on the names of partitions.",
-            "Stop it and give it a group of its own; the two generations never share one.",
+            "dialects name partitions differently.",
+            "Stop it and give it a group of its own: members of 0.7 and of 0.8 or later cannot share one.",
             removal,
         )
-    return Finding(
-        Kind.BROKEN_ID,
+    return GroupFinding(
+        FindingKind.BROKEN_ID,
         name,
-        f"{capital(fault)}. Members on the JVM read all ids in every rebalance and fail over this one, so none of "
-        "them gets anything while it stands.",
-        f"Stop or mend {who}; without a living process behind it, delete the node.",
+        f"{capital(fault)}. JVM members read all ids in every rebalance and fail on this one, so none of them "
+        "gets a partition while it exists.",
+        f"Stop or fix {who}; if no running process belongs to the node, delete it.",
         removal,
     )
 
@@ -105,28 +105,28 @@ def _is_foreign(dialect: Dialect, text: str) -> bool:
     return False
 
 
-def foreign_findings(survey: GroupSurvey) -> Iterable[Finding]:
+def foreign_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
     """Nodes with names that the dialect knows nothing of; those of members and of values are dealt with elsewhere."""
-    group, view = survey.group, survey.view
-    words = _WORDS[survey.dialect]
+    group, view = snapshot.group, snapshot.view
+    words = _WORDS[snapshot.dialect]
     for path, fault in view.faults.items():
         if path in view.stats or path.startswith(f"{ids_path(group)}/"):
             continue
         above, _, name = path.rpartition("/")
-        kind, dialect = Kind.FOREIGN_NODE, ""
-        if _is_foreign_name(survey.dialect, name):
-            kind, dialect = Kind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions like this."
+        kind, dialect = FindingKind.FOREIGN_NODE, ""
+        if _is_foreign_name(snapshot.dialect, name):
+            kind, dialect = FindingKind.MIXED_DIALECTS, f" Kafka {words.foreign_names} partitions this way."
         what = "owner" if above.startswith(owners_root(group)) else "offset"
-        yield Finding(
+        yield GroupFinding(
             kind,
             path,
             f"This {what} node is not of Kafka {words.kafka}: {fault}.{dialect}",
             f"Find out who writes it; {words.members} do not see it.",
             Removal(path, None, safe=False),
         )
-    for path in survey.foreign:
-        yield Finding(
-            Kind.FOREIGN_NODE,
+    for path in snapshot.foreign:
+        yield GroupFinding(
+            FindingKind.FOREIGN_NODE,
             path,
             f"Kafka {words.kafka} keeps nothing here.",
             f"Find out who writes it; {words.members} do not see it.",

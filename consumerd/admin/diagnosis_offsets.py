@@ -1,6 +1,6 @@
 """What is wrong with the committed offsets of a group.
 
-Strategy: one look compares each offset with what the brokers have. Whether anybody works takes two looks, and has a
+Strategy: one snapshot compares each offset with what the brokers have. Progress takes two snapshots, and has a
 module of its own.
 """
 
@@ -9,66 +9,70 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import Finding, Kind, capital
+from consumerd.admin.findings import FindingKind, GroupFinding, capital
 from consumerd.admin.logs import LogRange, NoAnswer
 from consumerd.registry import Dialect, offsets_root
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.cluster import V08Topics
     from consumerd.partition import TopicPartition
 
-_KEEP_07 = "Keep it if the broker comes back; otherwise it does no harm, and goes with `consumerd group delete`."
-_KEEP = "It does no harm while the partition is away. One that is made again begins at 0: reset the offset then."
+_KEEP_07 = "Keep it if the broker comes back; otherwise it is harmless, and `consumerd group delete` removes it."
+_KEEP = (
+    "It is harmless while the partition does not exist. A partition created again begins at 0: reset the offset then."
+)
 _RESET = "`consumerd offsets reset` while the group is stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A survey with the ranges of its partitions, at one time (seconds of any clock)."""
+class DiagnosisInput:
+    """A snapshot with the ranges of its partitions, at one time (seconds of any clock)."""
 
-    survey: GroupSurvey
+    snapshot: GroupSnapshot
     ranges: Mapping[TopicPartition, LogRange | NoAnswer]
     at: float
-    #: Since 0.8: what is known of the partitions of the survey's topics.
+    #: Since 0.8: what is known of the partitions of the snapshot's topics.
     topics: V08Topics = field(default_factory=dict)
     #: Of a group in ZooKeeper: what brokers keep for partitions that have an offset in ZooKeeper, too.
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: What could not be looked at: sentences.
+    #: What could not be read: sentences.
     unknown: tuple[str, ...] = ()
 
 
 def offset_findings(
-    survey: GroupSurvey,
+    snapshot: GroupSnapshot,
     ranges: Mapping[TopicPartition, LogRange | NoAnswer],
     kept: Mapping[TopicPartition, int] | None = None,
-) -> Iterable[Finding]:
+) -> Iterable[GroupFinding]:
     """Findings about every committed offset. `kept`: as in `Look`; one of two offsets in the log is enough."""
-    view = survey.view
-    root = f"{offsets_root(survey.group)}/" if view.faults else ""
+    view = snapshot.view
+    root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
     for path, fault in view.faults.items():
         if path.startswith(root) and path in view.stats:
             topic, _, name = path.removeprefix(root).partition("/")
-            yield Finding(
-                Kind.BROKEN_OFFSET,
+            yield GroupFinding(
+                FindingKind.BROKEN_OFFSET,
                 f"{topic}/{name}",
-                f"{capital(fault)}. A JVM member that should own the partition fails over it.",
+                f"{capital(fault)}. A JVM member that should own the partition fails on it.",
                 "`consumerd offsets set` while the group is stopped.",
             )
-    for partition, offset in survey.committed_offsets().items():
+    for partition, offset in snapshot.committed_offsets().items():
         known = ranges.get(partition)
         also = None if kept is None else kept.get(partition)
         if also is not None and isinstance(known, LogRange) and known.earliest <= also <= known.end:
             continue
-        finding = _offset_finding(survey, partition, offset, known)
+        finding = _offset_finding(snapshot, partition, offset, known)
         if finding is not None:
             yield finding
 
 
-def silent_brokers(brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> Iterable[Finding]:
-    """What those of `brokers` that are registered did not tell (0.7)."""
+def silent_brokers(
+    brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | NoAnswer]
+) -> Iterable[GroupFinding]:
+    """Registered brokers that did not answer (0.7)."""
     silent: dict[tuple[int, str], int] = {}
     for partition, answer in ranges.items():
         if isinstance(answer, NoAnswer) and partition.broker in brokers:
@@ -78,37 +82,38 @@ def silent_brokers(brokers: Collection[int], ranges: Mapping[TopicPartition, Log
         yield silence(f"broker {broker}", reason, count)
 
 
-def silence(subject: str, reason: str, count: int) -> Finding:
+def silence(subject: str, reason: str, count: int) -> GroupFinding:
     """That the offsets of `count` partitions are not known, and why."""
-    return Finding(
-        Kind.SILENT_BROKER,
+    return GroupFinding(
+        FindingKind.SILENT_BROKER,
         subject,
         f"The offsets of {count} partitions could not be checked: {reason}.",
-        "See whether the broker runs and can be reached from here.",
+        "Check that the broker runs and can be reached from here.",
     )
 
 
 def _offset_finding(
-    survey: GroupSurvey, partition: TopicPartition, offset: int, known: LogRange | NoAnswer | None
-) -> Finding | None:
-    if not survey.exists(partition):
-        return Finding(
-            Kind.NO_PARTITION,
+    snapshot: GroupSnapshot, partition: TopicPartition, offset: int, known: LogRange | NoAnswer | None
+) -> GroupFinding | None:
+    if not snapshot.exists(partition):
+        return GroupFinding(
+            FindingKind.NO_PARTITION,
             str(partition),
-            f"Offset {offset} is committed, but {survey.absence(partition)}.",
-            _KEEP_07 if survey.dialect is Dialect.V07 else _KEEP,
+            f"Offset {offset} is committed, but {snapshot.absence(partition)}.",
+            _KEEP_07 if snapshot.dialect is Dialect.V07 else _KEEP,
         )
     if not isinstance(known, LogRange) or known.earliest <= offset <= known.end:
         return None
-    unit = survey.unit
+    unit = snapshot.unit
     if offset < known.earliest:
-        says = f"lies {known.earliest - offset} {unit} before the earliest, {known.earliest}: retention was faster"
+        missing = known.earliest - offset
+        says = f"is {missing} {unit} before the log start {known.earliest}: retention deleted unread messages"
     else:
-        says = f"lies {offset - known.end} {unit} beyond the end, {known.end}: the log was lost or cut"
-    reset = "autooffset.reset" if survey.dialect is Dialect.V07 else "auto.offset.reset"
-    return Finding(
-        Kind.OUT_OF_RANGE,
+        says = f"is {offset - known.end} {unit} beyond the log end {known.end}: the log was lost or truncated"
+    reset = "autooffset.reset" if snapshot.dialect is Dialect.V07 else "auto.offset.reset"
+    return GroupFinding(
+        FindingKind.OUT_OF_RANGE,
         str(partition),
-        f"Offset {offset} {says}. A member that starts there goes by its policy: {reset}, fetch.out_of_range.",
-        f"Decide yourself where to go on: {_RESET}.",
+        f"Offset {offset} {says}. A member that starts there follows its policy: {reset}, fetch.out_of_range.",
+        f"Choose where to continue: {_RESET}.",
     )

@@ -1,55 +1,55 @@
-"""What is wrong with who owns what, in groups that coordinate in ZooKeeper, of whatever dialect.
+"""Faults of ownership in groups of either dialect that coordinate in ZooKeeper.
 
 Strategy: every owner node is compared with the rule that all members follow. What is missing is explained by what
-stands in its way: partitions without an owner whose member is blocked by nobody mean that the member gave up.
+blocks it: partitions without an owner whose member is not blocked mean that the member gave up its rebalance.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.findings import Finding, Kind, Nudge, Removal, capital, listed, process_of
+from consumerd.admin.findings import FindingKind, GroupFinding, Nudge, Removal, capital, listed, process_of
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.group import Assignment
     from consumerd.partition import TopicPartition
 
 
 class _Rule(NamedTuple):
-    """What the survey computes once: who should own what, and the words for it."""
+    """What the snapshot computes once: who should own what, and the words for it."""
 
     plan: Assignment
     words: str
     doubt: str
 
 
-def owner_findings(survey: GroupSurvey) -> Iterable[Finding]:
+def owner_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
     """Findings about every owner node, and about every partition without one."""
-    plan = survey.plan()
-    rule = _Rule(plan, survey.rule_words, survey.rule_doubt)
-    for partition in survey.partitions():
-        finding = _owner_finding(survey, rule, partition)
+    plan = snapshot.plan()
+    rule = _Rule(plan, snapshot.rule_words, snapshot.rule_doubt)
+    for partition in snapshot.partitions():
+        finding = _owner_finding(snapshot, rule, partition)
         if finding is not None:
             yield finding
     missing: dict[str, list[TopicPartition]] = {}
     blocked: dict[str, list[TopicPartition]] = {}
     for partition, (name, _) in plan.items():
-        if survey.owner_stat(partition) is None:
+        if snapshot.owner_stat(partition) is None:
             missing.setdefault(name, []).append(partition)
-        elif survey.view.owners.get(partition) != plan[partition]:
+        elif snapshot.view.owners.get(partition) != plan[partition]:
             blocked.setdefault(name, []).append(partition)
     for name, partitions in missing.items():
-        if not survey.is_persistent(name):
-            yield from _missing(survey, rule, name, partitions, blocked.get(name, []))
+        if not snapshot.is_persistent(name):
+            yield from _missing(snapshot, rule, name, partitions, blocked.get(name, []))
 
 
-def _owner_finding(survey: GroupSurvey, rule: _Rule, partition: TopicPartition) -> Finding | None:
-    view, path = survey.view, owner_path(survey.group, partition)
-    stat = survey.owner_stat(partition)
+def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartition) -> GroupFinding | None:
+    view, path = snapshot.view, owner_path(snapshot.group, partition)
+    stat = snapshot.owner_stat(partition)
     if stat is None:
         return None
     subject = str(partition)
@@ -57,85 +57,85 @@ def _owner_finding(survey: GroupSurvey, rule: _Rule, partition: TopicPartition) 
     owner = view.owners.get(partition)
     if owner is None:
         fault = view.faults[path]
-        return Finding(
-            Kind.BROKEN_OWNER,
+        return GroupFinding(
+            FindingKind.BROKEN_OWNER,
             subject,
-            f"{capital(fault)}. Whoever should own the partition finds its place taken.",
-            "Delete the node, if no living process stands behind it.",
+            f"{capital(fault)}. The member that should own the partition cannot claim it.",
+            "Delete the node if no running process belongs to it.",
             removal,
         )
     name, should = owner[0], rule.plan.get(partition)
-    who = process_of(survey.group, name)
+    who = process_of(snapshot.group, name)
     if not stat.ephemeral_owner:
-        return Finding(
-            Kind.STALE_OWNER,
+        return GroupFinding(
+            FindingKind.STALE_OWNER,
             subject,
             f"The owner node names {format_owner(*owner)} and is persistent: it outlives every session, and no member "
             "can ever claim the partition.",
-            "Delete the node; members make theirs ephemeral.",
+            "Delete the node; members create ephemeral ones.",
             removal,
         )
     if name not in view.members:
-        return Finding(
-            Kind.ZOMBIE_OWNER,
+        return GroupFinding(
+            FindingKind.ZOMBIE_OWNER,
             subject,
-            f"It is owned by {format_owner(*owner)}, which is no member any more, on the session "
-            f"{stat.ephemeral_owner:#x} that still lives.",
-            f"Wait for the session to expire if the process is dead (some seconds); else restart {who}: it lost its id "
-            "and does not know.",
+            f"Its owner {format_owner(*owner)} is not a live member, but its session {stat.ephemeral_owner:#x} has not "
+            "expired.",
+            f"If the process is dead, wait some seconds for the session to expire; otherwise restart {who}, which lost "
+            "its id without noticing.",
             removal,
         )
-    session = view.stats[id_path(survey.group, name)].ephemeral_owner
+    session = view.stats[id_path(snapshot.group, name)].ephemeral_owner
     if session and session != stat.ephemeral_owner:
-        return Finding(
-            Kind.FOREIGN_SESSION,
+        return GroupFinding(
+            FindingKind.FOREIGN_SESSION,
             subject,
-            f"It is owned by {format_owner(*owner)} on the session {stat.ephemeral_owner:#x}, while that member stands "
-            f"on the session {session:#x}: the node is a former life's, or two processes share one id.",
+            f"Its owner {format_owner(*owner)} has session {session:#x}, but the owner node belongs to session "
+            f"{stat.ephemeral_owner:#x}: an earlier session created it, or two processes share one id.",
             f"Wait for the older session to expire; if it does not, restart {who} with an id of its own.",
             removal,
         )
     if should is None:
-        return Finding(
-            Kind.MISPLACED,
+        return GroupFinding(
+            FindingKind.MISPLACED,
             subject,
-            f"It is owned by {format_owner(*owner)}, though nobody subscribes to it or no broker has it.",
-            "Nudge the group, so that its members look again.",
+            f"Its owner is {format_owner(*owner)}, but no member subscribes to it, or no broker has it.",
+            "Nudge the group to make its members rebalance.",
             Nudge(),
         )
     if owner != should:
-        return Finding(
-            Kind.MISPLACED,
+        return GroupFinding(
+            FindingKind.MISPLACED,
             subject,
-            f"It is owned by {format_owner(*owner)}, and {rule.words} gives it to {format_owner(*should)}: one "
-            f"of the two did not see the latest change of the group, or is still rebalancing{rule.doubt}.",
-            "Nudge the group, so that its members look again.",
+            f"Its owner is {format_owner(*owner)}; {rule.words} assigns it to {format_owner(*should)}. One of the two "
+            f"missed the latest change of the group, or is still rebalancing{rule.doubt}.",
+            "Nudge the group to make its members rebalance.",
             Nudge(),
         )
     return None
 
 
 def _missing(
-    survey: GroupSurvey, rule: _Rule, name: str, partitions: list[TopicPartition], blocked: list[TopicPartition]
-) -> Iterable[Finding]:
-    """What is said of a member that does not own all that it should."""
+    snapshot: GroupSnapshot, rule: _Rule, name: str, partitions: list[TopicPartition], blocked: list[TopicPartition]
+) -> Iterable[GroupFinding]:
+    """The findings about a member that does not own all that it should."""
     if not blocked:
         due = sum(owner[0] == name for owner in rule.plan.values())
-        yield Finding(
-            Kind.GAVE_UP,
+        yield GroupFinding(
+            FindingKind.GAVE_UP,
             name,
-            f"It owns {due - len(partitions)} of the {due} partitions that {rule.words} gives to it, and nobody "
-            f"stands in its way for the others ({listed(partitions)}). It gave up its rebalance, as JVM members do "
-            "after 8 s, or lost its owner nodes to a peer.",
-            f"Nudge the group; if that does not help, restart {process_of(survey.group, name)}.",
+            f"It owns {due - len(partitions)} of the {due} partitions that {rule.words} assigns to it, and no other "
+            f"owner blocks the rest ({listed(partitions)}). It gave up its rebalance, as JVM members do after 8 s, or "
+            "a peer deleted its owner nodes.",
+            f"Nudge the group; if that does not help, restart {process_of(snapshot.group, name)}.",
             Nudge(),
         )
     for partition in partitions:
-        reason = f", which waits for {listed(blocked)} to become free" if blocked else ", which gave up"
-        yield Finding(
-            Kind.UNOWNED,
+        reason = f", which waits for {listed(blocked)}" if blocked else ", which gave up its rebalance"
+        yield GroupFinding(
+            FindingKind.UNOWNED,
             str(partition),
-            f"Nobody owns it. {capital(rule.words)} gives it to {format_owner(*rule.plan[partition])}{reason}.",
-            "Mend what stands in the way, then nudge the group." if blocked else "Nudge the group.",
+            f"It has no owner. {capital(rule.words)} assigns it to {format_owner(*rule.plan[partition])}{reason}.",
+            "Fix what blocks the member, then nudge the group." if blocked else "Nudge the group.",
             Nudge(),
         )

@@ -1,4 +1,4 @@
-"""Whether the owners of partitions work: what two looks at a group tell, and one alone does not.
+"""Whether the owners of partitions make progress, which only two snapshots of a group can tell.
 
 Strategy: an owner whose node is perfect may read nothing (a JVM member that gave up while joining: notes on mixed
 groups; a handler that hangs while another thread sends heartbeats), and the only sign of it is an offset that stands
@@ -9,89 +9,89 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import Finding, Kind, process_of
+from consumerd.admin.findings import FindingKind, GroupFinding, process_of
 from consumerd.admin.logs import LogRange
-from consumerd.admin.v08.survey import Coordinator, V08Survey
+from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.diagnosis_offsets import Look
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.partition import TopicPartition
 
 
-def progress_findings(first: Look, second: Look) -> Iterable[Finding]:
-    """Owners that look perfect, whose committed offset did not move between two looks although there is more to read.
+def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Owners without a fault, whose committed offset did not move between two snapshots although there is more to read.
 
     The time between must be longer than the members' commit interval, 10 s by default (5 s where a broker coordinates).
     """
-    seconds, survey = second.at - first.at, second.survey
-    plan, unit = survey.plan(), survey.unit
-    for partition, owner in survey.view.owners.items():
+    seconds, snapshot = second.at - first.at, second.snapshot
+    plan, unit = snapshot.plan(), snapshot.unit
+    for partition, owner in snapshot.view.owners.items():
         before, now = first.ranges.get(partition), second.ranges.get(partition)
         if not (isinstance(before, LogRange) and isinstance(now, LogRange)):
             continue
-        same = owner == first.survey.view.owners.get(partition) == plan.get(partition)
-        if not _stood(first, second, partition) or not same or owner[0] not in survey.view.members:
+        same = owner == first.snapshot.view.owners.get(partition) == plan.get(partition)
+        if not _stood(first, second, partition) or not same or owner[0] not in snapshot.view.members:
             continue
         offset = _furthest(second, partition)
         lag, grown = now.end - (now.earliest if offset is None else offset), now.end - before.end
         if lag <= 0 or (offset is None and not grown):
             continue
-        stands = "nothing is committed" if offset is None else f"the committed offset stands at {offset}"
-        name, process = survey.owner_name(partition), _process(survey, owner[0])
+        stands = "no offset is committed" if offset is None else f"the committed offset stays at {offset}"
+        name, process = snapshot.owner_name(partition), _process(snapshot, owner[0])
         if grown > 0:
-            yield Finding(
-                Kind.BLACK_HOLE,
+            yield GroupFinding(
+                FindingKind.BLACK_HOLE,
                 str(partition),
-                f"{name} owns it, but {stands} while {grown} {unit} were written in {seconds:.0f} s; "
-                f"the lag is {lag} {unit}. {_why(survey)}",
-                f"Restart {process}; {_nudge(survey)}If its commits are more "
-                f"than {seconds:.0f} s apart, look again with a longer --interval.",
+                f"Owner {name} does not read it: {stands} while {grown} {unit} were written in {seconds:.0f} s; "
+                f"the lag is {lag} {unit}. {_why(snapshot)}",
+                f"Restart {process}; {_nudge(snapshot)}If its commits are more "
+                f"than {seconds:.0f} s apart, run the doctor again with a longer --interval.",
             )
         else:
-            yield Finding(
-                Kind.STANDING_STILL,
+            yield GroupFinding(
+                FindingKind.STANDING_STILL,
                 str(partition),
-                f"{name} owns it, and {stands} for {seconds:.0f} s with a lag of {lag} {unit}.",
-                f"If it should be faster, see what {process} is doing.",
+                f"Its owner is {name}, and {stands} for {seconds:.0f} s with a lag of {lag} {unit}.",
+                f"If that is not expected, check what {process} is doing.",
             )
 
 
-def _stood(first: Look, second: Look, partition: TopicPartition) -> bool:
+def _stood(first: DiagnosisInput, second: DiagnosisInput, partition: TopicPartition) -> bool:
     """Whether no offset of the partition moved, wherever it is kept."""
     if first.kept.get(partition) != second.kept.get(partition):
         return False
-    return first.survey.committed(partition) == second.survey.committed(partition)
+    return first.snapshot.committed(partition) == second.snapshot.committed(partition)
 
 
-def _furthest(look: Look, partition: TopicPartition) -> int | None:
-    found = [one for one in (look.survey.committed(partition), look.kept.get(partition)) if one is not None]
+def _furthest(inputs: DiagnosisInput, partition: TopicPartition) -> int | None:
+    found = [one for one in (inputs.snapshot.committed(partition), inputs.kept.get(partition)) if one is not None]
     return max(found, default=None)
 
 
-def _process(survey: GroupSurvey, name: str) -> str:
-    if isinstance(survey, V08Survey) and name in survey.clients:
-        return f"the client {survey.clients[name]}"
-    return process_of(survey.group, name)
+def _process(snapshot: GroupSnapshot, name: str) -> str:
+    if isinstance(snapshot, V08GroupSnapshot) and name in snapshot.clients:
+        return f"the client {snapshot.clients[name]}"
+    return process_of(snapshot.group, name)
 
 
-def _at_broker(survey: GroupSurvey) -> bool:
-    return isinstance(survey, V08Survey) and survey.coordinator is Coordinator.BROKER
+def _at_broker(snapshot: GroupSnapshot) -> bool:
+    return isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is Coordinator.BROKER
 
 
-def _why(survey: GroupSurvey) -> str:
-    if _at_broker(survey):
+def _why(snapshot: GroupSnapshot) -> str:
+    if _at_broker(snapshot):
         return (
-            "Probably nobody reads it: its handler hangs or fails again and again; or a transaction that never ended "
-            "stops readers of committed messages."
+            "Probably its handler hangs or keeps failing, or a transaction that never ended blocks readers of "
+            "committed messages."
         )
     return (
-        "Probably nobody reads it: its handler hangs, or it is a JVM member that gave "
-        "up while it joined, and owns without reading."
+        "Probably its handler hangs, or it is a JVM member that gave up while it joined, and owns partitions without "
+        "reading them."
     )
 
 
-def _nudge(survey: GroupSurvey) -> str:
-    return "that gives its partitions to the others. " if _at_broker(survey) else "a nudge does not help. "
+def _nudge(snapshot: GroupSnapshot) -> str:
+    return "its partitions go to other members. " if _at_broker(snapshot) else "a nudge does not help. "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 CHANGES_PER_MULTI = 100
 
 
-def in_the_way(survey: GroupSurvey, partitions: Iterable[TopicPartition]) -> list[str]:
+def in_the_way(snapshot: GroupSnapshot, partitions: Iterable[TopicPartition]) -> list[str]:
     """Who would overwrite, or has read already, what is about to change; one sentence each. Empty: nobody."""
-    view = survey.view
+    view = snapshot.view
     wanted = set(partitions)
     topics = {partition.topic for partition in wanted}
     reasons = []
     for name, member in view.members.items():
         if member.subscription is None:
-            reasons.append(f"member {name} lives, and its subscription cannot be read")
+            reasons.append(f"member {name} is alive, and its subscription cannot be read")
         elif any(member.subscription.streams_for(topic) for topic in topics):
-            reasons.append(f"member {name} lives and subscribes")
+            reasons.append(f"member {name} is alive and subscribes")
     for partition in sorted(wanted, key=lambda partition: (partition.topic, partition.name)):
-        if survey.owner_stat(partition) is not None:
+        if snapshot.owner_stat(partition) is not None:
             owner = view.owners.get(partition)
-            reasons.append(f"{partition} is owned by {'somebody' if owner is None else format_owner(*owner)}")
+            reasons.append(f"{partition} is owned by {'an unknown owner' if owner is None else format_owner(*owner)}")
     return reasons
 
 
@@ -58,8 +58,8 @@ def backup_of(changes: Iterable[Change]) -> GroupOffsets:
 async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool) -> int:
     """Write the changes that move anything; returns how many nodes were written.
 
-    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the look; what was written
-    before that stays, and the sentence says how much.
+    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; what was
+    written before that stays, and the sentence says how much.
     """
     moving = [change for change in changes if change.moves]
     for group, topic in sorted({_topic(change) for change in moving if change.after is not None}):
@@ -82,7 +82,7 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[Change], *, force: bool
             change = cause[failure.index]
             raise ChangedMeanwhileError(
                 f"{change.partition} of group {change.group} was claimed or committed meanwhile ({failure.cause}); "
-                f"{start} of {len(moving)} offsets were written before that: look again"
+                f"{start} of {len(moving)} offsets were written before that: run the command again"
             ) from failure
     return len(moving)
 

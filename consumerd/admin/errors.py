@@ -1,4 +1,4 @@
-"""What can be wrong with a look at, or a change of, somebody's group."""
+"""Errors of reading and changing groups."""
 
 from __future__ import annotations
 

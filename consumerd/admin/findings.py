@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LISTED = 6
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding is about. The values are part of the output."""
 
     MIXED_DIALECTS = "mixed-dialects"
@@ -42,28 +42,28 @@ class Kind(StrEnum):
     NO_MEMBERS = "no-members"
 
 
-#: What every rebalance brings forth for a moment: true only if it is still there at a second look.
-PASSING = frozenset(
+#: What every rebalance causes for a moment: a finding only if a second snapshot has it, too.
+TRANSIENT = frozenset(
     {
-        Kind.ZOMBIE_OWNER,
-        Kind.FOREIGN_SESSION,
-        Kind.MISPLACED,
-        Kind.GAVE_UP,
-        Kind.UNOWNED,
-        Kind.NO_LEADER,
-        Kind.REBALANCING,
+        FindingKind.ZOMBIE_OWNER,
+        FindingKind.FOREIGN_SESSION,
+        FindingKind.MISPLACED,
+        FindingKind.GAVE_UP,
+        FindingKind.UNOWNED,
+        FindingKind.NO_LEADER,
+        FindingKind.REBALANCING,
     }
 )
 #: Worth knowing, but nothing that has to be mended.
 NOTICES = frozenset(
     {
-        Kind.STANDING_STILL,
-        Kind.NO_PARTITION,
-        Kind.SILENT_BROKER,
-        Kind.NO_MEMBERS,
-        Kind.FOREIGN_NODE,
-        Kind.STORES_DIFFER,
-        Kind.NOT_CHECKED,
+        FindingKind.STANDING_STILL,
+        FindingKind.NO_PARTITION,
+        FindingKind.SILENT_BROKER,
+        FindingKind.NO_MEMBERS,
+        FindingKind.FOREIGN_NODE,
+        FindingKind.STORES_DIFFER,
+        FindingKind.NOT_CHECKED,
     }
 )
 
@@ -84,10 +84,10 @@ Fix = Nudge | Removal
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GroupFinding:
     """One thing that is wrong. `says` explains it, `remedy` tells what to do, `fix` is what can be done from here."""
 
-    kind: Kind
+    kind: FindingKind
     #: A partition (`topic/broker-partition`, `topic/partition`), a consumer id, a broker, or the path of a node.
     subject: str
     says: str

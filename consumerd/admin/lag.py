@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.logs import LogRange, NoAnswer
+from consumerd.admin.logs import BrokerLogs, LogRange, NoAnswer
+from consumerd.admin.snapshot import read_v07_snapshot
 from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.net import Connector
     from consumerd.partition import TopicPartition
+    from consumerd.ports import ZooKeeper
 
 
 class PartitionLag(NamedTuple):
@@ -26,15 +30,30 @@ class PartitionLag(NamedTuple):
     remark: str
 
 
-def lag_of(survey: GroupSurvey, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[PartitionLag]:
+async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
+    """The lag of a group of Kafka 0.7, in all topics or in those of `topics`. Raises NotFoundError."""
+    snapshot = await read_v07_snapshot(zk, group)
+    wanted = [partition for partition in snapshot.partitions() if snapshot.exists(partition)]
+    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(wanted)
+    return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+
+
+async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
+    """As `read_lag`, of a group of Kafka 0.8 or later."""
+    snapshot = await source.snapshot(group)
+    ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
+    return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+
+
+def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | NoAnswer]) -> list[PartitionLag]:
     """The lag of every partition that is subscribed to, owned or committed.
 
     What can still be read counts: without a committed offset all of the log, and not what retention took away.
     """
     found = []
-    for partition in survey.partitions():
-        committed, known = survey.committed(partition), ranges.get(partition)
-        name = survey.owner_name(partition)
+    for partition in snapshot.partitions():
+        committed, known = snapshot.committed(partition), ranges.get(partition)
+        name = snapshot.owner_name(partition)
         if isinstance(known, LogRange):
             start = known.earliest if committed is None else committed
             lag = max(known.end - max(start, known.earliest), 0)
@@ -54,7 +73,7 @@ def _nowhere(partition: TopicPartition) -> str:
 
 def _remark(committed: int | None, known: LogRange, unit: str) -> str:
     if committed is None:
-        return "nothing committed: all of the log"
+        return "no committed offset: all of the log"
     if committed < known.earliest:
         return f"{known.earliest - committed} {unit} before the earliest were deleted unread"
     if committed > known.end:

@@ -1,9 +1,9 @@
 """What brokers hold: asked from outside, for whole topics at once, without a consumer.
 
-Strategy: OFFSETS requests of one broker are pipelined on one connection. A broker answers a bad one by hanging up
-(golden notes, 1), so the request it was answering is blamed, and the rest goes out again on a new connection; every
-round settles at least one. What a broker does not tell is an answer too, `NoAnswer`: one dead broker must not hide
-the others. Nothing here is repeated later: these are looks, not services.
+Strategy: OFFSETS requests of one broker are pipelined on one connection. A broker closes the connection at a bad one
+(golden notes, 1), so the request it was answering is blamed, and the rest is sent again on a new connection; every
+round settles at least one. A broker that does not answer is a result too, `NoAnswer`: one dead broker must not hide the
+others. Nothing is retried later: the caller takes a snapshot.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class BrokerLogs:
                 answers.update(dict.fromkeys(left, NoAnswer(str(error))))
             left = [question for question in left if question not in answers]
             if len(left) == before:
-                answers.update(dict.fromkeys(left, NoAnswer(f"broker {broker} hangs up without a reason")))
+                answers.update(dict.fromkeys(left, NoAnswer(f"broker {broker} closes the connection without a reason")))
                 return
 
 

@@ -1,4 +1,4 @@
-"""The doctor's hands: what findings say can be done, done.
+"""The doctor's fixes: the steps that findings name, planned and taken.
 
 Strategy: steps are made from findings first, so that a dry run shows what an execution does. Nodes go before the nudge,
 because members do not watch owner nodes: only the nudge makes them claim what became free. A node is deleted only if it
@@ -17,28 +17,28 @@ from consumerd.zk.errors import NoNode, NotEmpty
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.findings import Finding
-    from consumerd.admin.survey import GroupSurvey
+    from consumerd.admin.findings import GroupFinding
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.ports import ZooKeeper
 
 _NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 
 
-def steps_for(survey: GroupSurvey, findings: Iterable[Finding], *, force: bool) -> list[Fix]:
-    """What to do, in order, each thing once: safe removals (all of them with `force`), then one nudge.
+def steps_for(snapshot: GroupSnapshot, findings: Iterable[GroupFinding], *, force: bool) -> list[Fix]:
+    """The steps in order, each once: safe removals (all of them with `force`), then one nudge.
 
-    A group without members is not nudged: nobody would hear it.
+    A group without members is not nudged.
     """
     findings = list(findings)
     removals = [finding.fix for finding in findings if isinstance(finding.fix, Removal) and (finding.fix.safe or force)]
     steps: list[Fix] = list(dict.fromkeys(removals))
-    if survey.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
+    if snapshot.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
         steps.append(Nudge())
     return steps
 
 
-def withheld(findings: Iterable[Finding], *, force: bool) -> list[Finding]:
-    """The findings whose fix is not safe, and not done for that."""
+def withheld(findings: Iterable[GroupFinding], *, force: bool) -> list[GroupFinding]:
+    """The findings whose fix is not safe and was therefore not applied."""
     return [finding for finding in findings if isinstance(finding.fix, Removal) and not finding.fix.safe and not force]
 
 
@@ -65,7 +65,9 @@ async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect:
     if stat is None:
         return
     if step.created_zxid is not None and stat.created_zxid != step.created_zxid:
-        raise ChangedMeanwhileError(f"{step.path} was made anew meanwhile, so it was left alone; look again")
+        raise ChangedMeanwhileError(
+            f"{step.path} was created again meanwhile, so it was not deleted: run the command again"
+        )
     if stat.children_count:
         raise NotEmpty(step.path)
     try:

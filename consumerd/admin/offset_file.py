@@ -41,7 +41,7 @@ def format_text(offsets: Mapping[str, Mapping[TopicPartition, int | None]]) -> s
             if offset is not None
         )
     except RegistryError as error:
-        raise OffsetFileError(f"{error}, so it has no place in the text format; JSON can hold it") from None
+        raise OffsetFileError(f"{error}, so it cannot be exported as text: use --format json") from None
 
 
 def format_json(offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> str:
@@ -87,7 +87,7 @@ def write_durably(path: Path, text: str) -> None:
         finally:
             os.close(directory)
     except FileExistsError:
-        raise OffsetFileError(f"{path} exists already and is not overwritten: name another file") from None
+        raise OffsetFileError(f"{path} already exists: name another file") from None
     except OSError as error:
         raise OffsetFileError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -119,7 +119,7 @@ def _parse_json(text: str, source: str) -> GroupOffsets:
 
 def _object(value: Any, source: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise OffsetFileError(f"{source} has another shape than {SHAPE}")
+        raise OffsetFileError(f"{source} is not of the form {SHAPE}")
     return value
 
 
@@ -132,7 +132,7 @@ def _add(found: GroupOffsets, where: str, group: str, topic: str, name: str, off
     except (RegistryError, ValueError) as error:
         raise OffsetFileError(f"{where}: {error}") from None
     if offset is not None and offset > MAX_OFFSET:
-        raise OffsetFileError(f"{where}: {offset} is more than an offset can be")
+        raise OffsetFileError(f"{where}: {offset} is greater than the greatest offset, {MAX_OFFSET}")
     offsets = found.setdefault(group, {})
     if partition in offsets:
         raise OffsetFileError(f"{where}: {partition} of group {group} is given twice")

@@ -45,7 +45,7 @@ async def read_tree(zk: ZooKeeper, group: str) -> list[StoredNode]:
         below = await read_all(parents, lambda path: children(zk, path))
         level = [f"{path}/{name}" for path, names in below.items() for name in names]
     if not found:
-        raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
+        raise NotFoundError(f"there is no group {group!r} in ZooKeeper; see `consumerd group list`")
     return found
 
 
@@ -54,8 +54,8 @@ def require_dead(group: str, tree: list[StoredNode]) -> None:
     alive = [each.path for each in tree if each.stat.ephemeral_owner or each.path.startswith(f"{ids_path(group)}/")]
     if alive:
         raise RefusedError(
-            f"group {group!r} is not dead: {alive[0]} stands, and {len(alive) - 1} more nodes of members; stop them, "
-            "or see `consumerd group doctor` for what dead ones left"
+            f"group {group!r} is not dead: it has {alive[0]} and {len(alive) - 1} more nodes of members: stop the "
+            "members, or see `consumerd group doctor` for nodes that dead members left"
         )
 
 
@@ -79,7 +79,7 @@ async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
             await write_together(zk, [Delete(each.path, each.stat.version) for each in some])
         except MultiFailed as failure:
             raise ChangedMeanwhileError(
-                f"group {group!r} came to life or was changed meanwhile ({failure.cause}); {start} of {len(order)} "
-                "nodes were deleted before that: look again"
+                f"group {group!r} got a member or was changed meanwhile ({failure.cause}); {start} of {len(order)} "
+                "nodes were deleted before that: run the command again"
             ) from failure
     return len(order)

@@ -1,18 +1,25 @@
 """Whether a group's ownership is what its members' common rule says: what VerifyConsumerRebalance asks, and more.
 
-Strategy: a pure comparison of a survey with the plan, one sentence per partition or member that differs.
+Strategy: a pure comparison of a snapshot with the plan, one sentence per partition or member that differs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.errors import NotFoundError
 from consumerd.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
-    from consumerd.admin.survey import GroupSurvey
+    from collections.abc import Awaitable, Callable
+
+    from consumerd.admin.snapshot import GroupSnapshot
     from consumerd.group import Stream
     from consumerd.partition import TopicPartition
+
+#: Seconds between two snapshots while a group is waited for.
+_PAUSE = 0.25
 
 
 class Difference(NamedTuple):
@@ -22,46 +29,61 @@ class Difference(NamedTuple):
     says: str
 
 
-def differences(survey: GroupSurvey) -> list[Difference]:
+async def verify_group(take_snapshot: Callable[[], Awaitable[GroupSnapshot]], wait: float) -> list[Difference]:
+    """The differences in the last snapshot; takes more of them for up to `wait` seconds while there are any.
+
+    Raises NotFoundError for a group without members.
+    """
+    deadline = asyncio.get_running_loop().time() + wait
+    while True:
+        snapshot = await take_snapshot()
+        if not snapshot.view.members:
+            raise NotFoundError(f"group {snapshot.group!r} has no members now, so there is nothing to verify")
+        found = differences(snapshot)
+        if not found or asyncio.get_running_loop().time() >= deadline:
+            return found
+        await asyncio.sleep(min(_PAUSE, wait))
+
+
+def differences(snapshot: GroupSnapshot) -> list[Difference]:
     """All differences: members that cannot be understood, then partitions in order. Empty: the group is balanced.
 
     Every partition of a subscribed topic must have exactly one owner, on the session of a live member, and the one that
     the rule names; nothing else may be owned.
     """
-    view = survey.view
+    view = snapshot.view
     found = [
-        Difference(name, f"{view.faults[id_path(survey.group, name)]}; peers on the JVM stop rebalancing over it")
+        Difference(name, f"{view.faults[id_path(snapshot.group, name)]}, so JVM members fail every rebalance")
         for name, member in view.members.items()
         if member.subscription is None
     ]
     found += [
-        Difference(name, "its id node is persistent, so it stands there whether the member lives or not")
+        Difference(name, "its id node is persistent, so it outlives the member")
         for name in view.members
-        if survey.is_persistent(name)
+        if snapshot.is_persistent(name)
     ]
-    plan = survey.plan()
-    for partition in survey.partitions():
-        says = _difference(survey, partition, plan.get(partition))
+    plan = snapshot.plan()
+    for partition in snapshot.partitions():
+        says = _difference(snapshot, partition, plan.get(partition))
         if says is not None:
             found.append(Difference(str(partition), says))
     return found
 
 
-def _difference(survey: GroupSurvey, partition: TopicPartition, planned: Stream | None) -> str | None:
-    view = survey.view
-    stat = survey.owner_stat(partition)
-    should = "nobody" if planned is None else format_owner(*planned)
+def _difference(snapshot: GroupSnapshot, partition: TopicPartition, planned: Stream | None) -> str | None:
+    view = snapshot.view
+    stat = snapshot.owner_stat(partition)
+    expected = "expected no owner" if planned is None else f"expected owner {format_owner(*planned)}"
     if stat is None:
-        return None if planned is None else f"has no owner and should have {should}"
+        return None if planned is None else f"has no owner; {expected}"
     owner = view.owners.get(partition)
     if owner is None:
-        return view.faults[owner_path(survey.group, partition)]
-    name, _ = owner
-    is_owned = f"is owned by {format_owner(*owner)}"
+        return view.faults[owner_path(snapshot.group, partition)]
+    name, named = owner[0], format_owner(*owner)
     if name not in view.members:
-        return f"{is_owned}, which is no member, and should be by {should}"
+        return f"owner {named} is not a live member; {expected}"
     if owner != planned:
-        return f"{is_owned} and should be by {should}"
-    if stat.ephemeral_owner != view.stats[id_path(survey.group, name)].ephemeral_owner:
-        return f"{is_owned}, but not on the session of that member"
+        return f"owner is {named}; {expected}"
+    if stat.ephemeral_owner != view.stats[id_path(snapshot.group, name)].ephemeral_owner:
+        return f"owner {named} is not on the session of that member"
     return None

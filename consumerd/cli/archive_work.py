@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
 from consumerd.errors import ExitCode
 
@@ -41,10 +42,10 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "is a folder, too: 'broker-{broker}.tar.gz/{topic}-{partition}'.",
             ),
             click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose files they are."),
-            click.option("--workers", type=click.IntRange(1, 1024), help="Processes.  [default: by CPUs and work]"),
+            click.option("--workers", type=PositiveInt(1024), help="Processes.  [default: by CPUs and work]"),
             click.option(
                 "--max-expansion",
-                type=click.IntRange(1),
+                type=PositiveInt(),
                 default=200,
                 show_default=True,
                 help="How many times its own size anything compressed may become, beyond 1 GiB.",

@@ -24,7 +24,7 @@ def backup_option(function: Decorated) -> Decorated:
         "--backup",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Where to write what was before; it must not exist. [default: offsets-GROUP-TIME.json in this directory]",
+        help="File for the previous offsets; it must not exist. [default: offsets-GROUP-TIME.json in this directory]",
     )(function)
 
 
@@ -36,9 +36,9 @@ def backup_path(groups: Sequence[str]) -> Path:
 
 
 async def write_backup(path: Path, offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> None:
-    """Write and sync the file, and say where it is. Raises OffsetFileError; nothing may be changed then."""
+    """Write and sync the file, and print its path. Raises OffsetFileError; nothing may be changed then."""
     from consumerd.admin import format_json, write_durably  # noqa: PLC0415
 
     text = format_json(offsets, made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **more)
     await asyncio.to_thread(write_durably, path, text)
-    click.echo(f"consumerd: what was before is in {path}; `consumerd offsets import` brings it back", err=True)
+    click.echo(f"consumerd: the previous offsets are in {path}; restore them with `consumerd offsets import`", err=True)

@@ -19,6 +19,7 @@ import click
 import structlog
 
 from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
+from consumerd.cli.numbers import PositiveInt
 from consumerd.clock import SystemClock
 from consumerd.config.properties import read_properties
 from consumerd.daemon.logs import configure_logs
@@ -52,7 +53,7 @@ Example:
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [default: 9092]")
 @click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
 @click.option("--broker-id", type=click.IntRange(0), help="Id of this broker in ZooKeeper. [default: 0]")
-@click.option("--partitions", type=click.IntRange(1), help="Partitions of a topic on this broker. [default: 1]")
+@click.option("--partitions", type=PositiveInt(), help="Partitions of a topic on this broker. [default: 1]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Where to register.")
 @click.option("--no-zookeeper", is_flag=True, help="Do not register anywhere.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from consumerd.admin import GroupSource, ZooKeeperGroups
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.client import ClusterClient
     from consumerd.config.model import Config
     from consumerd.ports import ZooKeeper
@@ -34,7 +34,7 @@ _SILENCE = 0.5
 
 
 def run_by_kind(
-    place: Place,
+    cluster: ClusterAddress,
     v07: Callable[[Session], Awaitable[_T]],
     v08: Callable[[GroupSource], Awaitable[_T]],
     *,
@@ -44,50 +44,50 @@ def run_by_kind(
 ) -> _T:
     """Run `v07` on a session of ZooKeeper, or `v08` on a cluster of 0.8 or later, and return its result.
 
-    `groups`: what the work is about; `hint`: the dialect where nothing tells it. Raises as `Place.run`, ConfigError,
+    `groups`: what the work is about; `hint`: the dialect where nothing tells it. Raises as `with_session`, ConfigError,
     BrokerError, and what the work raises.
     """
-    if place.bootstrap:
-        return run_on_brokers(place, v08, broker_timeout=broker_timeout)
+    if cluster.bootstrap:
+        return run_on_brokers(cluster, v08, broker_timeout=broker_timeout)
 
     async def on_zookeeper(session: Session) -> _T:
         from consumerd.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
 
         if (await dialect_at(session, groups) or hint) is not Dialect.V08:
             return await v07(session)
-        async with registered_groups(session, place, broker_timeout) as registered:
+        async with registered_groups(session, cluster, broker_timeout) as registered:
             return await v08(registered)
 
-    return place.run(on_zookeeper)
+    return cluster.run(on_zookeeper)
 
 
 def run_on_brokers(
-    place: Place, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
+    cluster: ClusterAddress, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
-    """Run `work` on the brokers of `place`."""
+    """Run `work` on the brokers of `cluster`."""
     from consumerd.admin import BrokerGroups  # noqa: PLC0415
 
-    return run_with_client(place, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
+    return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
 
 
 def run_with_client(
-    place: Place, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
+    cluster: ClusterAddress, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
-    """Run `work` with a client of the brokers of `place`."""
+    """Run `work` with a client of the brokers of `cluster`."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("warning", "auto")
 
     async def main() -> _T:
-        async with make_client(place.bootstrap, place.config, broker_timeout, place.timeout) as client:
+        async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
             return await work(client)
 
     return asyncio.run(main())
 
 
-def require_zookeeper(place: Place, what: str, remedy: str) -> None:
+def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
     """Raise ConfigError where brokers are named: `what` is for groups that coordinate in ZooKeeper."""
-    if place.bootstrap:
+    if cluster.bootstrap:
         raise ConfigError(f"{what} is for groups that coordinate in ZooKeeper: {remedy}")
 
 
@@ -103,32 +103,36 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
 
 
 @asynccontextmanager
-async def registered_groups(session: Session, place: Place, broker_timeout: float) -> AsyncIterator[ZooKeeperGroups]:
+async def registered_groups(
+    session: Session, cluster: ClusterAddress, broker_timeout: float
+) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
     from consumerd.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
     from consumerd.client import NoBrokerError  # noqa: PLC0415
 
     client, reason = None, ""
     try:
-        client = await registered_client(session, place, broker_timeout)
+        client = await registered_client(session, cluster, broker_timeout)
     except NoBrokerError as error:
         reason = str(error)
     async with client or nullcontext():
         yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
 
 
-async def registered_client(session: Session, place: Place, broker_timeout: float = BROKER_TIMEOUT) -> ClusterClient:
+async def registered_client(
+    session: Session, cluster: ClusterAddress, broker_timeout: float = BROKER_TIMEOUT
+) -> ClusterClient:
     """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
     from consumerd.client import NoBrokerError  # noqa: PLC0415
     from consumerd.cluster import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
-    protocol = _protocol(place.config)
+    protocol = _protocol(cluster.config)
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:
         raise NoBrokerError(f"no broker with a {protocol} listener is registered")
     silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
-    return make_client(addresses, place.config, broker_timeout, broker_timeout, silent=silent)
+    return make_client(addresses, cluster.config, broker_timeout, broker_timeout, silent=silent)
 
 
 def _protocol(config: Config | None) -> str:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.address import format_address
-from consumerd.cli.session import place_options
+from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.session import cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.config.model import Config
 
 EXAMPLES = """\b
@@ -33,7 +34,7 @@ partitions that there are at the start are read, and nothing is committed.
 
 
 @click.command("consume", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @click.option("--group", help="The group to be a member of; needed with --zookeeper.")
 @click.option("--topic", "topics", multiple=True, help="The topic to consume; may be given several times.")
 @click.option("--whitelist", metavar="REGEX", help="Or all topics that match; with --group new ones too.")
@@ -54,7 +55,7 @@ partitions that there are at the start are read, and nothing is committed.
     show_default=True,
     help="Where to start; with --group, in partitions without a committed offset.",
 )
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when everything there was at the start is printed.")
 @click.option(
     "--isolation",
@@ -67,9 +68,9 @@ partitions that there are at the start are read, and nothing is committed.
 @click.option(
     "--key-separator", metavar="TEXT", help="Print the key and this (\\t is a tab) before each payload; not for 0.7."
 )
-def command(place: Place, **options: Any) -> None:
+def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
-    _check(place, options)
+    _check(cluster, options)
     from consumerd.daemon.console import Printing, consume, consume_from_brokers, without_group  # noqa: PLC0415
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
@@ -81,11 +82,11 @@ def command(place: Place, **options: Any) -> None:
         options["max_messages"],
         options["exit_at_end"],
     )
-    config = _config(place, options)
+    config = _config(cluster, options)
     configure_logs("warning", "auto")
 
     async def main() -> None:
-        if not place.bootstrap:
+        if not cluster.bootstrap:
             await consume(config, printing)
         elif options["group"] is not None:
             await consume_from_brokers(config, printing)
@@ -95,11 +96,11 @@ def command(place: Place, **options: Any) -> None:
     run_on_loop(main())
 
 
-def _check(place: Place, options: dict[str, Any]) -> None:
+def _check(cluster: ClusterAddress, options: dict[str, Any]) -> None:
     """Raise UsageError for what does not go together."""
     if sum(bool(options[name]) for name in ("topics", "whitelist", "blacklist")) != 1:
         raise click.UsageError("Give exactly one of --topic (perhaps several times), --whitelist and --blacklist.")
-    if not place.bootstrap:
+    if not cluster.bootstrap:
         if options["group"] is None:
             raise click.UsageError("give --group: by ZooKeeper, topics are read by members of a group.")
         if options["isolation"] is not None:
@@ -116,7 +117,7 @@ def _check(place: Place, options: dict[str, Any]) -> None:
         raise click.UsageError("--key-separator goes without --json, which has the key.")
 
 
-def _config(place: Place, options: dict[str, Any]) -> Config:
+def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
     """The member's configuration. Raises ConfigError."""
     from consumerd.config.model import parse  # noqa: PLC0415
 
@@ -127,18 +128,18 @@ def _config(place: Place, options: dict[str, Any]) -> Config:
         "fetch": {name: options[name] for name in ("initial", "isolation") if options[name] is not None},
         "handler": {"name": "print"},
     }
-    if not place.bootstrap:
-        servers = {"connect": place.connect, "connection_timeout": place.timeout}
+    if not cluster.bootstrap:
+        servers = {"connect": cluster.connect, "connection_timeout": cluster.timeout}
         config = parse({**document, "zookeeper": servers}, "the command line", environment=False)
-        if place.config is None:
+        if cluster.config is None:
             return config
         return config.model_copy(
-            update={"zookeeper": place.config.zookeeper.model_copy(update=servers), "kafka": place.config.kafka}
+            update={"zookeeper": cluster.config.zookeeper.model_copy(update=servers), "kafka": cluster.config.kafka}
         )
     group["coordination"] = "kafka"
-    addresses = tuple(format_address(*address) for address in place.bootstrap)
-    brokers = {"bootstrap": addresses, "connection_timeout": place.timeout}
+    addresses = tuple(format_address(*address) for address in cluster.bootstrap)
+    brokers = {"bootstrap": addresses, "connection_timeout": cluster.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
-    if place.config is None:
+    if cluster.config is None:
         return config
-    return config.model_copy(update={"kafka": place.config.kafka.model_copy(update=brokers)})
+    return config.model_copy(update={"kafka": cluster.config.kafka.model_copy(update=brokers)})

@@ -1,4 +1,4 @@
-"""`consumerd group`: look at a consumer group, compute who should own what, find what is wrong, and mend it."""
+"""`consumerd group`: show a consumer group, compute its assignment, find what is wrong, and fix it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_lag import command as lag
-from consumerd.cli.session import group_option, json_option, place_options
+from consumerd.cli.session import cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
     from consumerd.admin import Difference, GroupSource
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 LEADER_DEALS = (
-    "where a broker coordinates, the group's leader deals as it likes, and there is no rule to compare with; "
-    "see `consumerd group describe`"
+    "where a broker coordinates, the group's leader assigns partitions by a rule of its own; see "
+    "`consumerd group describe`"
 )
 
 EXAMPLES = """\b
@@ -50,18 +50,18 @@ Examples:
 
 @click.group("group", epilog=EXAMPLES)
 def command() -> None:
-    """See a consumer group, plan its assignment, find what is wrong with it and mend it."""
+    """Show a consumer group, plan its assignment, find and fix what is wrong with it."""
 
 
 @command.command("list", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @json_option('One object: {"groups": [group, ...]}.')
-def list_groups(place: Place, as_json: bool) -> None:
-    """List the groups that ever had a member; of brokers: those that they coordinate or keep offsets of."""
+def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
+    """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cluster import ClusterView  # noqa: PLC0415
 
-    groups = run_by_kind(place, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
+    groups = run_by_kind(cluster, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
     if as_json:
         click.echo(json.dumps({"groups": groups}, indent=2))
     else:
@@ -69,33 +69,33 @@ def list_groups(place: Place, as_json: bool) -> None:
 
 
 @command.command("describe", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @json_option("One object with members, partitions, unowned and problems.")
-def describe(place: Place, group: str | None, as_json: bool) -> None:
+def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     """Show members with their subscriptions, and partitions with their owners and committed offsets.
 
-    Offsets are positions in bytes in Kafka 0.7, and number messages since 0.8. In a pipe every line begins with what it
-    is: member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner is no
-    member`, `nobody subscribes`, or `planned: ...` where the members' own rule gives it to another stream.
+    Offsets are positions in bytes in Kafka 0.7, and number messages since 0.8. In a pipe the first field
+    of a line is member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner
+    is not a live member`, `no member subscribes`, or `planned: ...` where the assignment rule names another stream.
     """
-    from consumerd.admin import survey_group  # noqa: PLC0415
+    from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_report  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
 
     async def v07(session: ZooKeeper) -> None:
-        show_report(await survey_group(session, name, brokers=False), as_json=as_json)
+        show_report(await read_v07_snapshot(session, name, brokers=False), as_json=as_json)
 
     async def v08(source: GroupSource) -> None:
-        show_report(await source.survey(name), as_json=as_json)
+        show_report(await source.snapshot(name), as_json=as_json)
 
-    run_by_kind(place, v07, v08, groups=[name])
+    run_by_kind(cluster, v07, v08, groups=[name])
 
 
 @command.command("verify", epilog=VERIFY_EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @click.option(
     "--wait",
@@ -103,74 +103,77 @@ def describe(place: Place, group: str | None, as_json: bool) -> None:
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="Look again until all is well, for so long.",
+    help="Repeat the check for up to this long, until the group is balanced.",
 )
 @json_option('One object: {"group": ..., "differences": [{"subject": ..., "says": ...}]}.')
-def verify(place: Place, group: str | None, wait: float, as_json: bool) -> None:
+def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: bool) -> None:
     """Check that every partition has exactly one owner, a live member, and the one that the members' rule names.
 
     Each difference is shown with a partition or member and what is wrong; the exit code is 11 if there is any. A
-    rebalance that is under way shows too: give it time with --wait. Groups of Kafka 0.8 to 1.1 do not say which rule is
-    theirs: all is well if the owners are those of range or of roundrobin.
+    rebalance in progress shows too: allow time for it with --wait. Groups of Kafka 0.8 to 1.1 do not record their rule:
+    they are balanced if the owners are those of range or of roundrobin.
     """
-    from consumerd.admin import survey_group  # noqa: PLC0415
+    from consumerd.admin import read_v07_snapshot, verify_group  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import show_verification, verify_group  # noqa: PLC0415
+    from consumerd.cli.group_report import show_verification  # noqa: PLC0415
 
-    require_zookeeper(place, "group verify", LEADER_DEALS)
-    name = place.group_or(group)
+    require_zookeeper(cluster, "group verify", LEADER_DEALS)
+    name = cluster.group_or(group)
 
     async def v07(session: ZooKeeper) -> list[Difference]:
-        return await verify_group(partial(survey_group, session, name, brokers=False), wait)
+        return await verify_group(partial(read_v07_snapshot, session, name, brokers=False), wait)
 
     async def v08(source: GroupSource) -> list[Difference]:
-        return await verify_group(partial(source.survey, name), wait)
+        return await verify_group(partial(source.snapshot, name), wait)
 
-    differences = run_by_kind(place, v07, v08, groups=[name])
+    differences = run_by_kind(cluster, v07, v08, groups=[name])
     show_verification(name, differences, as_json=as_json)
 
 
 @command.command("plan", epilog=PLAN_EXAMPLES)
-@place_options(required=False)
+@cluster_options(required=False)
 @click.option("--group", help="With --zookeeper: the group whose members and topics to plan for.")
-@click.option("--explain", is_flag=True, help="Show how each topic is dealt: sorted partitions and streams, q and r.")
+@click.option("--explain", is_flag=True, help="Show how each topic is divided: sorted partitions and streams, q and r.")
 @json_option('One object: {"topic/broker-partition": "consumerid-stream"}.')
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def plan(place: Place | None, group: str | None, explain: bool, as_json: bool, file: str | None) -> None:
+def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_json: bool, file: str | None) -> None:
     """Compute who should own which partition, as every member does for itself.
 
     FILE (- is standard input) holds {"topics": {topic: {broker: partitions}}, "ids": {consumer id: text of its node}};
-    without it, --zookeeper and --group name a living group. Nothing is changed. In a pipe: topic/broker-partition, tab,
-    consumerid-stream. Partitions of topics to which nobody subscribes are left out.
+    without it, --zookeeper and --group name an existing group. Nothing is changed. In a pipe: topic/broker-partition,
+    tab, consumerid-stream. Partitions of topics without a subscriber are left out.
 
     The rule: per topic, partitions and streams are sorted as text (0-10 comes before 0-2); of P partitions and T
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
+    from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
-    from consumerd.cli.group_report import read_plan, read_v08_plan  # noqa: PLC0415
     from consumerd.cli.plan_explain import show_deals  # noqa: PLC0415
     from consumerd.cli.plan_input import read_plan_input  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
     from consumerd.registry import format_owner  # noqa: PLC0415
 
-    name = group or (place.group if place is not None else None)
-    if file is not None and place is None and name is None:
+    name = group or (cluster.group if cluster is not None else None)
+    if file is not None and cluster is None and name is None:
         topics, members = read_plan_input(file)
         explained, planned = (topics, members), assign(topics, members)
-    elif file is None and place is not None and name is not None:
-        require_zookeeper(place, "group plan", LEADER_DEALS)
+    elif file is None and cluster is not None and name is not None:
+        require_zookeeper(cluster, "group plan", LEADER_DEALS)
 
         async def v07(session: ZooKeeper) -> tuple[Any, Assignment]:
-            found = await read_plan(session, name)
+            snapshot = await read_v07_snapshot(session, name, brokers=False)
+            found = snapshot.subscribed, snapshot.subscriptions()
             return found, assign(*found)
 
         async def v08(source: GroupSource) -> tuple[Any, Assignment]:
             if explain:
-                raise click.UsageError("--explain shows the rule of Kafka 0.7; leave it out for groups of 0.8 or later")
-            return None, await read_v08_plan(source, name)
+                raise click.UsageError("--explain shows the rule of Kafka 0.7; omit it for groups of 0.8 or later")
+            snapshot = await source.snapshot(name)
+            snapshot.subscriptions()  # a plan without one of the members would be wrong
+            return None, snapshot.plan()
 
-        explained, planned = run_by_kind(place, v07, v08, groups=[name])
+        explained, planned = run_by_kind(cluster, v07, v08, groups=[name])
     else:
         raise click.UsageError("give either a FILE, or --zookeeper and --group")
     if explain:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import group_option, json_option, place_options
+from consumerd.cli.session import cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from consumerd.admin import GroupSource, GroupSurvey
-    from consumerd.cli.session import Place
+    from consumerd.admin import GroupSnapshot, GroupSource
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
 Examples:
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job
   consumerd group delete --zookeeper 127.0.0.1:2181/kafka --group old-job --execute --backup old-job.json
-  consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # and back again
+  consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # restores the offsets
   consumerd group delete --bootstrap-server kafka1:9092 --group old-job --execute
 """
 
@@ -36,35 +36,35 @@ class Outcome(NamedTuple):
 
 
 @click.command("delete", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
-@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be deleted.")
+@click.option("--execute", is_flag=True, help="Delete it. Without this option, only show what would be deleted.")
 @backup_option
 @json_option("One object: nodes, backup, executed.")
-def command(place: Place, group: str | None, execute: bool, backup: Path | None, as_json: bool) -> None:
-    """Delete a whole dead group: its offsets and all that is left of members.
+def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: Path | None, as_json: bool) -> None:
+    """Delete a dead group: its offsets, and all nodes that its members left.
 
     Refused while the group has members or owners. Before anything is deleted, a file with all offsets (which `offsets
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
     topic/partition where brokers keep the offsets.
     """
-    from consumerd.admin import ZooKeeperGroups, survey_group  # noqa: PLC0415
+    from consumerd.admin import ZooKeeperGroups, read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
 
     async def v07(session: ZooKeeper) -> Outcome:
-        survey = partial(survey_group, session, name, brokers=False)
-        return await _delete(session, name, survey, execute=execute, backup=backup)
+        snapshot = partial(read_v07_snapshot, session, name, brokers=False)
+        return await _delete(session, name, snapshot, execute=execute, backup=backup)
 
     async def v08(source: GroupSource) -> Outcome:
         if isinstance(source, ZooKeeperGroups):
-            return await _delete(source.zk, name, partial(source.survey, name), execute=execute, backup=backup)
+            return await _delete(source.zk, name, partial(source.snapshot, name), execute=execute, backup=backup)
         return await _delete_from_brokers(source, name, execute=execute, backup=backup)
 
-    outcome = run_by_kind(place, v07, v08, groups=[name])
-    what = "offset" if place.bootstrap else "node"
+    outcome = run_by_kind(cluster, v07, v08, groups=[name])
+    what = "offset" if cluster.bootstrap else "node"
     if as_json:
         document = {
             "group": name,
@@ -84,7 +84,7 @@ def command(place: Place, group: str | None, execute: bool, backup: Path | None,
 async def _delete(
     zk: ZooKeeper,
     group: str,
-    survey: Callable[[], Awaitable[GroupSurvey]],
+    snapshot: Callable[[], Awaitable[GroupSnapshot]],
     *,
     execute: bool,
     backup: Path | None,
@@ -96,7 +96,7 @@ async def _delete(
     require_dead(group, tree)
     if not execute:
         return Outcome(paths, None)
-    view = (await survey()).view
+    view = (await snapshot()).view
     path = backup or backup_path([group])
     await write_backup(path, {group: view.offsets}, nodes=as_backup(tree))
     await delete_tree(zk, group, tree)
@@ -107,9 +107,9 @@ async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool
     from consumerd.admin import BrokerGroups, RefusedError  # noqa: PLC0415
 
     assert isinstance(source, BrokerGroups)
-    view = (await source.survey(group)).view
+    view = (await source.snapshot(group)).view
     if view.members:
-        raise RefusedError(f"group {group!r} has {len(view.members)} members; stop them first")
+        raise RefusedError(f"group {group!r} has {len(view.members)} members: stop them first")
     offsets = [str(partition) for partition in sorted(view.offsets)]
     if not execute:
         return Outcome(offsets, None)

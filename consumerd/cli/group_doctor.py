@@ -1,25 +1,20 @@
-"""`consumerd group doctor`: what is wrong with a group, why, and what mends it."""
+"""`consumerd group doctor`: what is wrong with a group, why, and how to fix it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-import socket
 import sys
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
+from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from consumerd.admin import Finding, Fix, GroupSource, Look
-    from consumerd.cli.session import Place
-    from consumerd.net import Connector
+    from consumerd.admin import DoctorReport, GroupFinding, GroupSource
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
@@ -31,32 +26,9 @@ Examples:
   consumerd group doctor --bootstrap-server kafka1:9092,kafka2:9092 --group events
 """
 
-#: Seconds that members get to act on what was mended, and between looks meanwhile.
-SETTLING = 10.0
-_LOOK_AGAIN = 0.25
-
-
-class Outcome(NamedTuple):
-    """What the doctor found, would do or did, and what was still wrong after that."""
-
-    findings: list[Finding]
-    steps: list[Fix]
-    withheld: list[Finding]
-    #: None where nothing was done.
-    remaining: list[Finding] | None
-
-
-class Patient(NamedTuple):
-    """A group, and how to look at it."""
-
-    group: str
-    look: Callable[[], Awaitable[Look]]
-    #: Where it can be mended; None where a broker coordinates.
-    zk: ZooKeeper | None
-
 
 @click.command("doctor", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @click.option(
     "--interval",
@@ -64,16 +36,16 @@ class Patient(NamedTuple):
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks, which must be longer than the members' commit interval; 0 takes only one look, which "
-    "sees no black holes and takes a rebalance under way for a defect.",
+    help="Time between two snapshots, which must be longer than the members' commit interval. With 0 there is only one "
+    "snapshot: owners that do not read are not found, and a rebalance in progress counts as a fault.",
 )
-@click.option("--fix", is_flag=True, help="Show what the doctor can do itself: delete dead nodes, nudge the members.")
-@click.option("--execute", is_flag=True, help="With --fix: do it.")
-@click.option("--force", is_flag=True, help="With --fix: also delete nodes behind which a living process may stand.")
+@click.option("--fix", is_flag=True, help="Show what can be fixed from here: delete dead nodes, nudge the members.")
+@click.option("--execute", is_flag=True, help="With --fix: apply the fixes.")
+@click.option("--force", is_flag=True, help="With --fix: also delete nodes that may belong to a running process.")
 @broker_timeout_option
 @json_option("One object: findings, steps, and with --execute what remains.")
 def command(
-    place: Place,
+    cluster: ClusterAddress,
     group: str | None,
     interval: float,
     fix: bool,
@@ -84,121 +56,59 @@ def command(
 ) -> None:
     """Find and explain what is wrong with a group, with a remedy for each finding.
 
-    Looks at members (ids that nobody can read, that outlive their process, of another Kafka), owners (partitions
-    without one, zombies, nodes of former sessions, not as the members' rule says), members that gave up a rebalance,
-    offsets (unreadable, outside of what the broker has, of partitions that are gone, in two places that differ),
-    partitions without a leader, and owners that look perfect and read nothing. The exit code is 11 if anything has to
-    be mended; notices alone do not count.
+    Checks members (ids that cannot be read, that outlive their process, or that are of another Kafka version), owners
+    (missing, not a live member, of an earlier session, not as the assignment rule says), members that gave up a
+    rebalance, committed offsets (unreadable, out of range, of deleted partitions, different in ZooKeeper and Kafka),
+    partitions without a leader, and owners that do not read. The exit code is 11 if anything has to be fixed; notices
+    alone do not count.
 
-    With --fix it shows what it can do, with --execute it does it: it deletes persistent owner and id nodes, which no
-    living member has, and nudges the members, by an id that comes and goes in one transaction, so that all of them look
-    at the group again. A group that a broker coordinates (--bootstrap-server) leaves nothing to do from outside. In a
-    pipe: finding, kind, subject, explanation, remedy.
+    --fix shows which fixes can be applied from here, --execute applies them: persistent owner and id nodes, which no
+    live member has, are deleted, and the members are nudged to rebalance, by an id that is created and deleted in one
+    transaction. Groups that a broker coordinates (--bootstrap-server) cannot be fixed from here. In a pipe: finding,
+    kind, subject, explanation, remedy.
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
+    from consumerd.admin import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
     connect = connector(broker_timeout)
 
-    async def v07(session: ZooKeeper) -> Outcome:
-        patient = Patient(name, partial(_look_at_v07, session, name, connect), session)
-        return await _visit(patient, interval, fix=fix, execute=execute, force=force)
+    async def v07(session: ZooKeeper) -> DoctorReport:
+        doctor = GroupDoctor.of_v07(session, name, connect)
+        return await doctor.run(interval, fix=fix, execute=execute, force=force)
 
-    async def v08(source: GroupSource) -> Outcome:
-        from consumerd.admin import ZooKeeperGroups  # noqa: PLC0415
+    async def v08(source: GroupSource) -> DoctorReport:
+        doctor = GroupDoctor.of_v08(source, name)
+        return await doctor.run(interval, fix=fix, execute=execute, force=force)
 
-        session = source.zk if isinstance(source, ZooKeeperGroups) else None
-        patient = Patient(name, partial(_look_at_v08, source, name), session)
-        return await _visit(patient, interval, fix=fix, execute=execute, force=force)
-
-    outcome = run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
-    _show(name, outcome, fix=fix, as_json=as_json)
+    report = run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    _show(name, report, fix=fix, as_json=as_json)
 
 
-async def _visit(patient: Patient, interval: float, *, fix: bool, execute: bool, force: bool) -> Outcome:
-    from consumerd.admin import steps_for, take_step, withheld  # noqa: PLC0415
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.registry import make_consumer_id  # noqa: PLC0415
-
-    group, zk = patient.group, patient.zk
-    look, findings = await examine(patient, interval)
-    steps = steps_for(look.survey, findings, force=force) if fix else []
-    kept = withheld(findings, force=force) if fix else []
-    if zk is None or not (execute and steps):
-        return Outcome(findings, steps, kept, None)
-    now = int(SystemClock().wall() * 1000)
-    name = make_consumer_id(group, socket.gethostname(), now, random.SystemRandom().getrandbits(64))
-    for step in steps:
-        await take_step(zk, group, step, name=name, dialect=look.survey.dialect)
-    return Outcome(findings, steps, kept, await _remaining(patient, kept))
-
-
-async def examine(patient: Patient, interval: float) -> tuple[Look, list[Finding]]:
-    """One look, or two that are `interval` seconds apart: the last of them, and what was found."""
-    from consumerd.admin import diagnose_looks  # noqa: PLC0415
-
-    first = await patient.look()
-    if not interval or not first.survey.view.members:
-        return first, diagnose_looks(first)  # nobody is there who could move anything
-    await asyncio.sleep(interval)
-    second = await patient.look()
-    return second, diagnose_looks(first, second)
-
-
-async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> Look:
-    from consumerd.admin import BrokerLogs, Look, survey_group  # noqa: PLC0415
-
-    survey = await survey_group(zk, group)
-    wanted = [partition for partition in survey.partitions() if survey.exists(partition)]
-    ranges = await BrokerLogs(survey.brokers, connect).ranges(wanted)
-    return Look(survey, ranges, asyncio.get_running_loop().time())
-
-
-async def _look_at_v08(source: GroupSource, group: str) -> Look:
-    from consumerd.admin import look_at_group  # noqa: PLC0415
-
-    return await look_at_group(source, group, asyncio.get_running_loop().time())
-
-
-async def _remaining(patient: Patient, kept: Sequence[Finding]) -> list[Finding]:
-    """What is still wrong, once the members have had time to act; nobody waits for what was not mended."""
-    ours = {(finding.kind, finding.subject) for finding in kept}
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + SETTLING
-    while True:
-        _, findings = await examine(patient, 0)
-        waiting = (each for each in findings if each.fix is not None and (each.kind, each.subject) not in ours)
-        if loop.time() >= deadline or not any(waiting):
-            return findings
-        await asyncio.sleep(_LOOK_AGAIN)
-
-
-def _show(group: str, outcome: Outcome, *, fix: bool, as_json: bool) -> None:
-    """Print the outcome. Raises CheckFailedError while something has to be mended."""
+def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
+    """Print the report. Raises CheckFailedError while something has to be mended."""
     from consumerd.admin import CheckFailedError, describe_step  # noqa: PLC0415
     from consumerd.cli.tables import counted  # noqa: PLC0415
 
-    done = outcome.remaining is not None
+    done = report.remaining is not None
     if as_json:
-        click.echo(json.dumps(_as_json(group, outcome), indent=2))
+        click.echo(json.dumps(_as_json(group, report), indent=2))
     else:
-        _show_findings(group, outcome.findings)
-        for step in outcome.steps:
+        _show_findings(group, report.findings)
+        for step in report.steps:
             _line("done" if done else "would", describe_step(step))
-        for finding in outcome.withheld:
+        for finding in report.withheld:
             assert finding.fix is not None
             _line("not without --force", f"{describe_step(finding.fix)} ({finding.kind})")
-        if outcome.remaining:
-            _show_findings(group, outcome.remaining, still=True)
-    if fix and outcome.steps and not done:
+        if report.remaining:
+            _show_findings(group, report.remaining, still=True)
+    if fix and report.steps and not done:
         click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
-    left = [
-        each for each in (outcome.findings if outcome.remaining is None else outcome.remaining) if not each.is_notice
-    ]
+    left = [each for each in (report.findings if report.remaining is None else report.remaining) if not each.is_notice]
     if left:
-        raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to be mended")
+        raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to fix")
 
 
 def _line(what: str, text: str) -> None:
@@ -207,7 +117,7 @@ def _line(what: str, text: str) -> None:
     click.echo(f"{what}: {printable(text)}" if sys.stdout.isatty() else f"{what}\t{printable(text)}")
 
 
-def _show_findings(group: str, findings: Sequence[Finding], *, still: bool = False) -> None:
+def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool = False) -> None:
     from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
 
     if not sys.stdout.isatty():
@@ -224,10 +134,10 @@ def _show_findings(group: str, findings: Sequence[Finding], *, still: bool = Fal
         click.echo()
 
 
-def _as_json(group: str, outcome: Outcome) -> dict[str, object]:
+def _as_json(group: str, report: DoctorReport) -> dict[str, object]:
     from consumerd.admin import describe_step  # noqa: PLC0415
 
-    def shown(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    def shown(findings: Sequence[GroupFinding]) -> list[dict[str, object]]:
         return [
             {
                 "kind": each.kind.value,
@@ -241,9 +151,9 @@ def _as_json(group: str, outcome: Outcome) -> dict[str, object]:
 
     return {
         "group": group,
-        "findings": shown(outcome.findings),
-        "steps": [describe_step(step) for step in outcome.steps],
-        "needs_force": [describe_step(each.fix) for each in outcome.withheld if each.fix is not None],
-        "executed": outcome.remaining is not None,
-        "remaining": None if outcome.remaining is None else shown(outcome.remaining),
+        "findings": shown(report.findings),
+        "steps": [describe_step(step) for step in report.steps],
+        "needs_force": [describe_step(each.fix) for each in report.withheld if each.fix is not None],
+        "executed": report.remaining is not None,
+        "remaining": None if report.remaining is None else shown(report.remaining),
     }

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, connector, group_option, json_option, place_options
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
+from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.admin import GroupSource, PartitionLag
-    from consumerd.cli.session import Place
-    from consumerd.net import Connector
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
 
 EXAMPLES = """\b
@@ -31,20 +31,20 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command("lag", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option(
     "--watch",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     metavar="SECONDS",
-    help="Look again every so many seconds, with what was read and written per second in between.",
+    help="Repeat every so many seconds, and show what was read and written per second.",
 )
-@click.option("--count", type=click.IntRange(1), help="With --watch: stop after this many looks.")
+@click.option("--count", type=PositiveInt(), help="With --watch: stop after this many repetitions.")
 @broker_timeout_option
-@json_option("One object per look: partitions and total.")
+@json_option("One object per repetition: partitions and total.")
 def command(
-    place: Place,
+    cluster: ClusterAddress,
     group: str | None,
     topics: tuple[str, ...],
     watch: float | None,
@@ -54,104 +54,87 @@ def command(
 ) -> None:
     """Show committed offset, end of the log, lag and owner of each partition, and the total.
 
-    Kafka 0.7: everything is in BYTES of the log, because an offset is a byte position, and nobody knows how many
-    messages those bytes are. Kafka 0.8 and later: in MESSAGES, counting those too that compaction took away. A broker
-    that cannot be asked is a remark at its partitions, not an error. In a pipe every line begins with `partition` or
-    `total`.
+    For Kafka 0.7 the lag is in BYTES, because offsets are byte positions. For Kafka 0.8 and later it is in MESSAGES,
+    including those that compaction removed. A broker that does not answer is a remark at its partitions, not an error.
+    In a pipe the first field of a line is `partition` or `total`.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-    name = place.group_or(group)
-    looks = (1 if watch is None else None) if count is None else count
+    name = cluster.group_or(group)
+    repetitions = (1 if watch is None else None) if count is None else count
 
-    async def look_on(look: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str) -> None:
+    async def repeat(read: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str) -> None:
         loop = asyncio.get_running_loop()
-        before: _Sight | None = None
+        before: _LagSnapshot | None = None
         number = 0
         while True:
-            sight = _Sight(loop.time(), await look(), unit)
-            _show(name, sight, before, as_json=as_json, watching=watch is not None)
-            before, number = sight, number + 1
-            if number == looks or watch is None:
+            snapshot = _LagSnapshot(loop.time(), await read(), unit)
+            _show(name, snapshot, before, as_json=as_json, watching=watch is not None)
+            before, number = snapshot, number + 1
+            if number == repetitions or watch is None:
                 return
-            await asyncio.sleep(max(sight.at + watch - loop.time(), 0))
+            await asyncio.sleep(max(snapshot.at + watch - loop.time(), 0))
 
     async def v07(session: ZooKeeper) -> None:
-        await look_on(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
+        await repeat(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
 
     async def v08(source: GroupSource) -> None:
-        await look_on(lambda: read_v08_lag(source, name, topics), "message")
+        await repeat(lambda: read_v08_lag(source, name, topics), "message")
 
-    run_by_kind(place, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
 
 
-class _Sight(NamedTuple):
+class _LagSnapshot(NamedTuple):
     at: float
     lags: Sequence[PartitionLag]
     #: What offsets count.
     unit: str
 
 
-async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
-    """The lag of a group now, of all topics or of those named. Raises NotFoundError for a group that never was."""
-    from consumerd.admin import BrokerLogs, lag_of, survey_group  # noqa: PLC0415
-
-    survey = await survey_group(zk, group)
-    wanted = [partition for partition in survey.partitions() if survey.exists(partition)]
-    ranges = await BrokerLogs(survey.brokers, connect).ranges(wanted)
-    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
-
-
-async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
-    """As `read_lag`, of a group of Kafka 0.8 or later."""
-    from consumerd.admin import lag_of  # noqa: PLC0415
-
-    survey = await source.survey(group)
-    ranges = await source.logs.ranges(partition for partition in survey.partitions() if survey.exists(partition))
-    return [each for each in lag_of(survey, ranges) if not topics or each.partition.topic in topics]
-
-
-def _show(group: str, sight: _Sight, before: _Sight | None, *, as_json: bool, watching: bool) -> None:
+def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, *, as_json: bool, watching: bool) -> None:
     from consumerd.admin import total_lag  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
-    total = total_lag(sight.lags)
-    unknown = [each for each in sight.lags if each.lag is None]
+    total = total_lag(snapshot.lags)
+    unknown = [each for each in snapshot.lags if each.lag is None]
     if as_json:
-        click.echo(json.dumps(_as_json(group, sight, total), indent=None if watching else 2))
+        click.echo(json.dumps(_as_json(group, snapshot, total), indent=None if watching else 2))
         return
     terminal = sys.stdout.isatty()
     if watching and terminal:
         click.echo(CLEAR, nl=False)
-    columns = ["partition", "owner", ">committed", ">end", f">lag ({sight.unit}s)"]
-    rows: list[list[object]] = [[each.partition, each.owner, each.committed, each.end, each.lag] for each in sight.lags]
+    columns = ["partition", "owner", ">committed", ">end", f">lag ({snapshot.unit}s)"]
+    rows: list[list[object]] = [
+        [each.partition, each.owner, each.committed, each.end, each.lag] for each in snapshot.lags
+    ]
     if watching:
-        per_second = "B/s" if sight.unit == "byte" else f"{sight.unit}s/s"
+        per_second = "B/s" if snapshot.unit == "byte" else f"{snapshot.unit}s/s"
         columns += [f">read {per_second}", f">written {per_second}"]
-        for row, speeds in zip(rows, _speeds(sight, before), strict=True):
+        for row, speeds in zip(rows, _speeds(snapshot, before), strict=True):
             row += speeds
-    for row, each in zip(rows, sight.lags, strict=True):
+    for row, each in zip(rows, snapshot.lags, strict=True):
         row.append(each.remark)
-    known = counted(len(sight.lags) - len(unknown), "partition")
-    not_known = f", without {len(unknown)} that could not be asked for" if unknown else ""
-    title = f"group {group}: {counted(total, sight.unit)} of lag in {known}{not_known}"
+    known = counted(len(snapshot.lags) - len(unknown), "partition")
+    not_known = f", {len(unknown)} unknown" if unknown else ""
+    title = f"group {group}: {counted(total, snapshot.unit)} of lag in {known}{not_known}"
     show_rows([*columns, "remark"], rows, title=title, kind="partition")
     if not terminal:
         show_rows(["total"], [[total, len(unknown)]], kind="total")
 
 
-def _speeds(sight: _Sight, before: _Sight | None) -> list[list[int | None]]:
-    """What the group committed, and what was written, per second since the look before."""
+def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> list[list[int | None]]:
+    """What the group committed, and what was written, per second since the previous snapshot."""
     if before is None:
-        return [[None, None]] * len(sight.lags)
+        return [[None, None]] * len(snapshot.lags)
     old = {each.partition: each for each in before.lags}
-    seconds = sight.at - before.at
+    seconds = snapshot.at - before.at
 
     def speed(now: int | None, then: int | None) -> int | None:
         return None if now is None or then is None else round((now - then) / seconds)
 
     speeds: list[list[int | None]] = []
-    for each in sight.lags:
+    for each in snapshot.lags:
         past = old.get(each.partition)
         speeds.append(
             [None, None] if past is None else [speed(each.committed, past.committed), speed(each.end, past.end)]
@@ -159,11 +142,11 @@ def _speeds(sight: _Sight, before: _Sight | None) -> list[list[int | None]]:
     return speeds
 
 
-def _as_json(group: str, sight: _Sight, total: int) -> dict[str, object]:
-    lags = sight.lags
+def _as_json(group: str, snapshot: _LagSnapshot, total: int) -> dict[str, object]:
+    lags = snapshot.lags
     return {
         "group": group,
-        "unit": f"{sight.unit}s",
+        "unit": f"{snapshot.unit}s",
         "total": total,
         "unknown": [str(each.partition) for each in lags if each.lag is None],
         "partitions": {

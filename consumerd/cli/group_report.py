@@ -1,8 +1,7 @@
-"""What `consumerd group` says about a living group: read, compare with the members' own rule, show."""
+"""What `consumerd group describe` and `verify` print."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections import Counter
@@ -10,45 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, Difference, Topics, V08Survey, differences, survey_group
+from consumerd.admin import CheckFailedError, Difference, V08GroupSnapshot
 from consumerd.cli.tables import counted, show_rows
-from consumerd.errors import NotFoundError
-from consumerd.registry import Dialect, RegistryError, Subscription, format_owner
+from consumerd.registry import Dialect, format_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import GroupSource, GroupSurvey
-    from consumerd.group import Assignment
+    from consumerd.admin import GroupSnapshot
     from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
-
-#: Seconds between looks of `group verify --wait`.
-_LOOK_AGAIN = 0.25
-
-
-async def read_plan(zk: ZooKeeper, group: str) -> tuple[Topics, dict[str, Subscription]]:
-    """Topics and members for a plan. Raises RegistryError for a member that cannot be understood, NotFoundError."""
-    survey = await survey_group(zk, group, brokers=False)
-    return survey.subscribed, _members(survey)
-
-
-async def read_v08_plan(source: GroupSource, group: str) -> Assignment:
-    """Who should own what in a group of 0.8 or later. Raises RegistryError, NotFoundError as `read_plan`."""
-    survey = await source.survey(group)
-    _members(survey)
-    return survey.plan()
-
-
-def _members(survey: GroupSurvey) -> dict[str, Subscription]:
-    """What each member wants. Raises RegistryError for one that cannot be understood, NotFoundError without any."""
-    view = survey.view
-    members = {name: member.subscription for name, member in view.members.items() if member.subscription is not None}
-    if len(members) < len(view.members):
-        raise RegistryError(f"group {survey.group!r} cannot be planned for: {view.problems[0]}")
-    if not members:
-        raise NotFoundError(f"group {survey.group!r} has no members now; `group describe` shows its committed offsets")
-    return members
 
 
 class _Row(NamedTuple):
@@ -71,57 +40,57 @@ class _Row(NamedTuple):
         if self.unowned:
             remarks.append("unowned")
         if self.orphan:
-            remarks.append("owner is no member")
+            remarks.append("owner is not a live member")
         if self.planned is not None and self.planned != self.owner:
             remarks.append(f"planned: {self.planned}")
         if self.unwanted:
-            remarks.append("nobody subscribes")
+            remarks.append("no member subscribes")
         if self.at_broker:
             remarks.append("a broker keeps the offset")
         return ", ".join(remarks)
 
 
-def _rows(survey: GroupSurvey) -> list[_Row]:
-    view = survey.view
-    plan = survey.plan() if survey.has_rule else {}
-    wanted = survey.wanted()
-    at_broker, texts = (survey.at_broker, survey.metadata) if isinstance(survey, V08Survey) else ((), {})
+def _rows(snapshot: GroupSnapshot) -> list[_Row]:
+    view = snapshot.view
+    plan = snapshot.plan() if snapshot.has_rule else {}
+    wanted = snapshot.wanted()
+    at_broker, texts = (snapshot.at_broker, snapshot.metadata) if isinstance(snapshot, V08GroupSnapshot) else ((), {})
     rows = []
-    for partition in survey.partitions():
+    for partition in snapshot.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
         rows.append(
             _Row(
                 partition,
-                survey.owner_name(partition),
+                snapshot.owner_name(partition),
                 None if planned is None else format_owner(*planned),
-                survey.committed(partition),
+                snapshot.committed(partition),
                 unowned=owner is None and partition in wanted,
                 orphan=owner is not None and owner[0] not in view.members,
                 at_broker=partition in at_broker,
                 # Members of 0.8 and later may be told to want internal topics, too, which nobody else sees.
-                unwanted=survey.dialect is Dialect.V07 and owner is not None and partition not in wanted,
+                unwanted=snapshot.dialect is Dialect.V07 and owner is not None and partition not in wanted,
                 metadata=texts.get(partition),
             )
         )
     return rows
 
 
-def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
+def show_report(snapshot: GroupSnapshot, *, as_json: bool) -> None:
     """Print members, partitions and problems."""
-    rows, view = _rows(survey), survey.view
+    rows, view = _rows(snapshot), snapshot.view
     if as_json:
-        click.echo(json.dumps(_as_json(survey, rows), indent=2))
+        click.echo(json.dumps(_as_json(snapshot, rows), indent=2))
         return
     owned = Counter(consumer_id for consumer_id, _ in view.owners.values())
     columns = ["member", "subscription", ">partitions"]
     members: list[list[object]] = [[name, member.text, owned[name]] for name, member in view.members.items()]
     title = f"group {view.group}: {counted(len(members), 'member')}"
-    if isinstance(survey, V08Survey):
+    if isinstance(snapshot, V08GroupSnapshot):
         columns.append("client")
         for member in members:
-            member.append(survey.clients.get(str(member[0])))
-        words = filter(None, (counted(len(members), "member"), survey.state, survey.rule))
-        title = f"group {view.group} ({survey.coordinator.value}): {', '.join(words)}"
+            member.append(snapshot.clients.get(str(member[0])))
+        words = filter(None, (counted(len(members), "member"), snapshot.state, snapshot.rule))
+        title = f"group {view.group} ({snapshot.coordinator.value}): {', '.join(words)}"
     show_rows(columns, members, title=title, kind="member")
     columns = ["partition", "owner", ">offset", "remark", "metadata"]
     if all(row.metadata is None for row in rows):
@@ -135,18 +104,18 @@ def show_report(survey: GroupSurvey, *, as_json: bool) -> None:
     show_rows(["problem"], ([problem] for problem in view.problems), kind="problem")
 
 
-def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
-    view = survey.view
+def _as_json(snapshot: GroupSnapshot, rows: Iterable[_Row]) -> dict[str, object]:
+    view = snapshot.view
     members: dict[str, dict[str, object]] = {
         name: {"subscription": member.text, "understood": member.subscription is not None}
         for name, member in view.members.items()
     }
     document: dict[str, object] = {"group": view.group}
-    if isinstance(survey, V08Survey):
-        document["coordinator"] = survey.coordinator.value
-        document |= {"state": survey.state or None, "rule": survey.rule or None}
+    if isinstance(snapshot, V08GroupSnapshot):
+        document["coordinator"] = snapshot.coordinator.value
+        document |= {"state": snapshot.state or None, "rule": snapshot.rule or None}
         for name, member in members.items():
-            member["client"] = survey.clients.get(name)
+            member["client"] = snapshot.clients.get(name)
     return {
         **document,
         "members": members,
@@ -161,22 +130,6 @@ def _as_json(survey: GroupSurvey, rows: Iterable[_Row]) -> dict[str, object]:
     }
 
 
-async def verify_group(look: Callable[[], Awaitable[GroupSurvey]], wait: float) -> list[Difference]:
-    """The differences at the last `look`; looks again for up to `wait` seconds while there are any.
-
-    Raises NotFoundError for a group without members.
-    """
-    deadline = asyncio.get_running_loop().time() + wait
-    while True:
-        survey = await look()
-        if not survey.view.members:
-            raise NotFoundError(f"group {survey.group!r} has no members now, so there is nothing to verify")
-        found = differences(survey)
-        if not found or asyncio.get_running_loop().time() >= deadline:
-            return found
-        await asyncio.sleep(min(_LOOK_AGAIN, wait))
-
-
 def show_verification(group: str, found: Sequence[Difference], *, as_json: bool) -> None:
     """Print the differences. Raises CheckFailedError if there are any."""
     if as_json:
@@ -184,6 +137,6 @@ def show_verification(group: str, found: Sequence[Difference], *, as_json: bool)
     else:
         show_rows(["partition or member", "difference"], found)
     if found:
-        raise CheckFailedError(f"group {group!r} is not as its members' rule says: {counted(len(found), 'difference')}")
+        raise CheckFailedError(f"group {group!r} is not balanced: {counted(len(found), 'difference')}")
     if sys.stdout.isatty() and not as_json:
         click.echo(f"group {group}: every partition has the owner that the members' rule names")

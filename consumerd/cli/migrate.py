@@ -1,4 +1,4 @@
-"""`consumerd migrate`: what leaving an old cluster needs beside the mirror.
+"""`consumerd migrate`: the tools for leaving an old cluster, beside the mirror.
 
 Strategy: a group whose commands live in modules of their own, named here and imported when called.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: command -> (module, what the list of commands says about it); each module has a `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("consumerd.cli.migrate_verify", "Compare what an old cluster or archive holds with a new cluster."),
-    "offsets": ("consumerd.cli.migrate_offsets", "Move a group's committed offsets to where it goes on."),
+    "offsets": ("consumerd.cli.migrate_offsets", "Move a group's committed offsets to another store or cluster."),
 }
 
 

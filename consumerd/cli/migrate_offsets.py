@@ -1,4 +1,4 @@
-"""`consumerd migrate offsets`: a group's committed offsets to where it goes on."""
+"""`consumerd migrate offsets`: move a group's committed offsets to another store or cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.migrate_sides import open_side, side_place
+from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import renaming
+from consumerd.cli.numbers import PositiveFloat
 from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.admin import GroupSurvey
-    from consumerd.cli.migrate_sides import Side
-    from consumerd.cli.session import Place
-    from consumerd.migrate.offsets_plan import MovePlan, MovePlanner
+    from consumerd.cli.session import ClusterAddress
+    from consumerd.migrate.offsets_move import MoveRequest
+    from consumerd.migrate.offsets_plan import MovePlan
 
 EXAMPLES = """\b
 Examples:
@@ -32,13 +32,13 @@ Examples:
   consumerd migrate offsets --group events --from-bootstrap-server kafka1:9092 --to-zookeeper zk1:2181/kafka
 
 Only shows what would change, unless --execute is given. Within one cluster of Kafka 0.8 or later offsets are the same
-numbers in ZooKeeper and in Kafka. From 0.7, and with --translate from any other cluster, they are translated by what
-`consumerd mirror` wrote into the headers of forwarded messages: the target's topics are read until the first message
-that the group has not handled.
+numbers in ZooKeeper and in Kafka. From 0.7, and with --translate from any other cluster, they are translated by the
+headers that `consumerd mirror` wrote into forwarded messages: the target's topics are read up to the first message that
+the group has not handled.
 
-Refused, with exit code 13, while members live on either side, where an offset would go back on the target or lie
-outside of its log, and where messages in between were not forwarded; --force overrides all of that but the target's
-coordinator, which takes no offsets of strangers while a group lives. In a pipe: group, topic/partition, before, after,
+Refused, with exit code 13, while either side has live members, where an offset would move backwards on the target or be
+out of range, and where messages in between were not forwarded; --force overrides all of that, but a broker never takes
+offsets for a group with members. In a pipe: group, topic/partition, before, after,
 lag, from, remark.
 """
 
@@ -47,13 +47,7 @@ lag, from, remark.
 class _Options:
     """What the command was asked for."""
 
-    group: str
-    to_group: str
-    topics: tuple[str, ...]
-    renames: dict[str, str]
-    #: None: as the clusters say.
-    translate: bool | None
-    source: str | None
+    request: MoveRequest
     execute: bool
     force: bool
     backup: Path | None
@@ -88,28 +82,28 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
 
 
 @click.command("offsets", epilog=EXAMPLES)
-@_side_options("from", "Where the offsets are")
-@_side_options("to", "Where they go")
+@_side_options("from", "Source")
+@_side_options("to", "Target")
 @click.option("--group", help="The group. [default: that of --from-config]")
-@click.option("--to-group", help="Its name on the target. [default: that of --to-config, else the same]")
+@click.option("--to-group", help="The group's name on the target. [default: that of --to-config, else the same]")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="What a topic is called on the target.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="The name of topic OLD on the target.")
 @click.option(
     "--translate/--same-numbers",
     default=None,
-    help="Translate by the headers of forwarded messages, or keep the numbers. [default: as the clusters are]",
+    help="Translate by the headers of forwarded messages, or keep the numbers. [default: decided by the clusters]",
 )
-@click.option("--source", metavar="NAME", help="With --translate: the name of the source that the headers have.")
-@click.option("--execute", is_flag=True, help="Do it. Without it, only show what would change.")
-@click.option("--force", is_flag=True, help="Move in spite of living members and of problems.")
+@click.option("--source", metavar="NAME", help="With --translate: the name of the source in the headers.")
+@click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them.")
+@click.option("--force", is_flag=True, help="Move even with live members or problems.")
 @backup_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for ZooKeeper, or for a first broker.",
+    help="How long to wait for ZooKeeper, or for the first broker.",
 )
 @broker_timeout_option
 @json_option("One object: moves, problems, notes, executed, backup.")
@@ -122,19 +116,24 @@ def command(
     to_config: Path | None,
     group: str | None,
     to_group: str | None,
+    topics: tuple[str, ...],
     renames: tuple[str, ...],
+    translate: bool | None,
+    source: str | None,
     timeout: float,
     **rest: Any,
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
     from consumerd.admin import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.migrate.offsets_move import MoveRequest  # noqa: PLC0415
 
-    origin = side_place("from", from_zookeeper, from_servers, from_config, timeout)
-    target = side_place("to", to_zookeeper, to_servers, to_config, timeout)
+    origin = side_address("from", from_zookeeper, from_servers, from_config, timeout)
+    target = side_address("to", to_zookeeper, to_servers, to_config, timeout)
     name = origin.group_or(group)
     renamed = target.group or name if to_group is None else named(to_group, "--to-group")
-    options = _Options(name, renamed, renames=dict(map(renaming, renames)), **rest)
+    request = MoveRequest(name, renamed, topics, dict(map(renaming, renames)), translate, source)
+    options = _Options(request, **rest)
     configure_logs("warning", "auto")
     plan, backup = asyncio.run(_move(origin, target, options))
     refusals = [] if options.force else plan.refusals
@@ -147,30 +146,26 @@ def command(
         click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
 
-async def _move(origin: Place, target: Place, options: _Options) -> tuple[MovePlan, Path | None]:
-    """Plan, and do it if that is asked for and nothing speaks against it."""
+async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
+    """Plan the move, and carry it out where that is asked for and nothing speaks against it."""
     from consumerd.admin import backup_of  # noqa: PLC0415
     from consumerd.errors import ConfigError  # noqa: PLC0415
-    from consumerd.migrate.offsets_plan import MovePlanner  # noqa: PLC0415
+    from consumerd.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
+    request = options.request
     async with (
-        open_side(origin, options.group, options.broker_timeout) as old,
-        open_side(target, options.to_group, options.broker_timeout) as new,
+        open_side(origin, request.group, options.broker_timeout) as old,
+        open_side(target, request.to_group, options.broker_timeout) as new,
     ):
         if new.groups is None:
             raise ConfigError(
-                f"no broker of Kafka 0.8 or later is registered in ZooKeeper at {target.connect}: offsets of 0.7 are "
-                "places of bytes, which nothing else can be translated to."
+                f"no broker of Kafka 0.8 or later is registered in ZooKeeper at {target.connect}: offsets cannot be "
+                "translated to Kafka 0.7, where they are byte positions"
             )
-        survey = await old.survey(options.group)
-        planner = MovePlanner(
-            survey,
-            new.groups,
-            options.to_group,
-            rename=lambda topic: options.renames.get(topic, topic),
-            topics=options.topics or None,
-        )
-        plan = await _plan(planner, survey, old, new, options)
+        try:
+            plan = await plan_move(old, new, new.groups, request)
+        except TranslationChoiceError as error:
+            raise click.UsageError(str(error)) from error
         moving = [change for change in plan.changes if change.moves]
         if not (options.execute and moving) or (plan.refusals and not options.force):
             return plan, None
@@ -179,36 +174,6 @@ async def _move(origin: Place, target: Place, options: _Options) -> tuple[MovePl
         await write_backup(path, before)
         await new.groups.write(moving, force=options.force)
         return plan, path
-
-
-async def _plan(planner: MovePlanner, survey: GroupSurvey, old: Side, new: Side, options: _Options) -> MovePlan:
-    from consumerd.errors import BrokerError  # noqa: PLC0415
-    from consumerd.forward import TargetLog  # noqa: PLC0415
-
-    if not await _translates(old, new, options):
-        return await planner.keep_numbers()
-    if new.client is None:
-        raise BrokerError("the target's brokers cannot be reached, and its messages say where the group goes on.")
-    empty = await old.empty(survey, planner.committed, options.broker_timeout)
-    return await planner.translate(TargetLog(new.client), cluster=options.source, empty=empty)
-
-
-async def _translates(old: Side, new: Side, options: _Options) -> bool:
-    """Whether offsets have to be translated. Raises UsageError where that is not to be seen."""
-    if old.groups is None:
-        if options.translate is False:
-            raise click.UsageError("--same-numbers makes no sense: offsets of Kafka 0.7 are places of bytes")
-        return True
-    if options.translate is not None:
-        return options.translate
-    assert new.groups is not None
-    ours, theirs = await old.groups.addresses(), await new.groups.addresses()
-    if set(ours.values()) & set(theirs.values()):
-        return False
-    raise click.UsageError(
-        "the two sides have no broker in common: give --translate if messages were forwarded from one to the other, or "
-        "--same-numbers if the target is a copy with the same offsets (or the same cluster by other addresses)"
-    )
 
 
 def _show(plan: MovePlan, options: _Options, *, executed: bool, backup: Path | None) -> None:

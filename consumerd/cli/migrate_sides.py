@@ -7,25 +7,23 @@ and later are reached by what is registered there. Whatever is opened is closed 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from consumerd.admin import GroupSource, GroupSurvey
-    from consumerd.cli.session import Place
-    from consumerd.client import ClusterClient
-    from consumerd.partition import TopicPartition
-    from consumerd.zk import Session
+    from consumerd.cli.session import ClusterAddress
+    from consumerd.migrate.offsets_move import OffsetsSide
 
 
-def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float) -> Place:
+def side_address(
+    side: str, zookeeper: str | None, servers: Sequence[str], config: Path | None, timeout: float
+) -> ClusterAddress:
     """Where `side` ("from" or "to") is. Raises UsageError, ConfigError."""
     import click  # noqa: PLC0415
 
-    from consumerd.cli.session import Place, bootstrap_servers  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.session import ClusterAddress, bootstrap_servers  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if zookeeper is not None and servers:
         raise click.UsageError(f"give either --{side}-zookeeper or --{side}-bootstrap-server")
@@ -36,64 +34,33 @@ def side_place(side: str, zookeeper: str | None, servers: Sequence[str], config:
 
     bootstrap = bootstrap_servers(servers, f"--{side}-bootstrap-server")
     if config is None:
-        return Place(zookeeper or "", timeout, bootstrap=bootstrap)
+        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap)
     loaded = load(config)
     if zookeeper is None and not bootstrap and loaded.group.coordination != "zookeeper":
         bootstrap = tuple(build_bootstrap(loaded.kafka))
     connect = "" if bootstrap else zookeeper or loaded.zookeeper.connect
-    return Place(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side, open. Exactly one of `groups` (0.8 and later) and `old` (0.7) is there."""
-
-    groups: GroupSource | None = None
-    old: Session | None = None
-    #: Of the brokers of 0.8 and later; None where none can be reached.
-    client: ClusterClient | None = None
-
-    async def survey(self, group: str) -> GroupSurvey:
-        """One look at the group. Raises NotFoundError, BrokerError, ZooKeeperError."""
-        if self.groups is not None:
-            return await self.groups.survey(group)
-        from consumerd.admin import survey_group  # noqa: PLC0415
-
-        assert self.old is not None
-        return await survey_group(self.old, group)
-
-    async def empty(
-        self, survey: GroupSurvey, partitions: Iterable[TopicPartition], timeout: float
-    ) -> set[TopicPartition]:
-        """Those whose logs hold nothing, as far as the brokers tell."""
-        from consumerd.admin import BrokerLogs, LogRange, Survey  # noqa: PLC0415
-        from consumerd.cli.session import connector  # noqa: PLC0415
-
-        if self.groups is not None:
-            ranges = await self.groups.logs.ranges(partitions)
-        else:
-            assert isinstance(survey, Survey)
-            ranges = await BrokerLogs(survey.brokers, connector(timeout)).ranges(partitions)
-        return {each for each, known in ranges.items() if isinstance(known, LogRange) and not known.size}
+    return ClusterAddress(connect, timeout, loaded.zookeeper, loaded.group.id, bootstrap, loaded)
 
 
 @asynccontextmanager
-async def open_side(place: Place, group: str, broker_timeout: float) -> AsyncIterator[Side]:
+async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[OffsetsSide]:
     """Open one side. Raises as `with_session` and `make_client`."""
     from consumerd.admin import BrokerGroups  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
-    from consumerd.cli.session import open_session  # noqa: PLC0415
+    from consumerd.cli.session import connector, open_session  # noqa: PLC0415
+    from consumerd.migrate.offsets_move import OffsetsSide  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
 
+    connect = connector(broker_timeout)
     async with AsyncExitStack() as stack:
-        if place.bootstrap:
-            client = make_client(place.bootstrap, place.config, broker_timeout, place.timeout)
+        if cluster.bootstrap:
+            client = make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout)
             await stack.enter_async_context(client)
-            yield Side(BrokerGroups(client), client=client)
+            yield OffsetsSide(connect, BrokerGroups(client), client=client)
             return
-        session = await stack.enter_async_context(open_session(place.connect, place.timeout, place.section))
+        session = await stack.enter_async_context(open_session(cluster.connect, cluster.timeout, cluster.section))
         if await dialect_at(session, [group]) is not Dialect.V08:
-            yield Side(old=session)
+            yield OffsetsSide(connect, zk=session)
             return
-        groups = await stack.enter_async_context(registered_groups(session, place, broker_timeout))
-        yield Side(groups, client=groups.logs.client)
+        groups = await stack.enter_async_context(registered_groups(session, cluster, broker_timeout))
+        yield OffsetsSide(connect, groups, client=groups.logs.client)

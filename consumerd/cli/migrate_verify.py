@@ -1,4 +1,4 @@
-"""`consumerd migrate verify`: does the new cluster have what the old one has?"""
+"""`consumerd migrate verify`: compare a new cluster with an old one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import click
 
 from consumerd.address import split_addresses
 from consumerd.cli.mirror_v08 import renaming
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import broker_timeout_option, connector, json_option, with_session
 from consumerd.cli.tables import counted, show_rows
 from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from consumerd.client import ClusterClient
-    from consumerd.migrate import Counts, PartitionReport, Report, Source
+    from consumerd.migrate import Counts, MessageSource, PartitionReport, Report
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -29,8 +30,8 @@ Examples:
       --to-bootstrap-server new:9092
   consumerd migrate verify ... --json | jq '.partitions[].ranges[] | select(.missing > 0)'
 
-The exit code is 0 when the target has every message of the source as it was, once and in order, and 11 otherwise.
---allow-duplicates and --allow-foreign leave these out of it; they are counted all the same.
+The exit code is 0 if the target has every message of the source, unchanged, once and in order, and 11 otherwise.
+--allow-duplicates and --allow-foreign ignore these for the exit code; they are counted nevertheless.
 """
 #: Short, so that a table fits; JSON has the whole words: duplicated, out_of_order.
 _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">foreign"]
@@ -44,20 +45,20 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     multiple=True,
     type=str,
     metavar="PATH",
-    help="Or an archive of its segment files; may be given several times.",
+    help="An archive of its segment files instead; may be given several times.",
 )
 @click.option(
     "--from-bootstrap-server",
     "from_servers",
     multiple=True,
     metavar="HOST:PORT,...",
-    help="Or brokers of a cluster of 0.8 or later; with --topic.",
+    help="Brokers of a source cluster of 0.8 or later instead; with --topic.",
 )
 @click.option(
     "--from-config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A daemon's configuration whose [kafka] says how to reach that: TLS, SASL, client_id.",
+    help="A daemon's configuration whose [kafka] is used for the source: TLS, SASL, client_id.",
 )
 @click.option("--layout", default="{topic}-{partition}", show_default=True, help="As for `consumerd log verify`.")
 @click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="The broker whose archive it is.")
@@ -75,26 +76,34 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     "--to-config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A daemon's configuration whose [kafka] says how to reach it: TLS, SASL, client_id.",
+    help="A daemon's configuration whose [kafka] is used for the target: TLS, SASL, client_id.",
 )
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="What a topic is called there.")
-@click.option("--topic-template", default="{topic}", show_default=True, help="What all others are called there.")
-@click.option("--source", "cluster", metavar="NAME", help="The source's name in the headers, if it was given one.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="The name of topic OLD on the target.")
+@click.option(
+    "--topic-template", default="{topic}", show_default=True, help="The name of all other topics on the target."
+)
+@click.option("--source", "cluster", metavar="NAME", help="The source's name in the headers, if it has one.")
 @click.option(
     "--range",
     "range_messages",
-    type=click.IntRange(1),
+    type=PositiveInt(),
     default=10_000,
     show_default=True,
-    help="Messages of a range that is compared by its sums.",
+    help="Messages per range compared by checksums.",
 )
-@click.option("--examples", type=click.IntRange(0), default=10, show_default=True, help="Of each kind of trouble.")
-@click.option("--ranges", "all_ranges", is_flag=True, help="Show every range, not only those with trouble.")
-@click.option("--allow-duplicates", is_flag=True, help="Messages that came twice do not change the exit code.")
-@click.option("--allow-foreign", is_flag=True, help="Nor do messages that are not the source's.")
+@click.option(
+    "--examples",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Messages shown of each kind of difference.",
+)
+@click.option("--ranges", "all_ranges", is_flag=True, help="Show every range, not only those that differ.")
+@click.option("--allow-duplicates", is_flag=True, help="Duplicated messages do not change the exit code.")
+@click.option("--allow-foreign", is_flag=True, help="Messages that are not the source's do not change the exit code.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
@@ -127,9 +136,9 @@ def _report(options: dict[str, Any]) -> Report:
     if (zookeeper is not None) + bool(directories) + bool(servers) != 1:
         raise click.UsageError("give one of --from-zookeeper, --from-directory and --from-bootstrap-server.")
     if options["group"] is not None and zookeeper is None:
-        raise click.UsageError("--group goes with --from-zookeeper only.")
+        raise click.UsageError("--group requires --from-zookeeper.")
     if servers and not options["topics"]:
-        raise click.UsageError("--from-bootstrap-server goes with --topic.")
+        raise click.UsageError("--from-bootstrap-server requires --topic.")
     try:
         naming = TopicNaming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
     except ValueError as error:
@@ -165,7 +174,7 @@ async def _compare_clusters(naming: Any, options: dict[str, Any]) -> Report:
         return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
-async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Report:
+async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> Report:
     from consumerd.forward import TargetLog  # noqa: PLC0415
     from consumerd.migrate import Comparison  # noqa: PLC0415
 
@@ -177,11 +186,11 @@ async def _compare(source: Source, naming: Any, options: dict[str, Any]) -> Repo
             cluster=options["cluster"],
             range_messages=options["range_messages"],
             examples=options["examples"],
-            progress=_tell if sys.stderr.isatty() else lambda _: None,
+            progress=_show_progress if sys.stderr.isatty() else lambda _: None,
         ).run()
 
 
-def _tell(what: str) -> None:
+def _show_progress(what: str) -> None:
     click.echo(f"{what} ...", err=True)
 
 

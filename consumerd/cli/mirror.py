@@ -16,6 +16,7 @@ from consumerd.cli.mirror_v08 import (
     renaming,
     target_section,
 )
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import SERVER_TIMEOUT
 from consumerd.cli.setting_option import SettingOption
 
@@ -109,7 +110,7 @@ _SAID_BY_CONFIG = {
     "--verify-timeout",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.verify_timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     show_default=True,
     metavar="SECONDS",
     help="With --verify: how long to look.",
@@ -118,7 +119,7 @@ _SAID_BY_CONFIG = {
     "--max-message-bytes",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
-    type=click.IntRange(1, 100 * 1024 * 1024),
+    type=PositiveInt(100 * 1024 * 1024),
     show_default=True,
     help="The target's max.message.size: brokers drop larger ones without a word.",
 )

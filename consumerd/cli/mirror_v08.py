@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.address import split_addresses
+from consumerd.cli.numbers import PositiveInt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ _OPTIONS = (
     ),
     click.option(
         "--replication-factor",
-        type=click.IntRange(1, 32767),
+        type=PositiveInt(32767),
         help="Replicas of created topics.  [default: as the brokers have it, often 1]",
     ),
     click.option(

@@ -1,4 +1,4 @@
-"""`consumerd offsets`: see, change, save and restore the committed offsets of groups."""
+"""`consumerd offsets`: show, change, export and import the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 from consumerd.cli.offsets_change import change_command
 from consumerd.cli.offsets_input import parse_assignment, parse_target, parse_time, read_file, rename, select
-from consumerd.cli.session import group_option, json_option, place_options
+from consumerd.cli.session import cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
     from consumerd.admin import GroupOffsets, GroupSource
     from consumerd.cli.offsets_change import How
     from consumerd.cli.offsets_show import OffsetRow
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -87,39 +87,41 @@ partition_option = click.option(
 
 @click.group("offsets", epilog=EXAMPLES)
 def command() -> None:
-    """See, change, save and restore the committed offsets of groups."""
+    """Show, change, export and import the committed offsets of groups."""
 
 
 @command.command("get", epilog=GET_EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @topic_option
 @partition_option
 @json_option('One object: {"group": ..., "offsets": {"topic/broker-partition": {"offset": ..., "written": ...}}}.')
-def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool) -> None:
-    """Show the committed offsets of a group, and when they were written last (UTC).
+def get(
+    cluster: ClusterAddress, group: str | None, topics: tuple[str, ...], partitions: tuple[str, ...], as_json: bool
+) -> None:
+    """Show the committed offsets of a group, and when each was last written (UTC).
 
-    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (brokers do not tell it), what is wrong
-    with the node, if it holds no offset, and the text that was committed with it, if a broker keeps any for the group.
+    In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (unknown where a
+    broker keeps it), what is wrong with a node without an offset, and the metadata committed with it.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
     from consumerd.cluster import ClusterView  # noqa: PLC0415
 
-    name = place.group_or(group)
+    name = cluster.group_or(group)
 
     async def v07(session: ZooKeeper) -> list[OffsetRow]:
         return offset_rows(await ClusterView(session).read_group(name), topics, partitions)
 
     async def v08(source: GroupSource) -> list[OffsetRow]:
-        survey = await source.survey(name)
-        return offset_rows(survey.view, topics, partitions, survey.at_broker, survey.metadata)
+        snapshot = await source.snapshot(name)
+        return offset_rows(snapshot.view, topics, partitions, snapshot.at_broker, snapshot.metadata)
 
-    show_offsets(name, run_by_kind(place, v07, v08, groups=[name]), as_json=as_json)
+    show_offsets(name, run_by_kind(cluster, v07, v08, groups=[name]), as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
-@place_options()
+@cluster_options()
 @click.option("--group", "groups", multiple=True, help="Only this group; may be given several times. [default: all]")
 @topic_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -130,7 +132,9 @@ def get(place: Place, group: str | None, topics: tuple[str, ...], partitions: tu
     metavar="FILE",
     help="Write (and sync) this file, which must not exist. [default: standard output]",
 )
-def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form: str, output: Path | None) -> None:
+def export(
+    cluster: ClusterAddress, groups: tuple[str, ...], topics: tuple[str, ...], form: str, output: Path | None
+) -> None:
     """Write committed offsets in the format of Kafka 0.7's ExportZkOffsets, or as JSON.
 
     The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each (PARTITION:OFFSET since 0.8),
@@ -149,15 +153,15 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
         elsewhere = []
 
         async def read(group: str) -> GroupView:
-            survey = await source.survey(group)
-            if survey.at_broker:
-                elsewhere.append(f"{len(survey.at_broker)} offsets of group {group}, which a broker keeps")
-            return survey.view
+            snapshot = await source.snapshot(group)
+            if snapshot.at_broker:
+                elsewhere.append(f"{len(snapshot.at_broker)} offsets of group {group}, which a broker keeps")
+            return snapshot.view
 
         offsets, problems = await collect_offsets(groups or await source.names(), topics, read)
         return offsets, problems + elsewhere
 
-    offsets, problems = run_by_kind(place, v07, v08, groups=groups)
+    offsets, problems = run_by_kind(cluster, v07, v08, groups=groups)
     text = format_json(offsets) if form == "json" else format_text(offsets)
     for problem in problems:
         click.echo(f"consumerd: left out: {problem}", err=True)
@@ -168,23 +172,23 @@ def export(place: Place, groups: tuple[str, ...], topics: tuple[str, ...], form:
 
 
 @command.command("set", epilog=SET_EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @change_command
 @click.argument("assignments", nargs=-1, required=True, metavar="TOPIC/PARTITION=OFFSET...")
-def set_offsets(place: Place, group: str | None, how: How, assignments: tuple[str, ...]) -> None:
+def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignments: tuple[str, ...]) -> None:
     """Set the committed offset of single partitions."""
-    name = place.group_or(group)
+    name = cluster.group_or(group)
     wanted: dict[TopicPartition, int | None] = {}
     for text in assignments:
         partition, offset = parse_assignment(text)
         if wanted.setdefault(partition, offset) != offset:
             raise click.BadParameter(f"{partition} is given two offsets.")
-    how.run_set(place, {name: wanted})
+    how.run_set(cluster, {name: wanted})
 
 
 @command.command("reset", epilog=RESET_EXAMPLES)
-@place_options()
+@cluster_options()
 @group_option
 @topic_option
 @partition_option
@@ -203,7 +207,7 @@ def set_offsets(place: Place, group: str | None, how: How, assignments: tuple[st
 )
 @change_command
 def reset(
-    place: Place,
+    cluster: ClusterAddress,
     group: str | None,
     topics: tuple[str, ...],
     partitions: tuple[str, ...],
@@ -211,19 +215,19 @@ def reset(
     at_time: str | None,
     how: How,
 ) -> None:
-    """Set the committed offsets of whole topics to a place in the log.
+    """Set the committed offsets of whole topics to a position in the log.
 
     Without --topic, all topics that the group subscribes to or has committed offsets of.
     """
     if (to is None) == (at_time is None):
         raise click.UsageError("give either --to or --at-time")
     target = parse_time(at_time) if at_time is not None else parse_target(to or "")
-    name = place.group_or(group)
-    how.run_reset(place, name, topics, partitions, target)
+    name = cluster.group_or(group)
+    how.run_reset(cluster, name, topics, partitions, target)
 
 
 @command.command("import", epilog=IMPORT_EXAMPLES)
-@place_options()
+@cluster_options()
 @click.option("--group", "groups", multiple=True, help="Only this group of the file; may be given several times.")
 @topic_option
 @partition_option
@@ -233,7 +237,7 @@ def reset(
 @change_command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def import_offsets(
-    place: Place,
+    cluster: ClusterAddress,
     groups: tuple[str, ...],
     topics: tuple[str, ...],
     partitions: tuple[str, ...],
@@ -244,4 +248,4 @@ def import_offsets(
     """Set committed offsets to those of a file: text of ExportZkOffsets, JSON, or a backup. `-` is standard input."""
     wanted = select(read_file(file), groups, topics, partitions, file)
     wanted = rename(wanted, renames)
-    how.run_set(place, wanted)
+    how.run_set(cluster, wanted)

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import broker_timeout_option, json_option
+from consumerd.cli.session import broker_timeout_option, connector, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.admin import Change, GroupOffsets, GroupSource, Target
-    from consumerd.cli.offsets_plan import Plan
-    from consumerd.cli.session import Place
+    from consumerd.admin import Change, GroupOffsets, GroupSource, OffsetPlan, OffsetTarget
+    from consumerd.cli.session import ClusterAddress
     from consumerd.ports import ZooKeeper
     from consumerd.registry import Dialect
 
@@ -32,10 +31,10 @@ Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 NOTE = """
 
 Only shows what would change, unless --execute is given. Refused, with exit code 13, while members that could own the
-partitions live, and for offsets that the broker does not have or that are not the start of a message; --force overrides
-all of that, except that a broker takes no offsets for a group that lives. Before anything is written, what was there
-goes to a file that is synced. Offsets of brokers that do not answer are taken on trust, with a remark. In a pipe:
-group, topic/broker-partition (0.7) or topic/partition, before, after, remark.
+partitions are alive, and for offsets that are out of range or not the start of a message; --force overrides all of
+that, but a broker never takes offsets for a group with members. The previous offsets are written to a file before
+anything is changed. Offsets of brokers that do not answer are not checked, with a remark. In a pipe: group,
+topic/broker-partition (0.7) or topic/partition, before, after, remark.
 """
 
 
@@ -49,52 +48,54 @@ class How:
     broker_timeout: float
     as_json: bool
 
-    def run_set(self, place: Place, wanted: GroupOffsets) -> None:
+    def run_set(self, cluster: ClusterAddress, wanted: GroupOffsets) -> None:
         """Each group's partitions to the offsets that are named. Raises RefusedError."""
-        from consumerd.cli import offsets_plan as plans  # noqa: PLC0415 - heavy imports only for the command that runs
+        from consumerd.admin import dialect_of, plan_set, plan_v08_set  # noqa: PLC0415 - heavy imports only for the command that runs
 
         self._run(
-            place,
-            lambda zk: plans.plan_set(zk, wanted, self.force, self.broker_timeout),
-            lambda source: plans.plan_v08_set(source, wanted, self.force),
+            cluster,
+            lambda zk: plan_set(zk, wanted, self.force, connector(self.broker_timeout)),
+            lambda source: plan_v08_set(source, wanted, self.force),
             groups=list(wanted),
-            hint=plans.dialect_of(wanted),
+            hint=dialect_of(wanted),
         )
 
-    def run_reset(self, place: Place, group: str, topics: Sequence[str], names: Sequence[str], target: Target) -> None:
+    def run_reset(
+        self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
+    ) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
-        from consumerd.cli import offsets_plan as plans  # noqa: PLC0415
+        from consumerd.admin import PartitionChoice, plan_reset, plan_v08_reset  # noqa: PLC0415
 
-        choice = plans.Choice(group, topics, names)
+        choice = PartitionChoice(group, topics, names)
         self._run(
-            place,
-            lambda zk: plans.plan_reset(zk, choice, target, self.force, self.broker_timeout),
-            lambda source: plans.plan_v08_reset(source, choice, target, self.force),
+            cluster,
+            lambda zk: plan_reset(zk, choice, target, self.force, connector(self.broker_timeout)),
+            lambda source: plan_v08_reset(source, choice, target, self.force),
             groups=[group],
         )
 
     def _run(
         self,
-        place: Place,
-        make_plan: Callable[[ZooKeeper], Awaitable[Plan]],
-        make_v08_plan: Callable[[GroupSource], Awaitable[Plan]],
+        cluster: ClusterAddress,
+        make_plan: Callable[[ZooKeeper], Awaitable[OffsetPlan]],
+        make_v08_plan: Callable[[GroupSource], Awaitable[OffsetPlan]],
         *,
         groups: Sequence[str],
         hint: Dialect | None = None,
     ) -> None:
-        """Plan, show and, if asked for, write. Raises RefusedError."""
+        """OffsetPlan, show and, if asked for, write. Raises RefusedError."""
         from consumerd.admin import RefusedError, write_changes  # noqa: PLC0415
         from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
 
-        async def v07(session: ZooKeeper) -> tuple[Plan, Path | None]:
+        async def v07(session: ZooKeeper) -> tuple[OffsetPlan, Path | None]:
             plan = await make_plan(session)
             return plan, await self._do(plan, lambda changes: write_changes(session, changes, force=self.force))
 
-        async def v08(source: GroupSource) -> tuple[Plan, Path | None]:
+        async def v08(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
             plan = await make_v08_plan(source)
             return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
 
-        plan, backup = run_by_kind(place, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
+        plan, backup = run_by_kind(cluster, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:
@@ -104,7 +105,7 @@ class How:
         if not self.execute and any(change.moves for change in plan.changes):
             click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
-    async def _do(self, plan: Plan, write: Callable[[Sequence[Change]], Awaitable[int]]) -> Path | None:
+    async def _do(self, plan: OffsetPlan, write: Callable[[Sequence[Change]], Awaitable[int]]) -> Path | None:
         """Back up and write, if that was asked for and nothing speaks against it; returns where the backup is."""
         from consumerd.admin import backup_of  # noqa: PLC0415
 
@@ -116,7 +117,7 @@ class How:
         await write(plan.changes)
         return path
 
-    def _show(self, plan: Plan, *, executed: bool, backup: Path | None) -> None:
+    def _show(self, plan: OffsetPlan, *, executed: bool, backup: Path | None) -> None:
         from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
         if self.as_json:
@@ -148,8 +149,8 @@ def change_command(function: Decorated) -> Decorated:
         json_option("One object: changes, refusals, executed, backup."),
         broker_timeout_option,
         backup_option,
-        click.option("--force", is_flag=True, help="Change in spite of living members and of problems."),
-        click.option("--execute", is_flag=True, help="Do it. Without it, only show what would change."),
+        click.option("--force", is_flag=True, help="Change even with live members or problems."),
+        click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them."),
     ]
     decorated: Any = wrapper
     for option in decorate:
@@ -170,7 +171,7 @@ def _remark(change: Change) -> str:
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _as_json(plan: Plan, *, executed: bool, backup: Path | None) -> Mapping[str, object]:
+def _as_json(plan: OffsetPlan, *, executed: bool, backup: Path | None) -> Mapping[str, object]:
     return {
         "executed": executed,
         "backup": None if backup is None else str(backup),

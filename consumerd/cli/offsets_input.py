@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupOffsets, Target
+    from consumerd.admin import GroupOffsets, OffsetTarget
     from consumerd.partition import TopicPartition
 
 
@@ -30,36 +30,37 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
         raise click.BadParameter(f"{text!r}: {error}.") from None
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> OffsetTarget:
     """Read what `--to` says. Raises BadParameter."""
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.registry import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
-        return Target(TargetKind(text))
+        return OffsetTarget(OffsetTargetKind(text))
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
-        raise click.BadParameter(f"{text!r} is none of earliest, latest, an offset, +N and -N.", param_hint="--to")
-    return Target(TargetKind.SHIFT if text[0] in "+-" else TargetKind.OFFSET, int(text))
+        raise click.BadParameter(f"must be earliest, latest, an offset, +N or -N, not {text!r}.", param_hint="--to")
+    return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
-def parse_time(text: str) -> Target:
+def parse_time(text: str) -> OffsetTarget:
     """Read what `--at-time` says. Raises BadParameter."""
-    from consumerd.admin import Target, TargetKind  # noqa: PLC0415
+    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     if text.isascii() and text.isdigit() and len(text) <= 18:
-        return Target(TargetKind.TIME, int(text))
+        return OffsetTarget(OffsetTargetKind.TIME, int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is neither ISO 8601, such as 2012-11-21T12:00, nor milliseconds.", param_hint="--at-time"
+            f"must be ISO 8601, such as 2012-11-21T12:00, or milliseconds since 1970, not {text!r}.",
+            param_hint="--at-time",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
-        raise click.BadParameter("a time before 1970 has no offset.", param_hint="--at-time")
-    return Target(TargetKind.TIME, milliseconds)
+        raise click.BadParameter("must not be before 1970.", param_hint="--at-time")
+    return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
 
 
 def read_file(file: str) -> GroupOffsets:
@@ -93,7 +94,7 @@ def select(
         if not groups or group in groups
     }
     if not any(selected.values()):
-        raise NotFoundError(f"{file} holds nothing of what --topic and --partition leave")
+        raise NotFoundError(f"{file} holds no offsets that match --topic and --partition")
     return {group: of_group for group, of_group in selected.items() if of_group}
 
 

@@ -37,13 +37,13 @@ def read_plan_input(path: str) -> tuple[Topics, dict[str, Subscription]]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
     if not (isinstance(content, dict) and content.keys() >= {"topics", "ids"}):
-        raise ConfigError(f"{path} has another shape than {SHAPE}")
+        raise ConfigError(f"{path} is not of the form {SHAPE}")
     return _topics(path, content["topics"]), _members(path, content["ids"])
 
 
 def _object(path: str, what: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: {what} is no object; the shape is {SHAPE}")
+        raise ConfigError(f"{path}: {what} must be an object; the file has the form {SHAPE}")
     return value
 
 
@@ -66,7 +66,7 @@ def _members(path: str, content: Any) -> dict[str, Subscription]:
     members: dict[str, Subscription] = {}
     for name, text in _object(path, "ids", content).items():
         if not isinstance(text, str):
-            raise ConfigError(f"{path}: the node of member {name!r} is no text: {text!r}")
+            raise ConfigError(f"{path}: the node of member {name!r} must be text, not {text!r}")
         try:
             members[check_name("consumer id", name)] = parse_subscription(text)
         except RegistryError as error:

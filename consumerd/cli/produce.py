@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.produce_options import MAX_LINE_BYTES, Options
-from consumerd.cli.session import place_options
+from consumerd.cli.session import cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.zk import Session
 
 EXAMPLES = """\b
@@ -73,7 +74,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 
 
 @click.command("produce", epilog=EXAMPLES)
-@place_options(required=False)
+@cluster_options(required=False)
 @click.option(
     "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker of 0.7; may be given several times."
 )
@@ -101,7 +102,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--max-message-bytes",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
-    type=click.IntRange(1, MAX_LINE_BYTES),
+    type=PositiveInt(MAX_LINE_BYTES),
     help="Refuse longer lines. [default: as the brokers say; 0.7, where they do not: {default}]",
 )
 @click.option(
@@ -116,7 +117,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--batch-bytes",
     cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.batch_bytes",
-    type=click.IntRange(1, 32 << 20),
+    type=PositiveInt(32 << 20),
     help="Since 0.8: of a batch. [default: {default}]",
 )
 @click.option(
@@ -131,7 +132,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--delivery-timeout",
     cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.delivery_timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     metavar="SECONDS",
     help="Since 0.8: how long a batch is tried. [default: {default}]",
 )
@@ -159,7 +160,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--batch-size",
     cls=SettingOption,
     setting="consumerd.producer:QueueSettings.batch_size",
-    type=click.IntRange(1),
+    type=PositiveInt(),
     help="0.7: messages in one batch at most. [default: {default}]",
 )
 @click.option("--async", "queued", is_flag=True, help="0.7: send in the background, through a queue.")
@@ -175,7 +176,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--queue-size",
     cls=SettingOption,
     setting="consumerd.producer:QueueSettings.queue_size",
-    type=click.IntRange(1),
+    type=PositiveInt(),
     help="0.7, with --async: lines that wait at most. [default: {default}]",
 )
 @click.option("--verify", is_flag=True, help="0.7: read back what was sent, and fail where it is not there.")
@@ -183,37 +184,37 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     "--verify-timeout",
     cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.verify_timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=PositiveFloat(),
     metavar="SECONDS",
     help="0.7, with --verify: how long to look. [default: {default}]",
 )
-def command(place: Place | None, **options: Any) -> None:
+def command(cluster: ClusterAddress | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     given = Options(**options)
-    if bool(given.brokers) == (place is not None):
+    if bool(given.brokers) == (cluster is not None):
         raise click.UsageError("give either --broker or --zookeeper, or --bootstrap-server.")
     if given.key_separator == "":
         raise click.BadParameter("it is empty.", param_hint="--key-separator")
     if not given.queued and (given.queue_time is not None or given.queue_size is not None):
         raise click.UsageError("--queue-time and --queue-size belong to --async.")
     configure_logs("warning", "auto")
-    if place is None:
+    if cluster is None:
         from consumerd.cli.produce_v07 import produce_to_brokers  # noqa: PLC0415
 
         require_v07(given)
         produce_to_brokers(given)
-    elif place.bootstrap:
+    elif cluster.bootstrap:
         from consumerd.cli.produce_v08 import produce_to_cluster  # noqa: PLC0415
 
         require_kafka(given)
-        produce_to_cluster(place, given)
+        produce_to_cluster(cluster, given)
     else:
-        place.run(lambda session: _by_zookeeper(session, place, given))
+        cluster.run(lambda session: _by_zookeeper(session, cluster, given))
 
 
-async def _by_zookeeper(session: Session, place: Place, options: Options) -> None:
+async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: Options) -> None:
     """To whatever brokers are registered; 0.7 where none is."""
     from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
     from consumerd.registry import Dialect  # noqa: PLC0415
@@ -222,7 +223,7 @@ async def _by_zookeeper(session: Session, place: Place, options: Options) -> Non
         from consumerd.cli.produce_v08 import produce  # noqa: PLC0415
 
         require_kafka(options)
-        async with await registered_client(session, place) as client:
+        async with await registered_client(session, cluster) as client:
             await produce(client, options)
         return
     from consumerd.cli.produce_v07 import produce_by_zookeeper  # noqa: PLC0415

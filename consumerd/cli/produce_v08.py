@@ -13,18 +13,18 @@ from consumerd.cli.produce_options import MAX_LINE_BYTES, STDIN
 
 if TYPE_CHECKING:
     from consumerd.cli.produce_options import Options
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.client import ClusterClient
     from consumerd.producer.v08.settings import V08ProducerSettings
 
 
-def produce_to_cluster(place: Place, options: Options) -> None:
-    """Send to the cluster that the brokers of `place` are of."""
+def produce_to_cluster(cluster: ClusterAddress, options: Options) -> None:
+    """Send to the cluster that the brokers of `cluster` are of."""
     from consumerd.cli.clusters import BROKER_TIMEOUT, make_client  # noqa: PLC0415 - only for the command that runs
     from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
 
     async def main() -> None:
-        async with make_client(place.bootstrap, place.config, BROKER_TIMEOUT, place.timeout) as client:
+        async with make_client(cluster.bootstrap, cluster.config, BROKER_TIMEOUT, cluster.timeout) as client:
             await produce(client, options)
 
     run_on_loop(main())

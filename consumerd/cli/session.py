@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.address import parse_addresses, split_addresses
+from consumerd.cli.numbers import PositiveFloat
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 def named(name: str, option: str) -> str:
     """What `option` was given. Raises UsageError for nothing, which is a variable that a script forgot to set."""
     if not name:
-        raise click.BadParameter("it is empty: give it a name.", param_hint=option)
+        raise click.BadParameter("must not be empty.", param_hint=option)
     return name
 
 
@@ -49,11 +50,11 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
     def decorate(function: Decorated) -> Decorated:
         function = click.option(
             "--timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=PositiveFloat(),
             default=SERVER_TIMEOUT,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait for ZooKeeper, or for a first broker.",
+            help="How long to wait for ZooKeeper, or for the first broker.",
         )(function)
         return click.option(
             "--zookeeper", required=required, metavar="HOST:PORT/CHROOT", help="Where brokers and groups register."
@@ -63,7 +64,7 @@ def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorat
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterAddress:
     """Where a command finds its ZooKeeper or its brokers: an address, or a configuration file, or both."""
 
     #: "" where brokers are asked.
@@ -85,14 +86,14 @@ class Place:
         return named(name, "--group")
 
     def run(self, work: Callable[[Session], Awaitable[_T]]) -> _T:
-        """`with_session` at this place."""
+        """`with_session` with this address."""
         return with_session(self.connect, self.timeout, work, section=self.section)
 
 
-def place_options(
+def cluster_options(
     *, required: bool = True, flags: Sequence[str] = ("-c", "--config")
 ) -> Callable[[Decorated], Decorated]:
-    """`--zookeeper`, `--bootstrap-server`, `-c` and `--timeout` as one parameter `place`; None if none is required.
+    """`--zookeeper`, `--bootstrap-server`, `-c` and `--timeout` as one parameter `cluster`; None if none is required.
 
     `flags`: how the configuration file is called.
     """
@@ -111,8 +112,8 @@ def place_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            place = _place(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
-            return function(*args, place=place, **options)
+            cluster = _address(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
+            return function(*args, cluster=cluster, **options)
 
         with_config = click.option(
             *flags,
@@ -125,18 +126,18 @@ def place_options(
             "--bootstrap-server",
             multiple=True,
             metavar="HOST:PORT,...",
-            help="Brokers of Kafka 0.8 or later, for what they coordinate and keep themselves.",
+            help="Brokers of Kafka 0.8 or later, for groups and offsets that they keep.",
         )(with_config)
         return zookeeper_options(required=False)(with_brokers)  # type: ignore[return-value]  # the same to click
 
     return decorate
 
 
-def _place(
+def _address(
     zookeeper: str | None, bootstrap: tuple[tuple[str, int], ...], path: Path | None, timeout: float
-) -> Place | None:
+) -> ClusterAddress | None:
     if path is None:
-        return Place(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
+        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
     from consumerd.config.model import load  # noqa: PLC0415
 
     config = load(path)
@@ -145,7 +146,7 @@ def _place(
 
         bootstrap = tuple(build_bootstrap(config.kafka))
     connect = "" if bootstrap else zookeeper or config.zookeeper.connect
-    return Place(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
+    return ClusterAddress(connect, timeout, config.zookeeper, config.group.id, bootstrap, config)
 
 
 def bootstrap_servers(texts: Sequence[str], option: str = "--bootstrap-server") -> tuple[tuple[str, int], ...]:
@@ -160,7 +161,7 @@ def broker_timeout_option(function: Decorated) -> Decorated:
     """`--broker-timeout` (parameter `broker_timeout`, seconds)."""
     return click.option(
         "--broker-timeout",
-        type=click.FloatRange(0, min_open=True),
+        type=PositiveFloat(),
         default=5.0,
         show_default=True,
         metavar="SECONDS",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.spark_session import require_spark, session_options, working
 from consumerd.cli.spark_show import show_json
 from consumerd.cli.tables import show_rows
@@ -46,7 +47,7 @@ _VALUE_WIDTH = 200
 @click.option(
     "--option", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source; repeatable."
 )
-@click.option("--show", type=click.IntRange(1, 100_000), metavar="N", help="Print N messages.  [default: 20]")
+@click.option("--show", type=PositiveInt(100_000), metavar="N", help="Print N messages.  [default: 20]")
 @click.option("--count", is_flag=True, help="Print, per partition, how many messages there are.")
 @click.option(
     "--to", "target", metavar="FORMAT:DIR", help=f"Write all messages there: {', '.join(FORMATS)}; DIR must not exist."

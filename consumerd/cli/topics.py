@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, connector, json_option, place_options
+from consumerd.cli.session import broker_timeout_option, cluster_options, connector, json_option
 from consumerd.cli.tables import counted, show_rows
 from consumerd.cli.topics_change import create, delete
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.admin import GroupSource, LogRange, NoAnswer
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.net import Connector
     from consumerd.partition import TopicPartition
     from consumerd.ports import ZooKeeper
@@ -39,13 +39,13 @@ Examples:
 
 @click.group("topics", epilog=EXAMPLES)
 def command() -> None:
-    """See the topics of a cluster, create and delete them."""
+    """Show, create and delete the topics of a cluster."""
 
 
 @command.command("list", epilog=EXAMPLES)
-@place_options()
+@cluster_options()
 @json_option('One object: {"topics": {topic: {broker: partitions}}}; since 0.8 with partitions and replicas.')
-def list_topics(place: Place, as_json: bool) -> None:
+def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     """List topics with the numbers of partitions that their live brokers have.
 
     In a pipe: topic, partitions of all brokers together, broker:partitions,... with tabs in between. A topic without a
@@ -62,7 +62,7 @@ def list_topics(place: Place, as_json: bool) -> None:
     async def v08(source: GroupSource) -> None:
         show_list(await source.topics(), as_json=as_json)
 
-    run_by_kind(place, v07, v08)
+    run_by_kind(cluster, v07, v08)
 
 
 def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
@@ -79,11 +79,11 @@ def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
 
 
 @command.command("describe", epilog=DESCRIBE_EXAMPLES)
-@place_options()
+@cluster_options()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @broker_timeout_option
 @json_option('One object: {"brokers": ..., "topics": {topic: {"bytes": ..., "partitions": ...}}}.')
-def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_json: bool) -> None:
+def describe(cluster: ClusterAddress, topics: tuple[str, ...], broker_timeout: float, as_json: bool) -> None:
     """Show every partition with its broker, its earliest and latest offset, and what is in between.
 
     The latest offset is where the next message will be written; unflushed messages do not count. A broker that does not
@@ -100,7 +100,7 @@ def describe(place: Place, topics: tuple[str, ...], broker_timeout: float, as_js
     async def v08(source: GroupSource) -> None:
         show_description(await look(source, topics), as_json=as_json)
 
-    run_by_kind(place, v07, v08, broker_timeout=broker_timeout)
+    run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)
 
 
 def _show_description(sight: _Sight, *, as_json: bool) -> None:

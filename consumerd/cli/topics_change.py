@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.session import json_option, place_options
+from consumerd.cli.numbers import PositiveInt
+from consumerd.cli.session import cluster_options, json_option
 
 if TYPE_CHECKING:
     from consumerd.admin import GroupSource, TopicPlan, ZooKeeperGroups
-    from consumerd.cli.session import Place
+    from consumerd.cli.session import ClusterAddress
     from consumerd.client import ClusterClient
     from consumerd.ports import ZooKeeper
 
@@ -52,10 +53,10 @@ def _assignment(_: click.Context, __: click.Parameter, text: str | None) -> dict
 
 
 @click.command("create", epilog=CREATE_EXAMPLES)
-@place_options(flags=("-c", "--configuration"))
+@cluster_options(flags=("-c", "--configuration"))
 @click.option("--topic", required=True, help="Name of the topic.")
-@click.option("--partitions", type=click.IntRange(1, 100_000), help="Number of partitions. [default: the brokers']")
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Replicas of each. [default: the brokers']")
+@click.option("--partitions", type=PositiveInt(100_000), help="Number of partitions. [default: the brokers']")
+@click.option("--replication-factor", type=PositiveInt(32767), help="Replicas of each. [default: the brokers']")
 @click.option(
     "--replica-assignment",
     "assignment",
@@ -67,7 +68,7 @@ def _assignment(_: click.Context, __: click.Parameter, text: str | None) -> dict
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be created (brokers since 0.10.2).")
 @json_option('One object: {"topic": ..., "created": ...}.')
 def create(
-    place: Place,
+    cluster: ClusterAddress,
     topic: str,
     partitions: int | None,
     replication_factor: int | None,
@@ -89,14 +90,14 @@ def create(
         raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
     plan = TopicPlan(topic, partitions, replication_factor, assignment, settings)
     waiting: list[int] = []
-    if place.bootstrap:
+    if cluster.bootstrap:
 
         async def by_request(client: ClusterClient) -> None:
-            await create_topic(client, plan, timeout=place.timeout, check_only=dry_run)
+            await create_topic(client, plan, timeout=cluster.timeout, check_only=dry_run)
 
-        run_with_client(place, by_request, broker_timeout=2 * place.timeout)
+        run_with_client(cluster, by_request, broker_timeout=2 * cluster.timeout)
     else:
-        waiting = place.run(lambda session: _create_nodes(session, plan, place.timeout, dry_run=dry_run))
+        waiting = cluster.run(lambda session: _create_nodes(session, plan, cluster.timeout, dry_run=dry_run))
     if as_json:
         click.echo(json.dumps({"topic": topic, "created": not dry_run, "without_leader": waiting}, indent=2))
     else:
@@ -132,11 +133,11 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
 
 
 @click.command("delete", epilog=DELETE_EXAMPLES)
-@place_options()
+@cluster_options()
 @click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be given several times.")
 @click.option("--execute", is_flag=True, help="Do it. Without it, only show what would be deleted.")
 @json_option('One object: {"topics": {topic: {"partitions": ..., "messages": ...}}, "executed": ...}.')
-def delete(place: Place, topics: tuple[str, ...], execute: bool, as_json: bool) -> None:
+def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_json: bool) -> None:
     """Delete topics with all that they hold.
 
     Brokers since 0.10.1 are asked with --bootstrap-server; with --zookeeper the topic is marked, as kafka-topics of 0.8
@@ -150,9 +151,9 @@ def delete(place: Place, topics: tuple[str, ...], execute: bool, as_json: bool) 
         raise ConfigError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories")
 
     async def v08(source: GroupSource) -> None:
-        await _delete(source, topics, place.timeout, execute=execute, as_json=as_json)
+        await _delete(source, topics, cluster.timeout, execute=execute, as_json=as_json)
 
-    run_by_kind(place, v07, v08, broker_timeout=2 * place.timeout)
+    run_by_kind(cluster, v07, v08, broker_timeout=2 * cluster.timeout)
     if not execute:
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 

@@ -4,7 +4,7 @@ from consumerd.migrate.archive_source import ArchiveSource
 from consumerd.migrate.cluster_source import ClusterSource
 from consumerd.migrate.cluster_source_v08 import V08ClusterSource
 from consumerd.migrate.findings import Counts, PartitionReport, RangeReport, Report
-from consumerd.migrate.sources import Found, Source, Unreadable
+from consumerd.migrate.message_source import MessageSource, SourceMessage, Unreadable
 from consumerd.migrate.verify import Comparison
 
 __all__ = [
@@ -12,11 +12,11 @@ __all__ = [
     "ClusterSource",
     "Comparison",
     "Counts",
-    "Found",
+    "MessageSource",
     "PartitionReport",
     "RangeReport",
     "Report",
-    "Source",
+    "SourceMessage",
     "Unreadable",
     "V08ClusterSource",
 ]

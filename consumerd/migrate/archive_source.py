@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.archive import Finding, find_sources
 from consumerd.archive.opening import open_segments
 from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
-from consumerd.migrate.sources import Found, Unreadable
+from consumerd.migrate.message_source import SourceMessage, Unreadable
 from consumerd.partition import TopicPartition
 from consumerd.storage.archive import DEFAULT_EXPANSION, MAX_SEGMENT_BYTES, Flaw, FlawKind, read_runs
 from consumerd.storage.archive_names import DEFAULT_LAYOUT, Layout
@@ -95,7 +95,9 @@ class ArchiveSource:
                 raise CorruptDataError(each.problem)
             yield from read_runs(each.stream, segment.start, resync=True, stop=stop)
 
-    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
         """Raises CorruptDataError, ReadFailedError."""
         segments = self._segments[partition]
         ends = [segment.start for segment in segments[1:]] + [start + MAX_SEGMENT_BYTES + 1 + end]
@@ -104,7 +106,7 @@ class ArchiveSource:
                 continue
             for item in self._items(segment, end):
                 if not isinstance(item, Flaw):
-                    if found := [Found(*each) for each in _places(item) if start <= each[0] < end]:
+                    if found := [SourceMessage(*each) for each in _places(item) if start <= each[0] < end]:
                         yield found
                 elif start <= item.offset < end:
                     yield Unreadable(item.offset, item.problem)

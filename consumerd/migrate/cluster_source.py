@@ -14,7 +14,7 @@ from consumerd.cluster.reading import data, read_all
 from consumerd.consumer.simple import SimpleConsumer
 from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.group import partitions_of
-from consumerd.migrate.sources import Found, Unreadable
+from consumerd.migrate.message_source import SourceMessage, Unreadable
 from consumerd.registry import offset_path, parse_offset
 from consumerd.wire.v07 import BatchEnd
 
@@ -70,14 +70,20 @@ class ClusterSource:
             )
         return found
 
-    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
         """Raises BrokerError, CorruptDataError."""
         host, port = self._brokers[partition.broker].address
         size = _FETCH_BYTES
         async with SimpleConsumer(host, port, connect=self._connect) as consumer:
             while start < end:
                 batch = await consumer.fetch(partition.topic, partition.partition, start, size)
-                found = [Found(each.offset, each.index, each.payload) for each in batch.messages() if each.offset < end]
+                found = [
+                    SourceMessage(each.offset, each.index, each.payload)
+                    for each in batch.messages()
+                    if each.offset < end
+                ]
                 if found:
                     yield found
                 if batch.next_offset > start:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.errors import NotFoundError
-from consumerd.migrate.sources import Found
+from consumerd.migrate.message_source import SourceMessage
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from consumerd.forward import TargetLog
-    from consumerd.migrate.sources import Unreadable
+    from consumerd.migrate.message_source import Unreadable
 
 
 class V08ClusterSource:
@@ -37,7 +37,9 @@ class V08ClusterSource:
                 found[TopicPartition.numbered(topic, number)] = await self._log.bounds(topic, number)
         return found
 
-    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
         """Raises BrokerError, CorruptDataError."""
         async for records in self._log.read(partition.topic, partition.partition, start, end):
-            yield [Found(record.offset, 0, record.payload) for record in records]
+            yield [SourceMessage(record.offset, 0, record.payload) for record in records]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumerd.migrate.findings import Counts
-from consumerd.migrate.sums import Place, message_number
+from consumerd.migrate.sums import MessagePosition, message_number
 
 if TYPE_CHECKING:
     from consumerd.forward import SourceIdentity
@@ -27,35 +27,37 @@ class Suspect:
     partition: TopicPartition
     range: Range
     #: What the source has, in order.
-    expected: dict[Place, int] = field(default_factory=dict)
-    seen: set[Place] = field(default_factory=set)
+    expected: dict[MessagePosition, int] = field(default_factory=dict)
+    seen: set[MessagePosition] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
 
-    def see(self, identity: SourceIdentity, payload: bytes | None, furthest: Place | None, examples: Examples) -> None:
+    def see(
+        self, identity: SourceIdentity, payload: bytes | None, furthest: MessagePosition | None, examples: Examples
+    ) -> None:
         """A message of the target that claims to be of this range; `furthest` on was what came before it there."""
-        place, counts = identity.place, self.counts
-        number = self.expected.get(place)
+        position, counts = identity.place, self.counts
+        number = self.expected.get(position)
         if number is None:
             counts.foreign += 1
             examples.add("foreign", f"{identity}: the source has no such message")
             return
-        if place in self.seen:
+        if position in self.seen:
             counts.duplicated += 1
             examples.add("duplicated", identity)
             return
-        self.seen.add(place)
-        if number != message_number(place, identity.crc, payload):
+        self.seen.add(position)
+        if number != message_number(position, identity.crc, payload):
             counts.changed += 1
             examples.add("changed", identity)
         else:
             counts.there += 1
-        if furthest is not None and place < furthest:
+        if furthest is not None and position < furthest:
             counts.out_of_order += 1
             examples.add("out of order", f"{identity}: after offset {furthest[0]} index {furthest[1]}")
 
     def finish(self, examples: Examples) -> Counts:
         """When all of the target was seen."""
-        missing = [place for place in self.expected if place not in self.seen]
+        missing = [position for position in self.expected if position not in self.seen]
         self.counts.source = len(self.expected)
         self.counts.missing = len(missing)
         examples.extend("missing", (f"{self.partition} offset {offset} index {index}" for offset, index in missing))

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin import Change, LogRange, V08ChangePlanner, V08Survey, in_the_way
+from consumerd.admin import Change, LogRange, V08ChangePlanner, V08GroupSnapshot, in_the_way
 from consumerd.cluster import GroupView
 from consumerd.errors import NotFoundError
 from consumerd.migrate.offsets_translation import Translator
@@ -21,7 +21,7 @@ from consumerd.partition import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.admin import GroupSource, GroupSurvey
+    from consumerd.admin import GroupSnapshot, GroupSource
     from consumerd.migrate.offsets_translation import ForwardedLog
 
 
@@ -30,7 +30,7 @@ class Move:
     """One partition of the target. `end`: where its log ends; None where nobody tells."""
 
     change: Change
-    #: Old partitions with their offsets, as far as they are of this place.
+    #: Old partitions with their offsets, as far as they went to this partition.
     sources: tuple[tuple[TopicPartition, int], ...] = ()
     end: int | None = None
 
@@ -43,7 +43,7 @@ class Move:
 
 @dataclass(slots=True)
 class MovePlan:
-    """What would be done. `problems` and `notes` are sentences about more than one place."""
+    """What would be done. `problems` and `notes` are sentences about more than one partition."""
 
     moves: list[Move] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class MovePlanner:
 
     def __init__(
         self,
-        source: GroupSurvey,
+        source: GroupSnapshot,
         target: GroupSource,
         group: str,
         *,
@@ -107,12 +107,12 @@ class MovePlanner:
         sources: defaultdict[TopicPartition, list[tuple[TopicPartition, int]]] = defaultdict(list)
         notes = []
         for partition, offset in sorted(self._committed.items()):
-            place = TopicPartition.numbered(self._rename(partition.topic), partition.partition)
-            if place.partition not in there.get(place.topic, ()):
-                notes.append(f"{partition}: the target has no {place}, so its offset {offset} stays behind")
+            moved = TopicPartition.numbered(self._rename(partition.topic), partition.partition)
+            if moved.partition not in there.get(moved.topic, ()):
+                notes.append(f"{partition}: the target has no {moved}, so its offset {offset} stays behind")
                 continue
-            wanted[place] = min(offset, wanted.get(place, offset))
-            sources[place].append((partition, offset))
+            wanted[moved] = min(offset, wanted.get(moved, offset))
+            sources[moved].append((partition, offset))
         if not wanted:
             raise NotFoundError(f"the target has none of the partitions of group {self._source.group!r}")
         plan = await self._plan(wanted, sources)
@@ -143,10 +143,10 @@ class MovePlanner:
             found = await translator.translate(topic, there[topic], partitions, empty)
             plan.problems += found.problems
             plan.notes += found.notes
-            for number, place in found.places.items():
+            for number, resume in found.offsets.items():
                 one = TopicPartition.numbered(topic, number)
-                wanted[one] = place.offset
-                sources[one] = [(each, self._committed[each]) for each in sorted(place.sources)]
+                wanted[one] = resume.offset
+                sources[one] = [(each, self._committed[each]) for each in sorted(resume.sources)]
         planned = await self._plan(wanted, sources)
         planned.problems[:0] = plan.problems
         planned.notes += plan.notes
@@ -157,12 +157,12 @@ class MovePlanner:
         wanted: Mapping[TopicPartition, int],
         sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
     ) -> MovePlan:
-        survey = await self._survey()
-        changes = await V08ChangePlanner(survey, self._target.logs).set_to(dict(wanted))
+        snapshot = await self._snapshot()
+        changes = await V08ChangePlanner(snapshot, self._target.logs).set_to(dict(wanted))
         ranges = await self._target.logs.ranges(wanted)
         plan = MovePlan()
         plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
-        plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(survey, wanted)]
+        plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(snapshot, wanted)]
         for change in changes:
             known = ranges[change.partition]
             end = known.end if isinstance(known, LogRange) else None
@@ -177,15 +177,15 @@ class MovePlanner:
         """What of the old side could not be understood: perhaps an offset."""
         return self._source.view.problems
 
-    async def _survey(self) -> V08Survey:
+    async def _snapshot(self) -> V08GroupSnapshot:
         try:
-            return await self._target.survey(self._group)
+            return await self._target.snapshot(self._group)
         except NotFoundError:
-            return V08Survey(GroupView(self._group), {}, self._target.coordinator)
+            return V08GroupSnapshot(GroupView(self._group), {}, self._target.coordinator)
 
 
 def _forwards_only(change: Change) -> Change:
     before, after = change.before, change.after
     if change.problem is None and before is not None and after is not None and after < before:
-        return change._replace(problem=f"it would go back by {before - after:,}")
+        return change._replace(problem=f"it would move backwards by {before - after:,}")
     return change

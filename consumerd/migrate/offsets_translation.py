@@ -36,7 +36,7 @@ class ForwardedLog(Protocol):
     def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
 
 
-class Place(NamedTuple):
+class PartitionOffset(NamedTuple):
     """Where the group goes on in one partition of the target, and where that ended when it was looked at.
 
     `sources`: old partitions of which something was seen up to there.
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 class Translation:
     """One topic of the target. `problems` and `notes` are sentences."""
 
-    places: dict[int, Place] = field(default_factory=dict)
+    offsets: dict[int, PartitionOffset] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -82,9 +82,9 @@ class Translator:
             bounds = await self._log.bounds(topic, number)
             scan.here = set()
             offset = await self._first_open(topic, number, bounds, scan)
-            found.places[number] = Place(offset, bounds.end, frozenset(scan.here))
-        for number, place in found.places.items():
-            await self._look_for_missing(topic, number, place, scan)
+            found.offsets[number] = PartitionOffset(offset, bounds.end, frozenset(scan.here))
+        for number, resume in found.offsets.items():
+            await self._look_for_missing(topic, number, resume, scan)
         self._judge(found, topic, scan, set(empty))
         return found
 
@@ -97,11 +97,11 @@ class Translator:
                     return record.offset
         return bounds.end
 
-    async def _look_for_missing(self, topic: str, number: int, place: Place, scan: _Scan) -> None:
+    async def _look_for_missing(self, topic: str, number: int, resume: PartitionOffset, scan: _Scan) -> None:
         """Read on for old partitions of which nothing was seen yet."""
         if not scan.missing:
             return
-        async for records in self._log.read(topic, number, place.offset, place.end):
+        async for records in self._log.read(topic, number, resume.offset, resume.end):
             for record in records:
                 scan.look(record)
             if not scan.missing:
@@ -112,17 +112,21 @@ class Translator:
             committed, first = self._committed[source], scan.first.get(source)
             if first is not None and first > committed:
                 found.problems.append(
-                    f"{source}: the group stands at {committed}, and {topic} has it from {first} on: "
-                    "what is between was not forwarded"
+                    f"{source}: the group is at {committed}, and {topic} has messages from {first} on: "
+                    "those in between were not forwarded"
                 )
             elif first is None and source in empty:
                 found.notes.append(f"{source}: its log is empty")
             elif first is None:
-                found.problems.append(f"{source}: {topic} has no message of it; is it that topic, and forwarded?")
+                found.problems.append(
+                    f"{source}: {topic} has no message of it: check the topic, and that it was forwarded"
+                )
         if scan.others:
             named = ", ".join("without a name" if name is None else repr(name) for name in sorted(scan.others, key=str))
             wanted = "without a name" if self._cluster is None else repr(self._cluster)
-            found.problems.append(f"{topic} holds messages of sources {named}, and the one that is meant is {wanted}")
+            found.problems.append(
+                f"{topic} holds messages of sources {named}, not only of the expected source, {wanted}"
+            )
 
 
 class _Scan:

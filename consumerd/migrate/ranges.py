@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.migrate.sums import Place, Summing, Sums, source_number
+from consumerd.migrate.sums import MessagePosition, Summing, Sums, source_number
 
 if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
     low: int
     high: int
-    before: Place | None
+    before: MessagePosition | None
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Seen:
     #: By partition of the target.
     spans: dict[int, Span] = field(default_factory=dict)
 
-    def note(self, partition: int, offset: int, furthest: Place | None) -> None:
+    def note(self, partition: int, offset: int, furthest: MessagePosition | None) -> None:
         """A message of the range stands there, behind all that were noted before."""
         span = self.spans.get(partition)
         self.spans[partition] = Span(offset, offset + 1, furthest) if span is None else span._replace(high=offset + 1)

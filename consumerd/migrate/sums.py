@@ -19,18 +19,18 @@ _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = 0x9E3779B97F4A7C15
 
 #: Offset of the outermost message, and index of the leaf in it.
-Place = tuple[int, int]
+MessagePosition = tuple[int, int]
 
 
-def message_number(place: Place, crc: int | None, payload: bytes | None) -> int:
+def message_number(position: MessagePosition, crc: int | None, payload: bytes | None) -> int:
     """The number of a message. `crc` and `payload` are None for a null payload."""
-    head = b"%d.%d.%s." % (*place, b"-" if crc is None else b"%d" % crc)
+    head = b"%d.%d.%s." % (*position, b"-" if crc is None else b"%d" % crc)
     return int.from_bytes(blake2b(head if payload is None else head + payload, digest_size=8).digest(), "big")
 
 
-def source_number(place: Place, payload: bytes | None) -> int:
+def source_number(position: MessagePosition, payload: bytes | None) -> int:
     """The number of a message as the source has it, which says nothing of its own about the checksum."""
-    return message_number(place, None if payload is None else crc32(payload), payload)
+    return message_number(position, None if payload is None else crc32(payload), payload)
 
 
 class Sums(NamedTuple):

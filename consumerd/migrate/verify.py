@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.errors import NotFoundError
 from consumerd.forward import read_identity
 from consumerd.migrate.findings import Counts, Examples, PartitionReport, RangeReport, Report
+from consumerd.migrate.message_source import Unreadable
 from consumerd.migrate.narrowing import Suspect
 from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
-from consumerd.migrate.sources import Unreadable
-from consumerd.migrate.sums import Place, message_number, source_number
+from consumerd.migrate.sums import MessagePosition, message_number, source_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.forward import TopicNaming
     from consumerd.forward.target_log import Bounds
+    from consumerd.migrate.message_source import MessageSource
     from consumerd.migrate.ranges import Range
-    from consumerd.migrate.sources import Source
     from consumerd.partition import TopicPartition
     from consumerd.wire.v08.records import Record
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CLOSE_RANGES = 20
 
 
-class Target(Protocol):
+class VerificationTarget(Protocol):
     """What is read of the target; `consumerd.forward.TargetLog` has it."""
 
     async def partitions(self, topic: str) -> list[int]: ...
@@ -56,8 +56,8 @@ class Comparison:
 
     def __init__(
         self,
-        source: Source,
-        target: Target,
+        source: MessageSource,
+        target: VerificationTarget,
         naming: TopicNaming,
         *,
         cluster: str | None = None,
@@ -75,8 +75,8 @@ class Comparison:
         self._ranges: dict[TopicPartition, SourceRanges] = {}
         self._outside: defaultdict[TopicPartition, int] = defaultdict(int)
         self._strangers: defaultdict[str, int] = defaultdict(int)
-        #: (source partition, topic's partition on the target) -> the place that is furthest on.
-        self._furthest: dict[tuple[TopicPartition, int], Place] = {}
+        #: (source partition, topic's partition on the target) -> the furthest position.
+        self._furthest: dict[tuple[TopicPartition, int], MessagePosition] = {}
         self._bounds: dict[tuple[str, int], Bounds] = {}
 
     async def run(self) -> Report:
@@ -141,14 +141,14 @@ class Comparison:
         if found is None:
             self._outside[identity.partition] += 1
             return
-        seen, place, key = found.seen, identity.place, (identity.partition, number)
+        seen, position, key = found.seen, identity.place, (identity.partition, number)
         furthest = self._furthest.get(key)
         seen.note(number, record.offset, furthest)
-        if furthest is not None and place <= furthest:
+        if furthest is not None and position <= furthest:
             seen.late += 1
             return
-        self._furthest[key] = place
-        seen.summing.add(message_number(place, identity.crc, record.payload))
+        self._furthest[key] = position
+        seen.summing.add(message_number(position, identity.crc, record.payload))
 
     # -- a close look
 
@@ -174,8 +174,8 @@ class Comparison:
         async for messages in self._source.read(suspect.partition, found.start, found.end):
             if not isinstance(messages, Unreadable):
                 for offset, index, payload in messages:
-                    place = offset, index
-                    suspect.expected[place] = source_number(place, payload)
+                    position = offset, index
+                    suspect.expected[position] = source_number(position, payload)
 
     async def _compare(self, topic: str, number: int, group: Sequence[Suspect]) -> None:
         spans = [span for suspect in group if (span := suspect.range.seen.spans.get(number)) is not None]
@@ -183,7 +183,7 @@ class Comparison:
             return
         by_range = {id(suspect.range): suspect for suspect in group}
         low, high = min(span.low for span in spans), max(span.high for span in spans)
-        furthest: dict[TopicPartition, Place] = {}
+        furthest: dict[TopicPartition, MessagePosition] = {}
         async for records in self._target.read(topic, number, low, high):
             for record in records:
                 identity = read_identity(record.headers)
@@ -196,7 +196,7 @@ class Comparison:
                 before = furthest.get(identity.partition)
                 if (suspect := by_range.get(id(found))) is not None:
                     span = found.seen.spans[number]
-                    known = [place for place in (before, span.before) if place is not None]
+                    known = [position for position in (before, span.before) if position is not None]
                     suspect.see(identity, record.payload, max(known, default=None), self._examples)
                     if identity.place not in suspect.expected:
                         continue
@@ -210,9 +210,9 @@ class Comparison:
         counts = Counts()
         for report in reports:
             counts.add(report.counts)
-        places = sorted({number for each in ranges.ranges for number in each.seen.spans})
+        numbers = sorted({number for each in ranges.ranges for number in each.seen.spans})
         return PartitionReport(
-            partition, topic, ranges.start, ranges.end, places, reports, counts,
+            partition, topic, ranges.start, ranges.end, numbers, reports, counts,
             outside=self._outside[partition], unreadable=ranges.unreadable,
         )  # fmt: skip
 

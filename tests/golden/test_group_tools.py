@@ -15,13 +15,13 @@ from consumerd.admin import (
     BrokerLogs,
     ChangePlanner,
     OffsetsQuestion,
-    Target,
-    TargetKind,
+    OffsetTarget,
+    OffsetTargetKind,
     differences,
     format_text,
     lag_of,
     parse_offsets,
-    survey_group,
+    read_v07_snapshot,
 )
 from consumerd.broker import Broker, BrokerConfig
 from consumerd.cli.offsets_show import collect_offsets
@@ -105,8 +105,8 @@ async def test_offset_checker(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     expected = checked(golden)
     assert len(expected) == 8
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, GROUP)
-        lags = lag_of(survey, await BrokerLogs(survey.brokers, connect).ranges(survey.partitions()))
+        snapshot = await read_v07_snapshot(zk, GROUP)
+        lags = lag_of(snapshot, await BrokerLogs(snapshot.brokers, connect).ranges(snapshot.partitions()))
     assert {each.partition: (each.committed, each.end, each.lag) for each in lags} == expected
     assert {each.owner for each in lags} == {None}
 
@@ -116,10 +116,10 @@ async def test_offset_shell(golden: Path, zookeeper: MemoryZooKeeper) -> None:
     asked = re.findall(r"--partition (\d+) --time (-\d) --offsets (\d+)\nget (\d+) results\n((?:\d+\n)+)", text + "\n")
     assert len(asked) == 4
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, GROUP)
+        snapshot = await read_v07_snapshot(zk, GROUP)
     for partition, time, number, count, offsets in asked:
         question = OffsetsQuestion(TopicPartition(TOPIC, 0, int(partition)), int(time), int(number))
-        answer = (await BrokerLogs(survey.brokers, connect).ask([question]))[question]
+        answer = (await BrokerLogs(snapshot.brokers, connect).ask([question]))[question]
         assert answer == tuple(map(int, offsets.split()))
         assert len(offsets.split()) == int(count)
 
@@ -131,9 +131,9 @@ async def test_update_offsets(golden: Path, zookeeper: MemoryZooKeeper) -> None:
         for name, offset in re.findall(r"updating partition ([0-9-]+) with new offset: (\d+)", text)
     }
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, GROUP)
-        planner = ChangePlanner(survey.view, survey.topics, survey.brokers, BrokerLogs(survey.brokers, connect))
-        changes = await planner.reset(survey.partitions(), Target(TargetKind.LATEST))
+        snapshot = await read_v07_snapshot(zk, GROUP)
+        planner = ChangePlanner(snapshot.view, snapshot.topics, snapshot.brokers, BrokerLogs(snapshot.brokers, connect))
+        changes = await planner.reset(snapshot.partitions(), OffsetTarget(OffsetTargetKind.LATEST))
     assert {change.partition: change.after for change in changes} == expected
     assert len(expected) == 8
 
@@ -157,7 +157,7 @@ async def test_rebalances_that_the_real_verifier_would_call_successful(
     assert groups
     for group in groups:
         async with zookeeper.session() as zk:
-            survey = await survey_group(zk, group)
-        assert members is None or len(survey.view.members) == members
-        assert survey.view.owners
-        assert differences(survey) == []
+            snapshot = await read_v07_snapshot(zk, group)
+        assert members is None or len(snapshot.view.members) == members
+        assert snapshot.view.owners
+        assert differences(snapshot) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import differences, survey_zookeeper_group
+from consumerd.admin import differences, read_v08_snapshot
 from consumerd.registry import format_topic_assignment, parse_owner
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
@@ -43,14 +43,14 @@ async def test_recorded_groups_are_as_their_rule_says(golden: Path, version: str
             session = sessions.setdefault(member, len(sessions) + 1) if node["ephemeral"] else None
             memory.put(path, node["data"].encode(), **({} if session is None else {"session_id": session}))
         async with memory.session() as zk:
-            survey = await survey_zookeeper_group(zk, step["group"])
-        assert survey.view.problems == []
-        found = differences(survey)
+            snapshot = await read_v08_snapshot(zk, step["group"])
+        assert snapshot.view.problems == []
+        found = differences(snapshot)
         if "before session expiry" in label:  # what is left of it still looks like a member
             continue
         assert found == [], label
-        if survey.view.owners:
-            rules[label] = survey.rule.split(" or ")
+        if snapshot.view.owners:
+            rules[label] = snapshot.rule.split(" or ")
     assert all("roundrobin" in rule for label, rule in rules.items() if "roundrobin" in label)
     assert all("range" in rule for label, rule in rules.items() if "roundrobin" not in label)
     assert ["range"] in rules.values()

@@ -110,7 +110,7 @@ async def test_offsets_of_a_living_and_of_a_stopped_group(zk_root: str, tmp_path
             reset = ("offsets", "reset", "--group", "g", "--to", "earliest", "--execute")
             refused = await tools(*reset)
             assert refused.code == ExitCode.REFUSED
-            assert "lives and subscribes" in refused.err
+            assert "is alive and subscribes" in refused.err
             deleted = await tools("group", "delete", "--group", "g", "--execute")
             assert deleted.code == ExitCode.REFUSED
             assert list(tools.directory.iterdir()) == []

@@ -273,7 +273,7 @@ async def test_the_runbook(
         # One group moves early, goes back, and moves again. It has to be stopped for it.
         async with move.old_member("billing", second | third):
             told = await move.run("plan", "billing", code=ExitCode.REFUSED)
-            assert "lives and subscribes" in told
+            assert "is alive and subscribes" in told
         fourth = await move.produce_old(4)
         await move.forwarded(client)
         # As many places as old partitions, and nothing is left there but what was not handled.

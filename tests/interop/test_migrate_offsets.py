@@ -110,7 +110,7 @@ async def test_offsets_go_to_kafka_and_back(
         # Nothing goes back without a word, nor beyond the log.
         await held["new"].commit({PLACES[0]: 7}, session_id=0)
         refused, told = await migrate(*to_kafka, "--to-group", "new", "--execute", code=ExitCode.REFUSED)
-        assert "events/0: it would go back by 3" in told
+        assert "events/0: it would move backwards by 3" in told
         assert not refused["executed"]
         assert (await held["new"].load(PLACES))[PLACES[0]] == 7
         await stored.commit({PLACES[2]: 99}, session_id=0)
@@ -122,9 +122,9 @@ async def test_offsets_go_to_kafka_and_back(
         text = format_subscription_v08(StaticSubscription({"events": 1}), 0)
         await session.create_ephemeral(node, text.encode(), wait=1)
         _, told = await migrate(*to_zookeeper, "--to-group", "old", "--execute", group="new", code=ExitCode.REFUSED)
-        assert "group 'old' on the target: member old_me lives and subscribes" in told
+        assert "group 'old' on the target: member old_me is alive and subscribes" in told
         _, told = await migrate(*to_kafka, "--topic", "events", "--execute", code=ExitCode.REFUSED)
-        assert "group 'old': member old_me lives and subscribes" in told
+        assert "group 'old': member old_me is alive and subscribes" in told
         await session.delete(node)
         await migrate(*to_zookeeper, "--to-group", "old", "--execute", group="new")
         assert await stored.load(PLACES) == {PLACES[0]: 7, PLACES[1]: 10, PLACES[2]: 99}

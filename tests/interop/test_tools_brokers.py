@@ -176,7 +176,7 @@ async def test_topics_and_groups_in_zookeeper(
         assert plan == {name: each["owner"] for name, each in found["partitions"].items()}
         done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute")
         assert done.code == ExitCode.REFUSED
-        assert "lives and subscribes" in done.err
+        assert "is alive and subscribes" in done.err
         assert (await tool("group", "delete", "--group", GROUP, "--execute")).code == ExitCode.REFUSED
         assert (await tool.well("group", "doctor", "--group", GROUP, "--interval", "1")).rows == []
         zk.delete(f"/consumers/{GROUP}/owners/{TOPIC}/1")
@@ -330,7 +330,7 @@ async def test_topics_and_groups_of_brokers(
         assert (lag["total"], lag["unit"], lag["unknown"]) == (3, "messages", [])
         for force in ([], ["--force"]):
             done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute", *force)
-            assert (done.code, "lives and subscribes" in done.err) == (ExitCode.REFUSED, True)
+            assert (done.code, "is alive and subscribes" in done.err) == (ExitCode.REFUSED, True)
         assert (await tool.well("group", "doctor", "--group", GROUP, "--interval", "0")).rows == []
         for what in ("plan", "verify"):
             done = await tool("group", what, "--group", GROUP)
@@ -364,7 +364,7 @@ async def test_topics_and_groups_of_brokers(
     assert len((await tool.well("offsets", "get", "--group", other)).rows) == 3
     assert len((await tool.well(*reset[:3], other, "--to", "latest")).rows) == 3
     done = await tool("offsets", "export", "--group", other)
-    assert (done.code, "JSON can hold it" in done.err) == (ExitCode.CONFIG, True)
+    assert (done.code, "use --format json" in done.err) == (ExitCode.CONFIG, True)
     done = await tool("group", "delete", "--group", other, "--execute")
     if number < (1, 1):
         assert (done.code, "before 1.1" in done.err) == (ExitCode.BROKER, True)

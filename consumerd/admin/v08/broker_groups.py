@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.survey import Coordinator, V08Survey, texts_of
+from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot, texts_of
 from consumerd.client import UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -75,8 +75,8 @@ class BrokerGroups:
                 raise _no_groups(error) from error
         return sorted(found)
 
-    async def survey(self, group: str) -> V08Survey:
-        """One look at a group. Raises NotFoundError, BrokerError."""
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
+        """A snapshot of a group. Raises NotFoundError, BrokerError."""
         told = await self._describe(group)
         view = GroupView(group)
         clients = {}
@@ -94,7 +94,7 @@ class BrokerGroups:
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         state = told.get("state") or told.get("group_state", "")
         if not view.members and not view.offsets and state in ("", _DEAD):
-            raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+            raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
         wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
         for member in view.members.values():
             if isinstance(member.subscription, StaticSubscription):
@@ -102,7 +102,7 @@ class BrokerGroups:
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
         rule = told.get("protocol") or told.get("assignor_name", "")
         metadata = texts_of(committed)
-        return V08Survey(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
+        return V08GroupSnapshot(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).
@@ -114,7 +114,7 @@ class BrokerGroups:
             answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
             code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
             if code == _GROUP_ID_NOT_FOUND:
-                raise NotFoundError(f"no broker knows a group {group!r}; `group list` shows those that are")
+                raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
             if code == _NON_EMPTY_GROUP:
                 raise RefusedError(f"group {group!r} has members; stop them first")
             if error := error_of(code, f"group {group!r} was not deleted"):

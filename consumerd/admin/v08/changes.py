@@ -1,6 +1,6 @@
 """Which offsets of a group of Kafka 0.8 or later would change to what, and what speaks against it.
 
-Strategy: that of `changes`, whose verdicts and values these are. Offsets number messages here, so each within the log
+Strategy: that of `changes`, whose checks and values these are. Offsets number messages here, so each within the log
 is a place to start at, and nothing has to be looked into.
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.changes import Change, Target, TargetKind
+from consumerd.admin.changes import Change, OffsetTarget, OffsetTargetKind
 from consumerd.admin.logs import LogRange, NoAnswer
-from consumerd.admin.v08.survey import Coordinator
+from consumerd.admin.v08.snapshot import Coordinator
 from consumerd.registry import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.admin.v08.logs import Moment, V08BrokerLogs
-    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.partition import TopicPartition
 
 
@@ -28,8 +28,8 @@ KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give
 class V08ChangePlanner:
     """Plans changes of one group's offsets; `logs` asks the brokers."""
 
-    def __init__(self, survey: V08Survey, logs: V08BrokerLogs) -> None:
-        self._survey = survey
+    def __init__(self, snapshot: V08GroupSnapshot, logs: V08BrokerLogs) -> None:
+        self._snapshot = snapshot
         self._logs = logs
 
     async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[Change]:
@@ -38,10 +38,10 @@ class V08ChangePlanner:
         changes = []
         for partition, after in wanted.items():
             change = self._change(partition, after)
-            if partition in self._survey.at_broker:
+            if partition in self._snapshot.at_broker:
                 change = self._unknown(partition, KEPT_BY_BROKER)
-            elif after is None and change.before is not None and self._survey.coordinator is Coordinator.BROKER:
-                problem = "a broker keeps what was committed: it can be changed, and goes with the whole group"
+            elif after is None and change.before is not None and self._snapshot.coordinator is Coordinator.BROKER:
+                problem = "brokers cannot delete a single offset: change it, or delete the whole group"
                 change = change._replace(problem=problem, unknown=True)
             elif after is not None and change.moves:
                 known = ranges[partition]
@@ -52,34 +52,38 @@ class V08ChangePlanner:
             changes.append(change)
         return changes
 
-    async def reset(self, partitions: Iterable[TopicPartition], target: Target) -> list[Change]:
+    async def reset(self, partitions: Iterable[TopicPartition], target: OffsetTarget) -> list[Change]:
         """Change each partition to `target`."""
         wanted = list(dict.fromkeys(partitions))
-        if target.kind is TargetKind.OFFSET:
+        if target.kind is OffsetTargetKind.OFFSET:
             return await self.set_to(dict.fromkeys(wanted, target.value))
         ranges = await self._logs.ranges(wanted)
         moments: Mapping[TopicPartition, Moment | NoAnswer] = {}
-        if target.kind is TargetKind.TIME:
+        if target.kind is OffsetTargetKind.TIME:
             moments = await self._logs.at_time(wanted, target.value)
         return [self._reset(partition, target, ranges[partition], moments.get(partition)) for partition in wanted]
 
     def _reset(
-        self, partition: TopicPartition, target: Target, known: LogRange | NoAnswer, moment: Moment | NoAnswer | None
+        self,
+        partition: TopicPartition,
+        target: OffsetTarget,
+        known: LogRange | NoAnswer,
+        moment: Moment | NoAnswer | None,
     ) -> Change:
-        if partition in self._survey.at_broker:
+        if partition in self._snapshot.at_broker:
             return self._unknown(partition, KEPT_BY_BROKER)
         if isinstance(known, NoAnswer):
             return self._unknown(partition, known.reason)
-        if target.kind is TargetKind.EARLIEST:
+        if target.kind is OffsetTargetKind.EARLIEST:
             return self._change(partition, known.earliest)
-        if target.kind is TargetKind.LATEST:
+        if target.kind is OffsetTargetKind.LATEST:
             return self._change(partition, known.end)
-        if target.kind is TargetKind.SHIFT:
-            before = self._survey.view.offsets.get(partition)
+        if target.kind is OffsetTargetKind.SHIFT:
+            before = self._snapshot.view.offsets.get(partition)
             if before is None:
-                return self._unknown(partition, "nothing is committed that could be shifted")
+                return self._unknown(partition, "no committed offset to shift")
             after = min(max(before + target.value, known.earliest), known.end)
-            note = None if after == before + target.value else "stopped at the end of what the broker has"
+            note = None if after == before + target.value else "limited to the range of the log"
             return self._change(partition, after)._replace(note=note)
         if moment is None or isinstance(moment, NoAnswer):
             return self._unknown(partition, "the broker told nothing" if moment is None else moment.reason)
@@ -87,12 +91,12 @@ class V08ChangePlanner:
         if moment.by_segment:
             note = "the broker knows times of whole segments only: older messages come too"
         elif moment.offset == known.end:
-            note = "everything that is kept is older"
+            note = "all messages in the log are older"
         return self._change(partition, moment.offset)._replace(note=note)
 
     def _change(self, partition: TopicPartition, after: int | None) -> Change:
-        view = self._survey.view
-        by_broker = self._survey.coordinator is Coordinator.BROKER
+        view = self._snapshot.view
+        by_broker = self._snapshot.coordinator is Coordinator.BROKER
         stat = None if by_broker else view.stats.get(offset_path(view.group, partition))
         return Change(view.group, partition, view.offsets.get(partition), after, None if stat is None else stat.version)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.editing import write_changes
-from consumerd.admin.v08.survey import Coordinator, numbers_of, survey_zookeeper_group, texts_of
+from consumerd.admin.v08.snapshot import Coordinator, numbers_of, read_v08_snapshot, texts_of
 from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children
 from consumerd.errors import BrokerError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.admin.changes import Change
     from consumerd.admin.v08.logs import V08BrokerLogs
-    from consumerd.admin.v08.survey import V08Survey
+    from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.cluster import V08Topics
     from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import ZooKeeper
@@ -50,8 +50,8 @@ class GroupSource(Protocol):
         """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
         ...
 
-    async def survey(self, group: str) -> V08Survey:
-        """One look at a group. Raises NotFoundError for one that never was."""
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
+        """A snapshot of a group. Raises NotFoundError for one that never was."""
         ...
 
     async def addresses(self) -> dict[int, str]:
@@ -81,25 +81,25 @@ class ZooKeeperGroups:
         """The names of all groups that ever were."""
         return await self._view.read_groups()
 
-    async def survey(self, group: str) -> V08Survey:
-        """One look at a group. Raises NotFoundError, ZooKeeperError, DialectError.
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
+        """A snapshot of a group. Raises NotFoundError, ZooKeeperError, DialectError.
 
         Where offsets are missing, brokers are asked whether they keep them; where those do not answer, that is a
         problem of the view.
         """
-        survey = await survey_zookeeper_group(self.zk, group)
+        snapshot = await read_v08_snapshot(self.zk, group)
         if self.logs.client is not None and await self._view.read_assignments([OFFSETS_TOPIC]):
             once_owned = await children(self.zk, owners_root(group))
-            survey.topics |= numbers_of(await self._view.read_assignments({*survey.topics, *once_owned}))
-            every = {TopicPartition.numbered(topic, n) for topic, numbers in survey.topics.items() for n in numbers}
-            missing = every - survey.view.offsets.keys()
+            snapshot.topics |= numbers_of(await self._view.read_assignments({*snapshot.topics, *once_owned}))
+            every = {TopicPartition.numbered(topic, n) for topic, numbers in snapshot.topics.items() for n in numbers}
+            missing = every - snapshot.view.offsets.keys()
             try:
                 kept = await self._read_kept_by_brokers(group, missing)
-                survey.at_broker = {partition: each.offset for partition, each in kept.items()}
-                survey.metadata = texts_of(kept)
+                snapshot.at_broker = {partition: each.offset for partition, each in kept.items()}
+                snapshot.metadata = texts_of(kept)
             except (BrokerError, WireError) as error:
-                survey.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
-        return survey
+                snapshot.view.problems.append(f"whether brokers keep offsets of the group is not known: {error}")
+        return snapshot
 
     async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What a group of old consumers committed to a broker; `partitions` have to exist.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.admin import Change, ChangePlanner, Target, TargetKind
+from consumerd.admin import Change, ChangePlanner, OffsetTarget, OffsetTargetKind
 from consumerd.cluster import ClusterView
 from consumerd.partition import TopicPartition
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -73,11 +73,11 @@ async def test_deleting_needs_no_broker(planner: ChangePlanner) -> None:
 
 async def test_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> None:
     end = cluster.boundaries[T0][-1]
-    assert [change.after for change in await planner.reset([T0, T1], Target(TargetKind.LATEST))] == [end, 0]
-    assert [change.after for change in await planner.reset([T0, T1], Target(TargetKind.EARLIEST))] == [0, 0]
-    (unknown,) = await planner.reset([GONE], Target(TargetKind.LATEST))
+    assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.LATEST))] == [end, 0]
+    assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.EARLIEST))] == [0, 0]
+    (unknown,) = await planner.reset([GONE], OffsetTarget(OffsetTargetKind.LATEST))
     assert (unknown.unknown, unknown.moves, unknown.problem) == (True, False, "broker 9 is not registered")
-    assert [change.after for change in await planner.reset([T0], Target(TargetKind.OFFSET, 90))] == [90]
+    assert [change.after for change in await planner.reset([T0], OffsetTarget(OffsetTargetKind.OFFSET, 90))] == [90]
 
 
 @pytest.mark.parametrize(
@@ -87,26 +87,26 @@ async def test_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> No
         (29, 30, "a message starts there, 29 bytes before 59"),
         (-1, 0, "a message starts there, 29 bytes before 29"),
         (-30, 0, None),
-        (-31, 0, "stopped at the end of what the broker has"),
+        (-31, 0, "limited to the range of the log"),
         (95, 120, "a message starts there, 5 bytes before 125"),
     ],
 )
 async def test_a_shift_ends_at_a_boundary(planner: ChangePlanner, by: int, after: int, note: str | None) -> None:
-    (change,) = await planner.reset([T0], Target(TargetKind.SHIFT, by))
+    (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, by))
     assert (change.after, change.note, change.problem) == (after, note, None)
 
 
 async def test_a_shift_needs_something_to_shift(planner: ChangePlanner, cluster: Cluster) -> None:
-    (change,) = await planner.reset([T1], Target(TargetKind.SHIFT, 5))
-    assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
-    (change,) = await planner.reset([T0], Target(TargetKind.SHIFT, 1 << 40))
+    (change,) = await planner.reset([T1], OffsetTarget(OffsetTargetKind.SHIFT, 5))
+    assert (change.unknown, change.problem) == (True, "no committed offset to shift")
+    (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1 << 40))
     assert change.after == cluster.boundaries[T0][-1]
 
 
 async def test_by_time(planner: ChangePlanner, cluster: Cluster) -> None:
-    (before,) = await planner.reset([T0], Target(TargetKind.TIME, 1000))
-    assert (before.after, before.note) == (0, "everything that is kept is younger")
-    (after,) = await planner.reset([T0], Target(TargetKind.TIME, 1 << 50))
+    (before,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
+    assert (before.after, before.note) == (0, "all messages in the log are younger")
+    (after,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1 << 50))
     assert (after.after, after.note) == (cluster.boundaries[T0][-1], None)
 
 

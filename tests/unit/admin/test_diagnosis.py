@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.admin import (
+    DiagnosisInput,
     Difference,
-    Finding,
-    Kind,
+    FindingKind,
+    GroupFinding,
     LogRange,
-    Look,
     NoAnswer,
     Nudge,
     Removal,
     diagnose,
     differences,
-    lasting,
+    persistent_findings,
     progress_findings,
+    read_v07_snapshot,
     steps_for,
-    survey_group,
     take_step,
     withheld,
 )
@@ -30,7 +30,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.zk.errors import NotEmpty
 
 if TYPE_CHECKING:
-    from consumerd.admin import Survey
+    from consumerd.admin import V07GroupSnapshot
 
 pytestmark = pytest.mark.asyncio
 
@@ -57,12 +57,12 @@ def zookeeper() -> MemoryZooKeeper:
 RANGES = dict.fromkeys(T, LogRange(0, 100))
 
 
-async def look(zookeeper: MemoryZooKeeper) -> Survey:
+async def look(zookeeper: MemoryZooKeeper) -> V07GroupSnapshot:
     async with zookeeper.session() as zk:
-        return await survey_group(zk, "g")
+        return await read_v07_snapshot(zk, "g")
 
 
-async def findings(zookeeper: MemoryZooKeeper) -> list[Finding]:
+async def findings(zookeeper: MemoryZooKeeper) -> list[GroupFinding]:
     return diagnose(await look(zookeeper), RANGES)
 
 
@@ -80,13 +80,15 @@ async def test_a_member_that_gave_up(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.remove("/consumers/g/owners/t/0-2")
     zookeeper.remove("/consumers/g/owners/t/0-3")
     gave_up, *unowned = await findings(zookeeper)
-    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (Kind.GAVE_UP, ID_A, Nudge())
+    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (FindingKind.GAVE_UP, ID_A, Nudge())
     assert "owns 0 of the 2" in gave_up.says
     assert "t/0-2, t/0-3" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
-    assert [(finding.kind, finding.subject) for finding in unowned] == [(Kind.UNOWNED, f"t/0-{n}") for n in (2, 3)]
+    assert [(finding.kind, finding.subject) for finding in unowned] == [
+        (FindingKind.UNOWNED, f"t/0-{n}") for n in (2, 3)
+    ]
     assert differences(await look(zookeeper)) == [
-        Difference(f"t/0-{number}", f"has no owner and should have {ID_A}-0") for number in (2, 3)
+        Difference(f"t/0-{number}", f"has no owner; expected owner {ID_A}-0") for number in (2, 3)
     ]
 
 
@@ -94,14 +96,14 @@ async def test_a_zombie_owner_blocks_a_member(zookeeper: MemoryZooKeeper) -> Non
     replace(zookeeper, "/consumers/g/owners/t/0-2", b"g_gone-0", DEAD)
     zookeeper.remove("/consumers/g/owners/t/0-3")
     zombie, unowned = await findings(zookeeper)
-    assert (zombie.kind, zombie.subject) == (Kind.ZOMBIE_OWNER, "t/0-2")
-    assert "g_gone-0, which is no member any more" in zombie.says
+    assert (zombie.kind, zombie.subject) == (FindingKind.ZOMBIE_OWNER, "t/0-2")
+    assert "g_gone-0 is not a live member" in zombie.says
     assert isinstance(zombie.fix, Removal)
     assert not zombie.fix.safe
-    assert (unowned.kind, unowned.subject) == (Kind.UNOWNED, "t/0-3")
-    assert "waits for t/0-2 to become free" in unowned.says
+    assert (unowned.kind, unowned.subject) == (FindingKind.UNOWNED, "t/0-3")
+    assert "which waits for t/0-2." in unowned.says
     assert differences(await look(zookeeper))[0] == Difference(
-        "t/0-2", f"is owned by g_gone-0, which is no member, and should be by {ID_A}-0"
+        "t/0-2", f"owner g_gone-0 is not a live member; expected owner {ID_A}-0"
     )
 
 
@@ -110,8 +112,8 @@ async def test_owner_nodes_that_can_never_go(zookeeper: MemoryZooKeeper) -> None
     replace(zookeeper, "/consumers/g/owners/t/0-1", b"rubbish")
     found = await findings(zookeeper)
     assert [(finding.kind, finding.subject) for finding in found] == [
-        (Kind.STALE_OWNER, "t/0-0"),
-        (Kind.BROKEN_OWNER, "t/0-1"),
+        (FindingKind.STALE_OWNER, "t/0-0"),
+        (FindingKind.BROKEN_OWNER, "t/0-1"),
     ]
     assert all(isinstance(finding.fix, Removal) and finding.fix.safe for finding in found)
     assert [difference.subject for difference in differences(await look(zookeeper))] == ["t/0-0", "t/0-1"]
@@ -120,7 +122,7 @@ async def test_owner_nodes_that_can_never_go(zookeeper: MemoryZooKeeper) -> None
 async def test_an_owner_of_a_former_life(zookeeper: MemoryZooKeeper) -> None:
     replace(zookeeper, "/consumers/g/owners/t/0-0", b"g_b-0", DEAD)
     (found,) = await findings(zookeeper)
-    assert (found.kind, found.subject) == (Kind.FOREIGN_SESSION, "t/0-0")
+    assert (found.kind, found.subject) == (FindingKind.FOREIGN_SESSION, "t/0-0")
     assert "0xd" in found.says
     assert "0xb" in found.says
     assert "not on the session" in differences(await look(zookeeper))[0].says
@@ -131,27 +133,27 @@ async def test_owners_that_the_rule_does_not_name(zookeeper: MemoryZooKeeper) ->
     zookeeper.put("/consumers/g/owners/old/0-0", b"g_b-0", session_id=B)
     found = await findings(zookeeper)
     assert [(finding.kind, finding.subject, finding.fix) for finding in found] == [
-        (Kind.MISPLACED, "old/0-0", Nudge()),
-        (Kind.MISPLACED, "t/0-0", Nudge()),
+        (FindingKind.MISPLACED, "old/0-0", Nudge()),
+        (FindingKind.MISPLACED, "t/0-0", Nudge()),
     ]
-    assert "nobody subscribes" in found[0].says
-    assert "gives it to g_b-0" in found[1].says
+    assert "no member subscribes" in found[0].says
+    assert "assigns it to g_b-0" in found[1].says
     assert [difference.says for difference in differences(await look(zookeeper))] == [
-        "is owned by g_b-0 and should be by nobody",
-        f"is owned by {ID_A}-0 and should be by g_b-0",
+        "owner is g_b-0; expected no owner",
+        f"owner is {ID_A}-0; expected owner g_b-0",
     ]
 
 
 @pytest.mark.parametrize(
     ("data", "kind", "word"),
     [
-        (b'{ "t": 0 }', Kind.BROKEN_ID, "asks for"),
-        (b"", Kind.BROKEN_ID, "neither JSON nor a filter"),
-        (b"t", Kind.BROKEN_ID, "neither JSON nor a filter"),
-        (b'{"version":1,"subscription":{"t":1},"pattern":"static"}', Kind.MIXED_DIALECTS, "0.8 or later"),
+        (b'{ "t": 0 }', FindingKind.BROKEN_ID, "asks for"),
+        (b"", FindingKind.BROKEN_ID, "neither JSON nor a filter"),
+        (b"t", FindingKind.BROKEN_ID, "neither JSON nor a filter"),
+        (b'{"version":1,"subscription":{"t":1},"pattern":"static"}', FindingKind.MIXED_DIALECTS, "0.8 or later"),
     ],
 )
-async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: Kind, word: str) -> None:
+async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: FindingKind, word: str) -> None:
     zookeeper.put("/consumers/g/ids/g_c", data, session_id=DEAD)
     (found,) = await findings(zookeeper)
     assert (found.kind, found.subject) == (kind, "g_c")
@@ -170,7 +172,7 @@ async def test_a_stale_id_is_given_partitions(zookeeper: MemoryZooKeeper) -> Non
     zookeeper.remove("/consumers/g/owners/t/0-2")
     zookeeper.remove("/consumers/g/owners/t/0-3")
     (found,) = await findings(zookeeper)
-    assert (found.kind, found.subject) == (Kind.STALE_ID, ID_A)
+    assert (found.kind, found.subject) == (FindingKind.STALE_ID, ID_A)
     assert "2 partitions to it (t/0-2, t/0-3)" in found.says
     assert differences(await look(zookeeper))[0].subject == ID_A
 
@@ -184,36 +186,36 @@ async def test_offsets(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/3", b"5")
     zookeeper.put("/consumers/g/offsets/t/x", b"5")
     zookeeper.put("/consumers/g/owner/t/0-0", b"5")
-    survey = await look(zookeeper)
+    snapshot = await look(zookeeper)
     ranges: dict[TopicPartition, LogRange | NoAnswer] = {
         **RANGES,
         T[2]: LogRange(11, 100),
         T[3]: NoAnswer("it is asleep"),
     }
-    found = {(finding.kind, finding.subject): finding for finding in diagnose(survey, ranges)}
+    found = {(finding.kind, finding.subject): finding for finding in diagnose(snapshot, ranges)}
     assert list(found) == [
-        (Kind.BROKEN_OFFSET, "t/0-1"),
-        (Kind.NO_PARTITION, "gone/0-0"),
-        (Kind.OUT_OF_RANGE, "t/0-0"),
-        (Kind.OUT_OF_RANGE, "t/0-2"),
-        (Kind.NO_PARTITION, "t/0-4"),
-        (Kind.NO_PARTITION, "t/7-0"),
-        (Kind.SILENT_BROKER, "broker 0"),
-        (Kind.MIXED_DIALECTS, "/consumers/g/offsets/t/3"),
-        (Kind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
-        (Kind.FOREIGN_NODE, "/consumers/g/owner"),
+        (FindingKind.BROKEN_OFFSET, "t/0-1"),
+        (FindingKind.NO_PARTITION, "gone/0-0"),
+        (FindingKind.OUT_OF_RANGE, "t/0-0"),
+        (FindingKind.OUT_OF_RANGE, "t/0-2"),
+        (FindingKind.NO_PARTITION, "t/0-4"),
+        (FindingKind.NO_PARTITION, "t/7-0"),
+        (FindingKind.SILENT_BROKER, "broker 0"),
+        (FindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/3"),
+        (FindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
+        (FindingKind.FOREIGN_NODE, "/consumers/g/owner"),
     ]
     says = {subject: finding.says for (_, subject), finding in found.items()}
-    assert "1 bytes beyond the end, 100" in says["t/0-0"]
-    assert "1 bytes before the earliest, 11" in says["t/0-2"]
+    assert "1 bytes beyond the log end 100" in says["t/0-0"]
+    assert "1 bytes before the log start 11" in says["t/0-2"]
     assert "broker 0 has only 4 partitions" in says["t/0-4"]
     assert "broker 7 is not registered" in says["t/7-0"]
     assert "has not registered the topic" in says["gone/0-0"]
     assert "1 partitions could not be checked: it is asleep" in says["broker 0"]
     assert {kind for (kind, _), finding in found.items() if finding.is_notice} == {
-        Kind.NO_PARTITION,
-        Kind.SILENT_BROKER,
-        Kind.FOREIGN_NODE,
+        FindingKind.NO_PARTITION,
+        FindingKind.SILENT_BROKER,
+        FindingKind.FOREIGN_NODE,
     }
 
 
@@ -222,35 +224,35 @@ async def test_a_dead_group(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.remove("/consumers/g/owners/t")
     zookeeper.put("/consumers/g/owners/t/0-1", b"g_gone-0", session_id=DEAD)
     found = await findings(zookeeper)
-    assert [finding.kind for finding in found] == [Kind.NO_MEMBERS, Kind.ZOMBIE_OWNER]
+    assert [finding.kind for finding in found] == [FindingKind.NO_MEMBERS, FindingKind.ZOMBIE_OWNER]
     assert steps_for(await look(zookeeper), found, force=False) == []
 
 
 async def test_what_passes_is_not_reported() -> None:
-    passing = Finding(Kind.UNOWNED, "t/0-0", "", "")
-    other = Finding(Kind.UNOWNED, "t/0-1", "", "")
-    firm = Finding(Kind.BROKEN_ID, "g_a", "", "")
-    assert lasting([passing], [other, firm]) == [firm]
-    assert lasting([passing], [passing, other]) == [passing]
+    passing = GroupFinding(FindingKind.UNOWNED, "t/0-0", "", "")
+    other = GroupFinding(FindingKind.UNOWNED, "t/0-1", "", "")
+    firm = GroupFinding(FindingKind.BROKEN_ID, "g_a", "", "")
+    assert persistent_findings([passing], [other, firm]) == [firm]
+    assert persistent_findings([passing], [passing, other]) == [passing]
 
 
 async def test_progress(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/0-3", b"100")
     zookeeper.remove("/consumers/g/offsets/t/0-2")
-    before = Look(await look(zookeeper), RANGES, 5.0)
+    before = DiagnosisInput(await look(zookeeper), RANGES, 5.0)
     zookeeper.put("/consumers/g/offsets/t/0-1", b"20")
-    after = Look(await look(zookeeper), {**RANGES, T[0]: LogRange(0, 150), T[1]: LogRange(0, 150)}, 20.0)
+    after = DiagnosisInput(await look(zookeeper), {**RANGES, T[0]: LogRange(0, 150), T[1]: LogRange(0, 150)}, 20.0)
     (hole,) = progress_findings(before, after)
-    assert (hole.kind, hole.subject) == (Kind.BLACK_HOLE, "t/0-0")
-    assert "stands at 10 while 50 bytes were written in 15 s; the lag is 140 bytes" in hole.says
+    assert (hole.kind, hole.subject) == (FindingKind.BLACK_HOLE, "t/0-0")
+    assert "stays at 10 while 50 bytes were written in 15 s; the lag is 140 bytes" in hole.says
     assert hole.fix is None
-    still = next(iter(progress_findings(before, Look(before.survey, RANGES, 20.0))))
-    assert (still.kind, still.is_notice) == (Kind.STANDING_STILL, True)
+    still = next(iter(progress_findings(before, DiagnosisInput(before.snapshot, RANGES, 20.0))))
+    assert (still.kind, still.is_notice) == (FindingKind.STANDING_STILL, True)
     grown = dict.fromkeys(T, LogRange(0, 101))
-    uncommitted = [f.subject for f in progress_findings(before, Look(before.survey, grown, 20.0))]
+    uncommitted = [f.subject for f in progress_findings(before, DiagnosisInput(before.snapshot, grown, 20.0))]
     assert uncommitted == ["t/0-0", "t/0-1", "t/0-2", "t/0-3"]
     silent = dict.fromkeys(T, NoAnswer("no"))
-    assert list(progress_findings(before, Look(before.survey, silent, 20.0))) == []
+    assert list(progress_findings(before, DiagnosisInput(before.snapshot, silent, 20.0))) == []
 
 
 async def test_steps_are_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper) -> None:
@@ -258,13 +260,13 @@ async def test_steps_are_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper
     zookeeper.put("/consumers/g/ids/g_c", b"{}?", session_id=DEAD)
     zookeeper.remove("/consumers/g/owners/t/0-3")
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g")
-        found = diagnose(survey, RANGES)
+        snapshot = await read_v07_snapshot(zk, "g")
+        found = diagnose(snapshot, RANGES)
         assert [finding.subject for finding in withheld(found, force=False)] == ["g_c"]
         assert withheld(found, force=True) == []
-        safe = steps_for(survey, found, force=False)
+        safe = steps_for(snapshot, found, force=False)
         assert [isinstance(step, Nudge) or step.path for step in safe] == ["/consumers/g/owners/t/0-0", True]
-        forced = steps_for(survey, found, force=True)
+        forced = steps_for(snapshot, found, force=True)
         assert len(forced) == 3
         told: list[None] = []
         zk.watch("/consumers/g/ids", lambda: told.append(None))
@@ -280,10 +282,10 @@ async def test_only_what_was_looked_at_is_deleted(zookeeper: MemoryZooKeeper) ->
     path = "/consumers/g/owners/t/0-0"
     replace(zookeeper, path, b"g_b-0")
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g")
-        step, _ = steps_for(survey, diagnose(survey, RANGES), force=False)
+        snapshot = await read_v07_snapshot(zk, "g")
+        step, _ = steps_for(snapshot, diagnose(snapshot, RANGES), force=False)
         replace(zookeeper, path, b"g_b-0", B)
-        with pytest.raises(ChangedMeanwhileError, match="made anew"):
+        with pytest.raises(ChangedMeanwhileError, match="created again"):
             await take_step(zk, "g", step, name="g_doctor")
         assert path in zookeeper.dump()
         zookeeper.remove(path)

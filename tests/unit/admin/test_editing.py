@@ -12,9 +12,9 @@ from consumerd.admin import (
     editing,
     in_the_way,
     read_tree,
+    read_v07_snapshot,
     removal,
     require_dead,
-    survey_group,
     write_changes,
 )
 from consumerd.errors import NotFoundError
@@ -98,20 +98,20 @@ async def test_many_changes_go_in_pieces(zookeeper: MemoryZooKeeper, monkeypatch
 
 async def test_who_is_in_the_way(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
-        assert in_the_way(await survey_group(zk, "g"), T) == []
+        assert in_the_way(await read_v07_snapshot(zk, "g"), T) == []
         zookeeper.put("/consumers/g/ids/g_other", b'{ "u": 1 }', session_id=LEASE)
-        assert in_the_way(await survey_group(zk, "g"), T) == []
+        assert in_the_way(await read_v07_snapshot(zk, "g"), T) == []
         zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
-        assert in_the_way(await survey_group(zk, "g"), T[:1]) == []
-        assert in_the_way(await survey_group(zk, "g"), T) == ["t/0-1 is owned by g_a-0"]
+        assert in_the_way(await read_v07_snapshot(zk, "g"), T[:1]) == []
+        assert in_the_way(await read_v07_snapshot(zk, "g"), T) == ["t/0-1 is owned by g_a-0"]
         zookeeper.put("/consumers/g/owners/t/0-2", b"?", session_id=LEASE)
         zookeeper.put("/consumers/g/ids/g_a", b"*1*t", session_id=LEASE)
         zookeeper.put("/consumers/g/ids/g_b", b"?", session_id=LEASE)
-        assert in_the_way(await survey_group(zk, "g"), T) == [
-            "member g_a lives and subscribes",
-            "member g_b lives, and its subscription cannot be read",
+        assert in_the_way(await read_v07_snapshot(zk, "g"), T) == [
+            "member g_a is alive and subscribes",
+            "member g_b is alive, and its subscription cannot be read",
             "t/0-1 is owned by g_a-0",
-            "t/0-2 is owned by somebody",
+            "t/0-2 is owned by an unknown owner",
         ]
 
 
@@ -140,7 +140,7 @@ async def test_a_living_group_is_not_deleted(zookeeper: MemoryZooKeeper, monkeyp
         zookeeper.put("/consumers/g/ids/g_a", b"*1*t", session_id=LEASE)
         with pytest.raises(ChangedMeanwhileError, match="0 of 9 nodes were deleted"):
             await delete_tree(zk, "g", tree)
-        with pytest.raises(RefusedError, match="/consumers/g/ids/g_a stands, and 0 more"):
+        with pytest.raises(RefusedError, match="it has /consumers/g/ids/g_a and 0 more"):
             require_dead("g", await read_tree(zk, "g"))
         zookeeper.remove("/consumers/g/ids/g_a")
         zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0", session_id=LEASE)

@@ -53,20 +53,20 @@ def test_both_formats_read_back(offsets: dict[str, dict[TopicPartition, int]]) -
     ("text", "sentence"),
     [
         ("", "holds no offsets"),
-        ("{}", "another shape"),
+        ("{}", "not of the form"),
         ('{"groups": {}}', "holds no offsets"),
-        ('{"groups": {"g": 1}}', "another shape"),
-        ('{"groups": {"g": {"t": []}}}', "another shape"),
+        ('{"groups": {"g": 1}}', "not of the form"),
+        ('{"groups": {"g": {"t": []}}}', "not of the form"),
         ('{"groups": {"g": {"t": {"0-0": -1}}}}', "is -1"),
         ('{"groups": {"g": {"t": {"0-0": true}}}}', "is True"),
         ('{"groups": {"g": {"t": {"0-0": 1.5}}}}', "is 1.5"),
         ('{"groups": {"g": {"t": {"x": 1}}}}', "broker-partition name"),
         ('{"groups": {"g/h": {"t": {"0-0": 1}}}}', "the group 'g/h'"),
-        ('{"groups": {"g": {"t": {"0-0": 9223372036854775808}}}}', "more than an offset can be"),
+        ('{"groups": {"g": {"t": {"0-0": 9223372036854775808}}}}', "greater than the greatest offset"),
         ("{" + "[" * 100_000, "is not JSON"),
         ("/consumers/g/offsets/t/0-0", "line 1"),
         ("\n/consumers/g/offsets/t/0-0:-1", "line 2"),
-        ("/consumers/g/offsets/t/0-0:99999999999999999999", "more than an offset can be"),
+        ("/consumers/g/offsets/t/0-0:99999999999999999999", "greater than the greatest offset"),
         ("/consumers/g/offsets/t/0-0:1\n/consumers/g/offsets/t/0-0:2", "given twice"),
         ("/consumers/g/offsets/t/01:1", "is not the number of a partition"),
         ("/kafka/consumers/g/offsets/t/0-0:1", "line 1"),
@@ -91,7 +91,7 @@ def test_a_backup_is_on_disk_and_never_overwrites(tmp_path: Path, monkeypatch: p
     write_durably(path, TEXT)
     assert path.read_text() == TEXT
     assert len(synced) == 2  # the file and its directory
-    with pytest.raises(OffsetFileError, match="exists already"):
+    with pytest.raises(OffsetFileError, match="already exists"):
         write_durably(path, "other")
     assert path.read_text() == TEXT
     with pytest.raises(OffsetFileError, match="cannot be written: No such file"):
@@ -111,5 +111,5 @@ def test_partitions_of_later_kafkas_are_numbers() -> None:
     assert parse_offsets(format_json(offsets), "it") == offsets
     of_a_broker: GroupOffsets = {"team/g": {TopicPartition.numbered("t", 1): 3}}
     assert parse_offsets(format_json(of_a_broker), "it") == of_a_broker
-    with pytest.raises(OffsetFileError, match="JSON can hold it"):
+    with pytest.raises(OffsetFileError, match="use --format json"):
         format_text(of_a_broker)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from consumerd.admin import survey_group
-from consumerd.cli.group_report import read_plan, show_report
+from consumerd.admin import read_v07_snapshot
+from consumerd.cli.group_report import show_report
 from consumerd.errors import NotFoundError
 from consumerd.registry import RegistryError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -35,16 +35,16 @@ PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to
 @pytest.mark.asyncio
 async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(survey, as_json=False)
+    show_report(snapshot, as_json=False)
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
         ["member", "g_a", '{ "t": 1,"u": 1 }', "1"],
         ["member", "g_b", '{ "u": 1 }', "2"],
-        ["partition", "old/0-0", "g_b-0", "", "nobody subscribes"],
+        ["partition", "old/0-0", "g_b-0", "", "no member subscribes"],
         ["partition", "t/0-0", "g_a-0", "71", ""],
         ["partition", "t/0-1", "", "", "unowned, planned: g_a-0"],
-        ["partition", "t/0-2", "g_x-0", "", "owner is no member, planned: g_a-0"],
+        ["partition", "t/0-2", "g_x-0", "", "owner is not a live member, planned: g_a-0"],
         ["partition", "u/0-0", "g_b-0", "", "planned: g_a-0"],
         ["problem", PROBLEM],
     ]
@@ -53,9 +53,9 @@ async def test_lines(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[s
 @pytest.mark.asyncio
 async def test_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
-        survey = await survey_group(zk, "g", brokers=False)
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
     capsys.readouterr()
-    show_report(survey, as_json=True)
+    show_report(snapshot, as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "group": "g",
         "members": {
@@ -82,7 +82,7 @@ async def test_a_table_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     async with zookeeper.session() as zk:
-        show_report(await survey_group(zk, "g", brokers=False), as_json=False)
+        show_report(await read_v07_snapshot(zk, "g", brokers=False), as_json=False)
     out = capsys.readouterr().out
     assert "group g: 2 members" in out
     assert "5 partitions, 1 unowned" in out
@@ -92,23 +92,23 @@ async def test_a_table_on_a_terminal(
 async def test_a_filter_makes_all_topics_count(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
-        topics = (await survey_group(zk, "g", brokers=False)).subscribed
-        assert sorted(topics) == ["other", "t", "u"]
-        planned, members = await read_plan(zk, "g")
-        assert planned == topics
-        assert sorted(members) == ["g_a", "g_b", "g_c"]
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+        assert sorted(snapshot.subscribed) == ["other", "t", "u"]
+        assert sorted({each.topic for each in snapshot.wanted()}) == ["other", "t", "u"]
+        assert sorted(snapshot.subscriptions()) == ["g_a", "g_b", "g_c"]
 
 
 @pytest.mark.asyncio
 async def test_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
-            await read_plan(zk, "x")
+            await read_v07_snapshot(zk, "x", brokers=False)
         zookeeper.put("/consumers/g/ids/g_c", b"{broken")
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
         with pytest.raises(RegistryError, match="member g_c"):
-            await read_plan(zk, "g")
-        survey = await survey_group(zk, "g", brokers=False)
-        assert survey.view.members["g_c"].subscription is None
+            snapshot.subscriptions()
+        assert snapshot.view.members["g_c"].subscription is None
         zookeeper.remove("/consumers/g/ids")
+        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
         with pytest.raises(NotFoundError, match="no members now"):
-            await read_plan(zk, "g")
+            snapshot.subscriptions()

@@ -38,10 +38,10 @@ async def test_verify(consumerd: Command, memory: MemoryZooKeeper) -> None:
     memory.remove("/consumers/g/owners/t/0-2")
     done = await consumerd("group", "verify", "--group", "g")
     assert done.code == ExitCode.CHECK_FAILED
-    assert done.rows == [["t/0-2", "has no owner and should have g_b-0"]]
-    assert done.err == "consumerd: group 'g' is not as its members' rule says: 1 difference\n"
+    assert done.rows == [["t/0-2", "has no owner; expected owner g_b-0"]]
+    assert done.err == "consumerd: group 'g' is not balanced: 1 difference\n"
     done = await consumerd("group", "verify", "--group", "g", "--json")
-    assert json.loads(done.out)["differences"] == [{"subject": "t/0-2", "says": "has no owner and should have g_b-0"}]
+    assert json.loads(done.out)["differences"] == [{"subject": "t/0-2", "says": "has no owner; expected owner g_b-0"}]
     memory.remove("/consumers/g/ids")
     done = await consumerd("group", "verify", "--group", "g")
     assert done.code == ExitCode.NOT_FOUND
@@ -59,7 +59,7 @@ async def test_verify_waits(consumerd: Command, memory: MemoryZooKeeper, monkeyp
             memory.put("/consumers/g/owners/t/0-2", b"g_b-0", session_id=B)
         await sleep(0)
 
-    monkeypatch.setattr("consumerd.cli.group_report.asyncio.sleep", claimed_meanwhile)
+    monkeypatch.setattr("consumerd.admin.verification.asyncio.sleep", claimed_meanwhile)
     done = await consumerd("group", "verify", "--group", "g", "--wait", "60")
     assert (done.code, looks) == (0, 2)
 
@@ -82,7 +82,7 @@ async def test_the_doctor_explains(consumerd: Command, memory: MemoryZooKeeper) 
     assert ["finding", "unowned", "t/0-2"] in kinds
     assert ["finding", "offset-without-partition", "t/0-0"] not in kinds
     assert all(len(row) == 5 for row in done.rows)
-    assert done.err == "consumerd: group 'g' has 2 findings to be mended\n"
+    assert done.err == "consumerd: group 'g' has 2 findings to fix\n"
     document = json.loads((await consumerd("group", "doctor", "--group", "g", "--interval", "0", "--json")).out)
     assert [finding["kind"] for finding in document["findings"]] == ["gave-up", "unowned"]
     assert (document["steps"], document["executed"], document["remaining"]) == ([], False, None)
@@ -90,7 +90,7 @@ async def test_the_doctor_explains(consumerd: Command, memory: MemoryZooKeeper) 
 
 
 async def test_the_doctor_mends(consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumerd.cli.group_doctor.SETTLING", 0.05)
+    monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
     memory.remove("/consumers/g/owners/t/0-2")
     memory.put("/consumers/g/owners/t/0-2", b"g_old-0")
     memory.put("/consumers/g/ids/g_x", b"", session_id=0xD)
@@ -123,7 +123,7 @@ async def test_the_doctor_talks_to_people(
     memory.put("/consumers/g/ids/g_x\u202e", b"?", session_id=0xD)
     done = await consumerd("group", "doctor", "--group", "g", "--interval", "0", "--fix")
     assert "group g: 1 finding\n\nbroken-id: g_x\\u202e\n  The subscription" in done.out
-    assert "\n  Remedy: Stop or mend" in done.out
+    assert "\n  Remedy: Stop or fix" in done.out
     assert "not without --force: delete /consumers/g/ids/g_x\\u202e" in done.out
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from consumerd.cli.migrate_sides import side_place
+from consumerd.cli.migrate_sides import side_address
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,25 +23,25 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_servers_are_named_or_those_of_a_configuration(tmp_path: Path) -> None:
-    assert side_place("from", "z:1/c", (), None, 1.0).connect == "z:1/c"
-    assert side_place("to", None, ("a:1,b:2", "[::1]:3"), None, 1.0).bootstrap == (("a", 1), ("b", 2), ("::1", 3))
+    assert side_address("from", "z:1/c", (), None, 1.0).connect == "z:1/c"
+    assert side_address("to", None, ("a:1,b:2", "[::1]:3"), None, 1.0).bootstrap == (("a", 1), ("b", 2), ("::1", 3))
     path = written(tmp_path, '[zookeeper]\nconnect = "zk:1"\n[kafka]\nbootstrap = ["k:1"]\n')
-    place = side_place("from", None, (), path, 1.0)
-    assert (place.connect, place.bootstrap, place.group) == ("zk:1", (), "g")
+    cluster = side_address("from", None, (), path, 1.0)
+    assert (cluster.connect, cluster.bootstrap, cluster.group) == ("zk:1", (), "g")
     # What is named wins; credentials are still those of the file.
-    place = side_place("to", None, ("new:9",), path, 1.0)
-    assert (place.connect, place.bootstrap, place.config is None) == ("", (("new", 9),), False)
+    cluster = side_address("to", None, ("new:9",), path, 1.0)
+    assert (cluster.connect, cluster.bootstrap, cluster.config is None) == ("", (("new", 9),), False)
     path = written(tmp_path, 'coordination = "kafka"\n[kafka]\nbootstrap = ["k:1"]\n')
-    assert side_place("to", None, (), path, 1.0).bootstrap == (("k", 1),)
-    assert side_place("to", "z:1", (), path, 1.0).connect == "z:1"
+    assert side_address("to", None, (), path, 1.0).bootstrap == (("k", 1),)
+    assert side_address("to", "z:1", (), path, 1.0).connect == "z:1"
 
 
 def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match="give --to-zookeeper, --to-bootstrap-server, or --to-config"):
-        side_place("to", None, (), None, 1.0)
+        side_address("to", None, (), None, 1.0)
     with pytest.raises(click.UsageError, match="either --from-zookeeper or --from-bootstrap-server"):
-        side_place("from", "z:1", ("k:1",), None, 1.0)
+        side_address("from", "z:1", ("k:1",), None, 1.0)
     with pytest.raises(click.BadParameter, match="'nowhere' is not of the form host:port"):
-        side_place("from", None, ("nowhere",), None, 1.0)
+        side_address("from", None, ("nowhere",), None, 1.0)
     with pytest.raises(ConfigError, match="cannot read the configuration"):
-        side_place("from", None, (), tmp_path / "none.toml", 1.0)
+        side_address("from", None, (), tmp_path / "none.toml", 1.0)

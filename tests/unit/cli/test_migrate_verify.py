@@ -26,12 +26,12 @@ def logs() -> Iterator[None]:
     [
         (TARGET, ExitCode.USAGE, "one of --from-zookeeper, --from-directory and --from-bootstrap"),
         ([*TARGET, "--from-zookeeper", "a:1", "--from-directory", "/x"], ExitCode.USAGE, "one of --from-zookeeper"),
-        ([*TARGET, "--from-bootstrap-server", "a:1"], ExitCode.USAGE, "goes with --topic"),
+        ([*TARGET, "--from-bootstrap-server", "a:1"], ExitCode.USAGE, "--from-bootstrap-server requires --topic"),
         (["--from-zookeeper", "a:1"], ExitCode.USAGE, "--to-bootstrap-server"),
         (
             [*TARGET, "--from-directory", "/x", "--group", "g"],
             ExitCode.USAGE,
-            "--group goes with --from-zookeeper only",
+            "--group requires --from-zookeeper",
         ),
         ([*TARGET, "--from-directory", "/x", "--rename", "a=b c"], ExitCode.USAGE, "must be a valid topic name"),
         (

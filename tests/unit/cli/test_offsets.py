@@ -86,7 +86,7 @@ async def test_execute_writes_a_backup_that_restores(
     (backup,) = (tmp_path / "work").iterdir()
     assert backup.name == document["backup"]
     assert backup.name.startswith("offsets-g-")
-    assert f"what was before is in {backup.name}" in done.err
+    assert f"the previous offsets are in {backup.name}" in done.err
     assert json.loads(backup.read_text())["groups"] == {"g": {"t": {"0-0": 30, "0-1": None}}}
     done = await consumerd("offsets", "import", backup.name, "--execute")
     assert done.code == 0
@@ -158,9 +158,9 @@ async def test_refused_while_members_live(consumerd: Command, memory: MemoryZooK
     memory.put("/consumers/g/owners/t/0-0", b"g_a-0", session_id=A)
     done = await consumerd("offsets", "reset", "--group", "g", "--topic", "t", "--partition", "0-0", "--to", "latest")
     assert done.code == ExitCode.REFUSED
-    assert "refused: member g_a lives and subscribes (1 more reasons); nothing was changed" in done.err
+    assert "refused: member g_a is alive and subscribes (1 more reasons); nothing was changed" in done.err
     document = json.loads((await consumerd("offsets", "set", "--group", "g", "t/0-0=0", "--execute", "--json")).out)
-    assert document["refusals"] == ["member g_a lives and subscribes", "t/0-0 is owned by g_a-0"]
+    assert document["refusals"] == ["member g_a is alive and subscribes", "t/0-0 is owned by g_a-0"]
     assert (document["executed"], document["backup"]) == (False, None)
     assert offsets(memory)["t/0-0"] == b"30"
     done = await consumerd("offsets", "set", "--group", "g", "t/0-0=30")
@@ -176,7 +176,7 @@ async def test_nothing_is_written_without_a_backup(consumerd: Command, memory: M
     before = memory.dump()
     done = await consumerd("offsets", "set", "--group", "g", "t/0-0=0", "--execute", "--backup", str(taken))
     assert done.code == ExitCode.CONFIG
-    assert "exists already" in done.err
+    assert "already exists" in done.err
     assert memory.dump() == before
     assert taken.read_text() == "precious"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.errors import ConfigError, NotFoundError
-from consumerd.migrate import ArchiveSource, Found, Unreadable
+from consumerd.migrate import ArchiveSource, SourceMessage, Unreadable
 from consumerd.partition import TopicPartition
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
@@ -36,16 +36,16 @@ def segments() -> list[tuple[int, bytes]]:
     return made
 
 
-def whole(made: list[tuple[int, bytes]]) -> list[Found]:
+def whole(made: list[tuple[int, bytes]]) -> list[SourceMessage]:
     return [
-        Found(message.offset, message.index, message.payload)
+        SourceMessage(message.offset, message.index, message.payload)
         for start, data in made
         for message in decode_batch(data, start).messages()
     ]
 
 
-async def read(source: ArchiveSource, start: int, end: int) -> tuple[list[Found], list[Unreadable]]:
-    found: list[Found] = []
+async def read(source: ArchiveSource, start: int, end: int) -> tuple[list[SourceMessage], list[Unreadable]]:
+    found: list[SourceMessage] = []
     unreadable: list[Unreadable] = []
     async for piece in source.read(PARTITION, start, end):
         if isinstance(piece, Unreadable):

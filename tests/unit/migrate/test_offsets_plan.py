@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import Coordinator, LogRange, NoAnswer, Survey, V08Survey
+from consumerd.admin import Coordinator, LogRange, NoAnswer, V07GroupSnapshot, V08GroupSnapshot
 from consumerd.cli.main import run
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import ExitCode, NotFoundError
@@ -18,7 +18,7 @@ from tests.unit.migrate.test_offsets_translation import Log
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin import Change, GroupSurvey
+    from consumerd.admin import Change, GroupSnapshot
 
 OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
 NEW = TopicPartition.numbered("new", 0)
@@ -33,10 +33,10 @@ class Target:
         self._view = view
         self.logs = self
 
-    async def survey(self, group: str) -> V08Survey:
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
         if self._view is None:
             raise NotFoundError(group)
-        return V08Survey(self._view, {"new": (0,)}, self.coordinator)
+        return V08GroupSnapshot(self._view, {"new": (0,)}, self.coordinator)
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         return {"new": {0: PartitionView((1,), 1, (1,))}}
@@ -45,11 +45,11 @@ class Target:
         return {each: LogRange(10, 100) if each == NEW else NoAnswer("no such partition") for each in partitions}
 
 
-def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSurvey:
-    return Survey(GroupView("g", offsets=offsets, **view), {})
+def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSnapshot:
+    return V07GroupSnapshot(GroupView("g", offsets=offsets, **view), {})
 
 
-def planner(source: GroupSurvey, target: Target, **more: Any) -> MovePlanner:
+def planner(source: GroupSnapshot, target: Target, **more: Any) -> MovePlanner:
     return MovePlanner(source, target, "h", rename=lambda _: "new", **more)  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ async def test_numbers_are_kept_and_the_smaller_of_two_counts() -> None:
     [
         (30, 40, None),
         (40, 40, None),
-        (41, 40, "new/0: it would go back by 1"),
+        (41, 40, "new/0: it would move backwards by 1"),
         (None, 9, "new/0: the broker has 10 to 100"),
         (None, 101, "new/0: the broker has 10 to 100"),
     ],
@@ -116,9 +116,9 @@ async def test_who_lives_and_what_cannot_be_read_is_in_the_way() -> None:
     log.add(0, OLD[0], 0)
     plan = await planner(source, Target(GroupView("h", members=member))).translate(log)  # type: ignore[arg-type]
     assert plan.refusals == [
-        "group 'g': member x lives and subscribes",
+        "group 'g': member x is alive and subscribes",
         "group 'g': a node is damaged",
-        "group 'h' on the target: member x lives and subscribes",
+        "group 'h' on the target: member x is alive and subscribes",
     ]
 
 
@@ -139,8 +139,11 @@ async def test_a_topic_that_the_target_lacks_is_named() -> None:
         ),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1"], "give --group"),
         (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--rename", "a"], "OLD=NEW"),
-        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", ""], "--group: it is empty"),
-        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--to-group", ""], "--to-group: it is"),
+        (["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", ""], "--group: must not be empty"),
+        (
+            ["--from-zookeeper", "z:1", "--to-zookeeper", "z:1", "--group", "g", "--to-group", ""],
+            "--to-group: must not be empty",
+        ),
     ],
 )
 def test_wrong_command_lines_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.forward.identity import SourceMark
 from consumerd.forward.target_log import Bounds
-from consumerd.migrate.offsets_translation import Place, Translation, Translator
+from consumerd.migrate.offsets_translation import PartitionOffset, Translation, Translator
 from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -69,18 +69,18 @@ async def test_the_first_message_that_is_not_handled_is_where_it_goes_on() -> No
     log = Log()
     for offset in (0, 71, 71, 142):  # a wrapper has leaves of one offset
         log.add(0, A, offset)
-    assert (await translate(log, {A: 71})).places[0] == Place(12, 16, frozenset({A}))
-    assert (await translate(log, {A: 142})).places[0].offset == 15
+    assert (await translate(log, {A: 71})).offsets[0] == PartitionOffset(12, 16, frozenset({A}))
+    assert (await translate(log, {A: 142})).offsets[0].offset == 15
     found = await translate(log, {A: 213})
-    assert (found.places[0].offset, found.problems) == (16, [])
+    assert (found.offsets[0].offset, found.problems) == (16, [])
 
 
 async def test_what_was_sent_twice_does_not_lead_past_anything() -> None:
     log = Log()
     for offset in (0, 10, 20, 30, 10, 20, 30, 40):
         log.add(0, A, offset)
-    assert (await translate(log, {A: 20})).places[0].offset == log.records[0][2].offset
-    assert (await translate(log, {A: 40})).places[0].offset == log.records[0][7].offset
+    assert (await translate(log, {A: 20})).offsets[0].offset == log.records[0][2].offset
+    assert (await translate(log, {A: 40})).offsets[0].offset == log.records[0][7].offset
 
 
 async def test_old_partitions_that_share_one_go_on_at_the_one_that_is_behind() -> None:
@@ -89,8 +89,8 @@ async def test_old_partitions_that_share_one_go_on_at_the_one_that_is_behind() -
         log.add(0, A, offset)
         log.add(0, B, offset)
     found = await translate(log, {A: 40, B: 10})
-    assert found.places[0].offset == log.records[0][3].offset
-    assert found.places[0].sources == {A, B}
+    assert found.offsets[0].offset == log.records[0][3].offset
+    assert found.offsets[0].sources == {A, B}
 
 
 async def test_messages_of_other_origin_are_not_handled() -> None:
@@ -98,12 +98,12 @@ async def test_messages_of_other_origin_are_not_handled() -> None:
     log.add(0, A, 0)
     log.add(0, None, 0)
     log.add(0, A, 10)
-    assert (await translate(log, {A: 20})).places[0].offset == log.records[0][1].offset
+    assert (await translate(log, {A: 20})).offsets[0].offset == log.records[0][1].offset
     log = Log()
     for source in (A, B, A):
         log.add(0, source, 0)
     # The group never committed anything of B: it has all of it before it.
-    assert (await translate(log, {A: 20})).places[0].offset == log.records[0][1].offset
+    assert (await translate(log, {A: 20})).offsets[0].offset == log.records[0][1].offset
 
 
 async def test_what_was_not_forwarded_is_told() -> None:
@@ -112,8 +112,8 @@ async def test_what_was_not_forwarded_is_told() -> None:
     log.add(1, B, 0)
     found = await translate(log, {A: 50, B: 30, C: 7})
     assert found.problems == [
-        "t/0-0: the group stands at 50, and new has it from 100 on: what is between was not forwarded",
-        "t/2-0: new has no message of it; is it that topic, and forwarded?",
+        "t/0-0: the group is at 50, and new has messages from 100 on: those in between were not forwarded",
+        "t/2-0: new has no message of it: check the topic, and that it was forwarded",
     ]
     assert (0, 10) in log.read_from  # it was looked for behind the place, too
     found = await translate(log, {A: 100, C: 7}, empty=(C,))
@@ -125,10 +125,10 @@ async def test_sources_are_told_apart_by_their_names() -> None:
     log.add(0, A, 0, "dc1")
     log.add(0, A, 10, "dc1")
     found = await translate(log, {A: 10})
-    assert found.places[0].offset == 10
-    assert any("sources 'dc1', and the one that is meant is without a name" in each for each in found.problems)
+    assert found.offsets[0].offset == 10
+    assert any("sources 'dc1', not only of the expected source, without a name" in each for each in found.problems)
     found = await translate(log, {A: 10}, cluster="dc1")
-    assert (found.places[0].offset, found.problems) == (12, [])
+    assert (found.offsets[0].offset, found.problems) == (12, [])
 
 
 async def test_whatever_the_forwarder_did_nothing_is_left_out_and_nothing_needless_at_the_front() -> None:
@@ -154,7 +154,7 @@ async def test_whatever_the_forwarder_did_nothing_is_left_out_and_nothing_needle
         assert found.problems == []
         handed = set()
         for number, records in log.records.items():
-            offset, end, _ = found.places[number]
+            offset, end, _ = found.offsets[number]
             rest = [record for record in records if record.offset >= offset]
             names = [dict(record.headers) for record in rest]
             handed |= {(each["consumerd.source.broker"], int(each["consumerd.source.offset"] or b"")) for each in names}

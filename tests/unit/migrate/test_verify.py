@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from consumerd.errors import NotFoundError
 from consumerd.forward import SourceMark, TopicNaming
 from consumerd.forward.target_log import Bounds
-from consumerd.migrate import Comparison, Counts, Found, Report, Unreadable
+from consumerd.migrate import Comparison, Counts, Report, SourceMessage, Unreadable
 from consumerd.partition import TopicPartition
 from consumerd.wire.v08.records import Record, TimestampType
 
@@ -30,7 +30,9 @@ class Old:
 
     def __init__(self, counts: dict[TopicPartition, int], bad: frozenset[int] = frozenset()) -> None:
         self.messages = {
-            partition: [Found(n // 3 * 100, n % 3, b"%s %d" % (partition.name.encode(), n)) for n in range(count)]
+            partition: [
+                SourceMessage(n // 3 * 100, n % 3, b"%s %d" % (partition.name.encode(), n)) for n in range(count)
+            ]
             for partition, count in counts.items()
         }
         self.bad = bad
@@ -38,7 +40,9 @@ class Old:
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
         return {partition: (0, (len(found) + 2) // 3 * 100) for partition, found in self.messages.items()}
 
-    async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | Unreadable]:
         for offset in range(start, end, 100):
             if offset in self.bad:
                 yield Unreadable(offset, f"bad bytes at {offset}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from consumerd.admin import Change, RefusedError, survey_group, write_changes
+from consumerd.admin import Change, RefusedError, read_v07_snapshot, write_changes
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.partition import TopicPartition
 from consumerd.registry import RegistryError, check_name, offset_path
@@ -22,7 +22,7 @@ from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.admin import Survey
+    from consumerd.admin import V07GroupSnapshot
     from consumerd.spark.source.offsets import Offsets
     from consumerd.zk import Session
 
@@ -56,8 +56,8 @@ def commit_offsets(zookeeper: str, group: str, offsets: Offsets | str, *, timeou
     wanted = {TopicPartition.parse(topic, name): offset for (topic, name), offset in entries(offsets)}
 
     async def write(session: Session) -> int:
-        survey = await _unused(session, group)
-        return await write_changes(session, _changes(group, survey, wanted), force=False)
+        snapshot = await _unused(session, group)
+        return await write_changes(session, _changes(group, snapshot, wanted), force=False)
 
     return ask_zookeeper(zookeeper, timeout, write)
 
@@ -89,29 +89,29 @@ class ZooKeeperCommitter:
         commit_if_possible(*self._group, offsets)
 
 
-async def _unused(session: Session, group: str) -> Survey | None:
+async def _unused(session: Session, group: str) -> V07GroupSnapshot | None:
     """The group, None if it never was. Raises RefusedError where anybody is in it."""
     try:
-        survey = await survey_group(session, group, brokers=False)
+        snapshot = await read_v07_snapshot(session, group, brokers=False)
     except NotFoundError:
         return None
-    who = [f"member {name}" for name in survey.view.members]
-    who += [f"an owner of {partition}" for partition in survey.view.owners]
+    who = [f"member {name}" for name in snapshot.view.members]
+    who += [f"an owner of {partition}" for partition in snapshot.view.owners]
     if who:
         raise RefusedError(
             f"the group {group} is in use ({who[0]} is alive), so its offsets are not overwritten; "
             "use another groupId, or remove commitOffsets"
         )
-    return survey
+    return snapshot
 
 
-def _changes(group: str, survey: Survey | None, wanted: Mapping[TopicPartition, int]) -> list[Change]:
+def _changes(group: str, snapshot: V07GroupSnapshot | None, wanted: Mapping[TopicPartition, int]) -> list[Change]:
     changes = []
     for partition, offset in wanted.items():
         before = version = None
-        if survey is not None:
-            before = survey.view.offsets.get(partition)
-            stat = survey.view.stats.get(offset_path(group, partition))
+        if snapshot is not None:
+            before = snapshot.view.offsets.get(partition)
+            stat = snapshot.view.stats.get(offset_path(group, partition))
             version = None if stat is None else stat.version
         changes.append(Change(group, partition, before, offset, version))
     return changes

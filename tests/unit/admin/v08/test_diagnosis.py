@@ -10,19 +10,19 @@ import pytest
 
 from consumerd.admin import (
     Coordinator,
-    Finding,
-    Kind,
+    DiagnosisInput,
+    FindingKind,
+    GroupFinding,
     LogRange,
-    Look,
     NoAnswer,
     Nudge,
     Removal,
     V08BrokerLogs,
-    V08Survey,
+    V08GroupSnapshot,
     ZooKeeperGroups,
-    diagnose_look,
-    diagnose_looks,
-    look_at_group,
+    diagnose_group,
+    diagnose_once,
+    read_diagnosis_input,
     steps_for,
     take_step,
 )
@@ -79,19 +79,19 @@ def zookeeper() -> MemoryZooKeeper:
     return zookeeper
 
 
-async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | NoAnswer) -> Look:
+async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | NoAnswer) -> DiagnosisInput:
     """With logs of 0 to 100; `ranges`: those of others, by the number of the partition (`p0`)."""
     async with zookeeper.session() as zk:
-        found = await look_at_group(ZooKeeperGroups(zk, V08BrokerLogs(None, "away")), "g", at)
+        found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None, "away")), "g", at)
     told = {one: ranges.get(f"p{one.partition}", LogRange(0, 100)) for one in found.ranges}
     return replaced(found, ranges=told)
 
 
-async def findings(zookeeper: MemoryZooKeeper) -> list[Finding]:
-    return diagnose_looks(await look(zookeeper))
+async def findings(zookeeper: MemoryZooKeeper) -> list[GroupFinding]:
+    return diagnose_group(await look(zookeeper))
 
 
-def told(found: list[Finding]) -> list[tuple[Kind, str]]:
+def told(found: list[GroupFinding]) -> list[tuple[FindingKind, str]]:
     return [(finding.kind, finding.subject) for finding in found]
 
 
@@ -103,13 +103,13 @@ async def test_a_healthy_group_of_either_rule(zookeeper: MemoryZooKeeper) -> Non
     deal(zookeeper, dealt)
     assert await findings(zookeeper) == []
     # Where one is missing, the rule is still known by the others.
-    survey = before.survey
-    assert dealt != survey.view.owners
+    snapshot = before.snapshot
+    assert dealt != snapshot.view.owners
     missing = next(one for one in T if dealt[one][0] == ID_A)
     zookeeper.remove(f"{OWNERS}/{missing.name}")
     gave_up, unowned = await findings(zookeeper)
-    assert told([gave_up, unowned]) == [(Kind.GAVE_UP, ID_A), (Kind.UNOWNED, str(missing))]
-    assert "owns 1 of the 2 partitions that the rule (roundrobin) gives to it" in gave_up.says
+    assert told([gave_up, unowned]) == [(FindingKind.GAVE_UP, ID_A), (FindingKind.UNOWNED, str(missing))]
+    assert "owns 1 of the 2 partitions that the rule (roundrobin) assigns to it" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
     assert unowned.fix == Nudge()
 
@@ -117,11 +117,11 @@ async def test_a_healthy_group_of_either_rule(zookeeper: MemoryZooKeeper) -> Non
 async def test_owners_that_fit_no_rule(zookeeper: MemoryZooKeeper) -> None:
     deal(zookeeper, {T[0]: (ID_A, 0)})
     (found,) = await findings(zookeeper)
-    assert told([found]) == [(Kind.MISPLACED, "t/0")]
-    assert "the rule (range) gives it to g_b-0" in found.says
+    assert told([found]) == [(FindingKind.MISPLACED, "t/0")]
+    assert "the rule (range) assigns it to g_b-0" in found.says
     assert "differ in partition.assignment.strategy" in found.says
-    lasting = diagnose_looks(await look(zookeeper), await look(zookeeper))
-    assert [each for each in lasting if not each.is_notice] == [found]
+    persistent_findings = diagnose_group(await look(zookeeper), await look(zookeeper))
+    assert [each for each in persistent_findings if not each.is_notice] == [found]
 
 
 async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> None:
@@ -131,10 +131,10 @@ async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> No
     replace(zookeeper, f"{OWNERS}/3", f"{ID_A}-0".encode(), DEAD)
     found = await findings(zookeeper)
     assert told(found) == [
-        (Kind.STALE_OWNER, "t/0"),
-        (Kind.BROKEN_OWNER, "t/1"),
-        (Kind.ZOMBIE_OWNER, "t/2"),
-        (Kind.FOREIGN_SESSION, "t/3"),
+        (FindingKind.STALE_OWNER, "t/0"),
+        (FindingKind.BROKEN_OWNER, "t/1"),
+        (FindingKind.ZOMBIE_OWNER, "t/2"),
+        (FindingKind.FOREIGN_SESSION, "t/3"),
     ]
     assert [isinstance(each.fix, Removal) and each.fix.safe for each in found] == [True, False, False, False]
 
@@ -142,13 +142,13 @@ async def test_owners_that_are_dead_or_another(zookeeper: MemoryZooKeeper) -> No
 @pytest.mark.parametrize(
     ("data", "kind", "word"),
     [
-        (b"{", Kind.BROKEN_ID, "none of them gets anything"),
-        (b'{"version":1,"subscription":{"t":1}}', Kind.BROKEN_ID, "pattern"),
-        (b'{ "t": 1 }', Kind.MIXED_DIALECTS, "registered in the dialect of Kafka 0.7"),
-        (b"*1*t", Kind.MIXED_DIALECTS, "members of 0.8 and later cannot read it"),
+        (b"{", FindingKind.BROKEN_ID, "none of them gets a partition"),
+        (b'{"version":1,"subscription":{"t":1}}', FindingKind.BROKEN_ID, "pattern"),
+        (b'{ "t": 1 }', FindingKind.MIXED_DIALECTS, "registered in the dialect of Kafka 0.7"),
+        (b"*1*t", FindingKind.MIXED_DIALECTS, "members of 0.8 and later cannot read it"),
     ],
 )
-async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: Kind, word: str) -> None:
+async def test_ids_that_break_every_peer(zookeeper: MemoryZooKeeper, data: bytes, kind: FindingKind, word: str) -> None:
     zookeeper.put("/consumers/g/ids/g_c", data, session_id=DEAD)
     (found,) = await findings(zookeeper)
     assert told([found]) == [(kind, "g_c")]
@@ -162,8 +162,8 @@ async def test_an_id_that_outlives_its_process(zookeeper: MemoryZooKeeper) -> No
     zookeeper.remove(f"{OWNERS}/2")
     zookeeper.remove(f"{OWNERS}/3")
     (found,) = await findings(zookeeper)
-    assert told([found]) == [(Kind.STALE_ID, ID_A)]
-    assert "gives 2 partitions to it (t/2, t/3)" in found.says
+    assert told([found]) == [(FindingKind.STALE_ID, ID_A)]
+    assert "assigns 2 partitions to it (t/2, t/3)" in found.says
 
 
 async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
@@ -176,42 +176,42 @@ async def test_offsets_and_leaders(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/offsets/t/x", b"5")
     zookeeper.put("/consumers/g/owner/t/0", b"5")
     seen = await look(zookeeper, p2=NoAnswer("the partition has no leader"), p3=LogRange(11, 100))
-    found = diagnose_look(seen)
+    found = diagnose_once(seen)
     assert told(found) == [
-        (Kind.BROKEN_OFFSET, "t/1"),
-        (Kind.NO_PARTITION, "gone/0"),
-        (Kind.OUT_OF_RANGE, "t/0"),
-        (Kind.OUT_OF_RANGE, "t/3"),
-        (Kind.NO_PARTITION, "t/7"),
-        (Kind.NO_LEADER, "t/2"),
-        (Kind.MIXED_DIALECTS, "/consumers/g/offsets/t/0-3"),
-        (Kind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
-        (Kind.FOREIGN_NODE, "/consumers/g/owner"),
+        (FindingKind.BROKEN_OFFSET, "t/1"),
+        (FindingKind.NO_PARTITION, "gone/0"),
+        (FindingKind.OUT_OF_RANGE, "t/0"),
+        (FindingKind.OUT_OF_RANGE, "t/3"),
+        (FindingKind.NO_PARTITION, "t/7"),
+        (FindingKind.NO_LEADER, "t/2"),
+        (FindingKind.MIXED_DIALECTS, "/consumers/g/offsets/t/0-3"),
+        (FindingKind.FOREIGN_NODE, "/consumers/g/offsets/t/x"),
+        (FindingKind.FOREIGN_NODE, "/consumers/g/owner"),
     ]
     says = {finding.subject: finding.says for finding in found}
     assert "no such topic" in says["gone/0"]
     assert "only 4 partitions" in says["t/7"]
-    assert "1 messages beyond the end, 100" in says["t/0"]
-    assert "1 messages before the earliest, 11" in says["t/3"]
+    assert "1 messages beyond the log end 100" in says["t/0"]
+    assert "1 messages before the log start 11" in says["t/3"]
     assert "auto.offset.reset" in says["t/3"]
-    assert "on the brokers 0" in says["t/2"]
+    assert "on brokers 0" in says["t/2"]
     assert "Kafka 0.7 names" in says["/consumers/g/offsets/t/0-3"]
     silent = replaced(seen, ranges=dict.fromkeys(seen.ranges, NoAnswer("it is asleep")), unknown=("a is not known",))
-    found = diagnose_look(silent)
-    assert (Kind.SILENT_BROKER, "brokers") in told(found)
+    found = diagnose_once(silent)
+    assert (FindingKind.SILENT_BROKER, "brokers") in told(found)
     assert "3 partitions could not be checked: it is asleep" in next(
-        each.says for each in found if each.kind is Kind.SILENT_BROKER
+        each.says for each in found if each.kind is FindingKind.SILENT_BROKER
     )
-    assert [each.says for each in found if each.kind is Kind.NOT_CHECKED] == ["A is not known."]
+    assert [each.says for each in found if each.kind is FindingKind.NOT_CHECKED] == ["A is not known."]
 
 
 async def test_an_election_passes(zookeeper: MemoryZooKeeper) -> None:
     healthy = await look(zookeeper)
     put_topic(zookeeper, "t", [0, 0, -1, 0])
     without = await look(zookeeper)
-    assert [each for each in diagnose_looks(healthy, without) if not each.is_notice] == []
-    assert [each for each in told(diagnose_looks(without, without)) if each[0] is Kind.NO_LEADER] == [
-        (Kind.NO_LEADER, "t/2")
+    assert [each for each in diagnose_group(healthy, without) if not each.is_notice] == []
+    assert [each for each in told(diagnose_group(without, without)) if each[0] is FindingKind.NO_LEADER] == [
+        (FindingKind.NO_LEADER, "t/2")
     ]
 
 
@@ -221,28 +221,31 @@ async def test_progress_and_offsets_in_two_stores(zookeeper: MemoryZooKeeper) ->
     zookeeper.put("/consumers/g/offsets/t/1", b"20")
     grown = LogRange(0, 150)
     after = await look(zookeeper, 20.0, p0=grown, p1=grown, p2=grown)
-    holes = diagnose_looks(before, after)
-    assert told(holes) == [(Kind.BLACK_HOLE, "t/0"), (Kind.BLACK_HOLE, "t/2")]
-    assert "stands at 10 while 50 messages were written in 15 s; the lag is 140 messages" in holes[0].says
+    holes = diagnose_group(before, after)
+    assert told(holes) == [(FindingKind.BLACK_HOLE, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
+    assert "stays at 10 while 50 messages were written in 15 s; the lag is 140 messages" in holes[0].says
     assert "a nudge does not help" in holes[0].remedy
     still = await look(zookeeper, 20.0)
-    assert told(diagnose_looks(before, still)) == [(Kind.STANDING_STILL, "t/0"), (Kind.STANDING_STILL, "t/2")]
+    assert told(diagnose_group(before, still)) == [
+        (FindingKind.STANDING_STILL, "t/0"),
+        (FindingKind.STANDING_STILL, "t/2"),
+    ]
 
     # What moves at a broker moves; what follows within one interval does not differ.
     before, after = replaced(before, kept={T[0]: 12, T[1]: 8}), replaced(after, kept={T[0]: 60, T[1]: 18})
-    found = diagnose_looks(before, after)
-    assert told(found) == [(Kind.STORES_DIFFER, "t/0"), (Kind.BLACK_HOLE, "t/2")]
-    assert "what ZooKeeper has" in found[0].says
+    found = diagnose_group(before, after)
+    assert told(found) == [(FindingKind.STORES_DIFFER, "t/0"), (FindingKind.BLACK_HOLE, "t/2")]
+    assert "no member commits to ZooKeeper" in found[0].says
     behind = replaced(after, kept={T[1]: 9})
-    (differs,) = [each for each in diagnose_looks(before, behind) if each.kind is Kind.STORES_DIFFER]
+    (differs,) = [each for each in diagnose_group(before, behind) if each.kind is FindingKind.STORES_DIFFER]
     assert (differs.subject, differs.is_notice) == ("t/1", True)
-    assert "ZooKeeper has the offset 20, and brokers keep 9, 11 messages apart" in differs.says
-    assert "what brokers keep" in differs.says
-    assert told(diagnose_looks(behind)) == [(Kind.STORES_DIFFER, "t/1")]
+    assert "ZooKeeper has the offset 20, and brokers have 9, 11 messages apart" in differs.says
+    assert "no member commits to brokers" in differs.says
+    assert told(diagnose_group(behind)) == [(FindingKind.STORES_DIFFER, "t/1")]
     # The offset that is history may fall out of the log.
     cut = dict.fromkeys(T, LogRange(15, 150))
-    found = diagnose_look(replaced(still, ranges=cut, kept={T[0]: 20}))
-    assert told(found) == [(Kind.OUT_OF_RANGE, "t/2")]
+    found = diagnose_once(replaced(still, ranges=cut, kept={T[0]: 20}))
+    assert told(found) == [(FindingKind.OUT_OF_RANGE, "t/2")]
 
 
 async def test_the_nudge_is_of_the_dialect(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +259,12 @@ async def test_the_nudge_is_of_the_dialect(zookeeper: MemoryZooKeeper, monkeypat
             await multi(operations)
 
         monkeypatch.setattr(zk, "multi", noted)
-        found = await look_at_group(ZooKeeperGroups(zk, V08BrokerLogs(None)), "g", 0.0)
-        assert found.survey.dialect is Dialect.V08
-        steps = steps_for(found.survey, diagnose_look(found), force=False)
+        found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None)), "g", 0.0)
+        assert found.snapshot.dialect is Dialect.V08
+        steps = steps_for(found.snapshot, diagnose_once(found), force=False)
         assert [isinstance(step, Nudge) or step.path for step in steps] == [f"{OWNERS}/0", True]
         for step in steps:
-            await take_step(zk, "g", step, name="g_doctor", dialect=found.survey.dialect)
+            await take_step(zk, "g", step, name="g_doctor", dialect=found.snapshot.dialect)
     assert f"{OWNERS}/0" not in zookeeper.dump()
     assert [getattr(each, "data", None) for each in sent] == [NUDGE_VALUE_V08, None]
     assert parse_subscription_v08(NUDGE_VALUE_V08) == StaticSubscription({})
@@ -270,45 +273,47 @@ async def test_the_nudge_is_of_the_dialect(zookeeper: MemoryZooKeeper, monkeypat
 # -- where a broker coordinates
 
 
-def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> Look:
+def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> DiagnosisInput:
     view = GroupView("team/g")
     if state != "Empty":
         rebalancing = state != "Stable"
         view.members["c-1"] = Member("t", None if rebalancing else StaticSubscription({"t": 1}))
     view.owners = {} if state != "Stable" else dict.fromkeys(T[:owned], ("c-1", 0))
     view.offsets = dict.fromkeys(T, offset)
-    survey = V08Survey(
+    snapshot = V08GroupSnapshot(
         view, {"t": (0, 1, 2, 3)}, Coordinator.BROKER, state, "range", clients={"c-1": "billing at 10.0.0.1"}
     )
     topics = {"t": {number: PartitionView((0,), 0, (0,)) for number in range(4)}}
-    return Look(survey, dict.fromkeys(T, LogRange(0, 100)), 0.0, topics)
+    return DiagnosisInput(snapshot, dict.fromkeys(T, LogRange(0, 100)), 0.0, topics)
 
 
 async def test_a_group_at_a_broker() -> None:
-    assert diagnose_look(at_broker()) == []
-    (none,) = diagnose_look(at_broker("Empty"))
-    assert (none.kind, none.is_notice, "--zookeeper" in none.remedy) == (Kind.NO_MEMBERS, True, True)
+    assert diagnose_once(at_broker()) == []
+    (none,) = diagnose_once(at_broker("Empty"))
+    assert (none.kind, none.is_notice, "--zookeeper" in none.remedy) == (FindingKind.NO_MEMBERS, True, True)
     for state in ("PreparingRebalance", "CompletingRebalance", "AwaitingSync"):
-        found = diagnose_looks(at_broker(state), at_broker(state))
-        assert told(found) == [(Kind.REBALANCING, "team/g")]
+        found = diagnose_group(at_broker(state), at_broker(state))
+        assert told(found) == [(FindingKind.REBALANCING, "team/g")]
         assert "billing at 10.0.0.1" in found[0].says
-        assert diagnose_looks(at_broker(), at_broker(state)) == []
-    (unowned,) = diagnose_look(at_broker(owned=3))
-    assert told([unowned]) == [(Kind.UNOWNED, "t/3")]
-    assert "the group's leader (range) did not deal it" in unowned.says
-    assert told(diagnose_look(at_broker(offset=101))) == [(Kind.OUT_OF_RANGE, str(one)) for one in T]
+        assert diagnose_group(at_broker(), at_broker(state)) == []
+    (unowned,) = diagnose_once(at_broker(owned=3))
+    assert told([unowned]) == [(FindingKind.UNOWNED, "t/3")]
+    assert "the group's leader (range) did not assign it" in unowned.says
+    assert told(diagnose_once(at_broker(offset=101))) == [(FindingKind.OUT_OF_RANGE, str(one)) for one in T]
     strange = at_broker()
-    strange.survey.view.problems.append("member c-2 is of protocol type 'connect'")
-    assert told(diagnose_look(strange)) == [(Kind.NOT_CHECKED, "team/g")]
-    assert steps_for(strange.survey, diagnose_look(strange), force=True) == []
+    strange.snapshot.view.problems.append("member c-2 is of protocol type 'connect'")
+    assert told(diagnose_once(strange)) == [(FindingKind.NOT_CHECKED, "team/g")]
+    assert steps_for(strange.snapshot, diagnose_once(strange), force=True) == []
 
 
 async def test_owners_at_a_broker_that_do_not_work() -> None:
     before, after = at_broker(), replaced(at_broker(), at=15.0, ranges=dict.fromkeys(T, LogRange(0, 120)))
-    after.survey.view.offsets |= {T[0]: 50, T[1]: 120}
-    found = diagnose_looks(before, after)
-    assert told(found) == [(Kind.BLACK_HOLE, "t/2"), (Kind.BLACK_HOLE, "t/3")]
-    assert found[0].says.startswith("c-1 owns it, but the committed offset stands at 10 while 20 messages were written")
+    after.snapshot.view.offsets |= {T[0]: 50, T[1]: 120}
+    found = diagnose_group(before, after)
+    assert told(found) == [(FindingKind.BLACK_HOLE, "t/2"), (FindingKind.BLACK_HOLE, "t/3")]
+    assert found[0].says.startswith(
+        "Owner c-1 does not read it: the committed offset stays at 10 while 20 messages were written"
+    )
     assert "transaction" in found[0].says
-    assert "Restart the client billing at 10.0.0.1; that gives its partitions to the others." in found[0].remedy
+    assert "Restart the client billing at 10.0.0.1; its partitions go to other members." in found[0].remedy
     assert {each.fix for each in found} == {None}

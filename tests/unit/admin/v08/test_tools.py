@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from consumerd.admin import (
     BrokerGroups,
     Coordinator,
-    Kind,
+    DiagnosisInput,
+    FindingKind,
     LogRange,
-    Look,
     NoAnswer,
+    OffsetTarget,
+    OffsetTargetKind,
     RefusedError,
-    Target,
-    TargetKind,
     TopicPlan,
     V08BrokerLogs,
     V08ChangePlanner,
-    V08Survey,
+    V08GroupSnapshot,
     create_topic,
     deal_replicas,
     delete_topic,
-    diagnose_look,
+    diagnose_once,
     in_the_way,
 )
 from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
@@ -148,37 +148,39 @@ async def test_a_time_by_segments_and_by_messages() -> None:
         client, channel = cluster(
             old, Offsets=[by_segment(3), by_segment(9), by_segment(*told), by_segment(3), by_segment(9)]
         )
-        planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-        [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
+        planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+        [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
         assert (change.after, note in (change.note or "")) == (after, True)
         asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "Offsets"]
         assert [each["timestamp"] for each in asked] == [-2, -1, 1000, -2, -1]
     client, _ = cluster(Offsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
-    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-    [change] = await planner.reset([T0], Target(TargetKind.TIME, 1000))
-    assert (change.after, change.note) == (9, "everything that is kept is older")
+    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
+    assert (change.after, change.note) == (9, "all messages in the log are older")
 
 
 @pytest.mark.asyncio
 async def test_shifts_stop_at_the_ends_and_need_an_offset() -> None:
-    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
+    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
     for by, after in ((2, 7), (-9, 3), (99, 8)):
         client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-        [change] = await V08ChangePlanner(survey, V08BrokerLogs(client)).reset([T0], Target(TargetKind.SHIFT, by))
+        [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(client)).reset(
+            [T0], OffsetTarget(OffsetTargetKind.SHIFT, by)
+        )
         assert (change.before, change.after, change.note is None) == (5, after, by == 2)
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-    planner = V08ChangePlanner(V08Survey(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-    [change] = await planner.reset([T0], Target(TargetKind.SHIFT, 1))
-    assert (change.unknown, change.problem) == (True, "nothing is committed that could be shifted")
+    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1))
+    assert (change.unknown, change.problem) == (True, "no committed offset to shift")
 
 
 @pytest.mark.asyncio
 async def test_brokers_keep_what_was_committed() -> None:
-    survey = V08Survey(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
-    changes = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None, T1: None})
+    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
     assert [(change.moves, change.problem is None) for change in changes] == [(False, False), (False, True)]
-    survey.coordinator = Coordinator.ZOOKEEPER
-    [change] = await V08ChangePlanner(survey, V08BrokerLogs(None)).set_to({T0: None})
+    snapshot.coordinator = Coordinator.ZOOKEEPER
+    [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None})
     assert (change.moves, change.problem) == (True, None)
 
 
@@ -225,21 +227,21 @@ async def test_a_group_and_members_that_cannot_be_understood() -> None:
     good = MemberMetadata(("t",)).encode(), MemberAssignment((("t", (0,)),)).encode()
     answers = [described(error=15), described(good=good, bad=(b"\x00\x00\x7f", b""), moving=(b"", b""))]
     client, _ = cluster(DescribeGroups=answers, OffsetFetch=NOTHING_COMMITTED)
-    survey = await BrokerGroups(client).survey("g")
-    assert (survey.state, survey.rule, survey.topics) == ("Stable", "range", {"t": (0, 1)})
-    assert {name: member.subscription is not None for name, member in survey.view.members.items()} == {
+    snapshot = await BrokerGroups(client).snapshot("g")
+    assert (snapshot.state, snapshot.rule, snapshot.topics) == ("Stable", "range", {"t": (0, 1)})
+    assert {name: member.subscription is not None for name, member in snapshot.view.members.items()} == {
         "good": True, "bad": False, "moving": False,
     }  # fmt: skip
-    assert survey.clients["good"] == "c at 10.0.0.1"
-    assert len(survey.view.problems) == 1
-    assert survey.owner_name(T0) == "good"
-    assert survey.partitions() == [T0, T1]
-    assert len(in_the_way(survey, [T0])) == 3
+    assert snapshot.clients["good"] == "c at 10.0.0.1"
+    assert len(snapshot.view.problems) == 1
+    assert snapshot.owner_name(T0) == "good"
+    assert snapshot.partitions() == [T0, T1]
+    assert len(in_the_way(snapshot, [T0])) == 3
 
     client, _ = cluster(DescribeGroups=described("connect", worker=(b"x", b"y")), OffsetFetch=NOTHING_COMMITTED)
-    survey = await BrokerGroups(client).survey("g")
-    assert "'connect'" in survey.view.problems[0]
-    assert in_the_way(survey, [T0]) == ["member worker lives, and its subscription cannot be read"]
+    snapshot = await BrokerGroups(client).snapshot("g")
+    assert "'connect'" in snapshot.view.problems[0]
+    assert in_the_way(snapshot, [T0]) == ["member worker is alive, and its subscription cannot be read"]
 
 
 @pytest.mark.asyncio
@@ -252,7 +254,7 @@ async def test_a_group_that_nobody_knows(told: Answer) -> None:
         DescribeGroups=told, ConsumerGroupDescribe=of_consumers(69), ListGroups=none, OffsetFetch=NOTHING_COMMITTED
     )
     with pytest.raises(NotFoundError, match="no broker knows a group 'g'"):
-        await BrokerGroups(client).survey("g")
+        await BrokerGroups(client).snapshot("g")
 
 
 @pytest.mark.asyncio
@@ -266,9 +268,9 @@ async def test_a_group_of_another_type_is_named() -> None:
         ListGroups=listed,
         OffsetFetch=NOTHING_COMMITTED,
     )
-    survey = await BrokerGroups(client).survey("g")
-    assert survey.state == "Stable"
-    assert "of type 'share'" in survey.view.problems[0]
+    snapshot = await BrokerGroups(client).snapshot("g")
+    assert snapshot.state == "Stable"
+    assert "of type 'share'" in snapshot.view.problems[0]
 
 
 @pytest.mark.asyncio
@@ -280,15 +282,17 @@ async def test_a_group_of_the_consumer_protocol(told: Answer) -> None:
         ConsumerGroupDescribe=[of_consumers(15), of_consumers(0, "Reconciling", *members)],
         OffsetFetch=NOTHING_COMMITTED,
     )
-    survey = await BrokerGroups(client).survey("g")
-    assert (survey.state, survey.rule, survey.moving) == ("Reconciling", "uniform", ["a", "b"])
-    assert {name: member.text for name, member in survey.view.members.items()} == {"a": "t", "b": "t|u"}
-    assert survey.view.owners == {T0: ("a", 0), T1: ("a", 0)}
-    assert survey.clients["b"] == "c at 10.0.0.1"
-    assert survey.subscribed == {"t": (0, 1)}
-    assert not survey.view.problems
-    assert len(in_the_way(survey, [T0])) == 2
-    [finding] = [each for each in diagnose_look(Look(survey, {}, 0.0)) if each.kind is Kind.REBALANCING]
+    snapshot = await BrokerGroups(client).snapshot("g")
+    assert (snapshot.state, snapshot.rule, snapshot.moving) == ("Reconciling", "uniform", ["a", "b"])
+    assert {name: member.text for name, member in snapshot.view.members.items()} == {"a": "t", "b": "t|u"}
+    assert snapshot.view.owners == {T0: ("a", 0), T1: ("a", 0)}
+    assert snapshot.clients["b"] == "c at 10.0.0.1"
+    assert snapshot.subscribed == {"t": (0, 1)}
+    assert not snapshot.view.problems
+    assert len(in_the_way(snapshot, [T0])) == 2
+    [finding] = [
+        each for each in diagnose_once(DiagnosisInput(snapshot, {}, 0.0)) if each.kind is FindingKind.REBALANCING
+    ]
     assert "2 of 2 members" in finding.says
 
 
@@ -300,21 +304,21 @@ async def test_a_pattern_that_is_not_understood_is_a_problem_and_no_guess() -> N
         ConsumerGroupDescribe=of_consumers(0, "Stable", *members),
         OffsetFetch=NOTHING_COMMITTED,
     )
-    survey = await BrokerGroups(client).survey("g")
-    assert survey.moving == []
-    assert [member.subscription for member in survey.view.members.values()] == [None, None]
-    assert len(survey.view.problems) == 2
-    assert survey.view.owners == {T0: ("a", 0)}
+    snapshot = await BrokerGroups(client).snapshot("g")
+    assert snapshot.moving == []
+    assert [member.subscription for member in snapshot.view.members.values()] == [None, None]
+    assert len(snapshot.view.problems) == 2
+    assert snapshot.view.owners == {T0: ("a", 0)}
 
 
 @pytest.mark.asyncio
 async def test_offsets_that_a_broker_keeps_count_and_are_not_changed_elsewhere() -> None:
-    survey = V08Survey(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
-    assert [survey.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
-    planner = V08ChangePlanner(survey, V08BrokerLogs(None))
+    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
+    assert [snapshot.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
+    planner = V08ChangePlanner(snapshot, V08BrokerLogs(None))
     for changes in (
         await planner.set_to({T1: 7}), await planner.set_to({T1: None}),
-        await planner.reset([T1], Target(TargetKind.EARLIEST)),
+        await planner.reset([T1], OffsetTarget(OffsetTargetKind.EARLIEST)),
     ):  # fmt: skip
         assert [(change.moves, change.unknown) for change in changes] == [(False, True)]
         assert "--bootstrap-server" in (changes[0].problem or "")
@@ -328,8 +332,8 @@ async def test_brokers_of_08_have_offsets_and_no_groups() -> None:
         OffsetFetch={"responses": [{"topic": "t", "partition_responses": [part]}]},
     )
     groups = BrokerGroups(client)
-    survey = await groups.survey("g")
-    assert (survey.view.offsets, survey.view.members, survey.state) == ({T0: 7}, {}, "")
+    snapshot = await groups.snapshot("g")
+    assert (snapshot.view.offsets, snapshot.view.members, snapshot.state) == ({T0: 7}, {}, "")
     [(_, version, body)] = [asked for asked in channel.asked if asked[0] == "OffsetFetch"]
     assert (version, body["topics"]) == (1, [{"topic": "t", "partitions": [{"partition": 0}, {"partition": 1}]}])
     with pytest.raises(UnsupportedApiError, match="give --zookeeper"):
@@ -345,8 +349,8 @@ async def test_a_group_that_came_to_life_takes_no_offsets() -> None:
                {"responses": [{"topic": "t", "partition_responses": [part]}]}]  # fmt: skip
     client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
     groups = BrokerGroups(client)
-    survey = V08Survey(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
-    changes = await V08ChangePlanner(survey, groups.logs).set_to({T0: 5})
+    snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, Coordinator.BROKER)
+    changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
     with pytest.raises(RefusedError, match="from its members only"):
         await groups.write(changes, force=True)
 

@@ -1,4 +1,4 @@
-"""One look at a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
+"""A snapshot of a group of Kafka 0.8 or later, coordinated in ZooKeeper or by a broker.
 
 Strategy: both come in the form of a `GroupView`, so that what the tools conclude is the same code. In ZooKeeper nothing
 says by which rule the members deal (`partition.assignment.strategy` of old consumers), so the rule is inferred: the one
@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.admin.survey import GroupSurvey, foreign_children, named_topics
+from consumerd.admin.snapshot import GroupSnapshot, foreign_children, named_topics
 from consumerd.cluster import V08ClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.partition import TopicPartition
@@ -64,7 +64,7 @@ class Coordinator(Enum):
 
 
 @dataclass(slots=True)
-class V08Survey(GroupSurvey):
+class V08GroupSnapshot(GroupSnapshot):
     """What was seen. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
 
     dialect: ClassVar[Dialect] = Dialect.V08
@@ -165,7 +165,7 @@ class V08Survey(GroupSurvey):
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
         if self.coordinator is Coordinator.BROKER:  # whose groups may have names that no node can have
             return None
-        return GroupSurvey.owner_stat(self, partition)
+        return GroupSnapshot.owner_stat(self, partition)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The offset that the group committed, wherever that is kept."""
@@ -180,7 +180,7 @@ class V08Survey(GroupSurvey):
         owner = self.view.owners.get(partition)
         if owner is not None and self.coordinator is Coordinator.BROKER:
             return owner[0]
-        return GroupSurvey.owner_name(self, partition)
+        return GroupSnapshot.owner_name(self, partition)
 
 
 def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:
@@ -188,14 +188,14 @@ def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:
     return {topic: tuple(sorted(partitions)) for topic, partitions in assignments.items()}
 
 
-async def survey_zookeeper_group(zk: ZooKeeper, group: str) -> V08Survey:
-    """Look at a group in ZooKeeper. Raises NotFoundError for one that never was, DialectError for brokers of 0.7."""
+async def read_v08_snapshot(zk: ZooKeeper, group: str) -> V08GroupSnapshot:
+    """Take a snapshot of a group in ZooKeeper. Raises NotFoundError, DialectError for brokers of 0.7."""
     cluster = V08ClusterView(zk)
     view = await cluster.read_group(group)
     view.offsets = dict(sorted(view.offsets.items()))
     named, every = named_topics(view)
     found = await cluster.read_assignments(None if every else sorted(named))
-    survey = V08Survey(view, numbers_of(found), foreign=await foreign_children(zk, group))
-    wanted = survey.subscribed.keys() | named
-    survey.topics = {topic: numbers for topic, numbers in survey.topics.items() if topic in wanted}
-    return survey
+    snapshot = V08GroupSnapshot(view, numbers_of(found), foreign=await foreign_children(zk, group))
+    wanted = snapshot.subscribed.keys() | named
+    snapshot.topics = {topic: numbers for topic, numbers in snapshot.topics.items() if topic in wanted}
+    return snapshot

@@ -1,8 +1,8 @@
-"""One look at a group and at all that belongs to it: members, owners, offsets, the topics they name, the brokers.
+"""A snapshot of a group and of all that belongs to it: members, owners, offsets, the topics they name, the brokers.
 
 Strategy: read once, decide afterwards. What the tools conclude (`verification`, `diagnosis`, `changes`) are functions
-of a survey, and nothing but this module reads the registry for them. The reads behind it are not atomic; whoever needs
-certainty looks twice.
+of a snapshot, and nothing but this module reads the registry for them. The reads behind it are not atomic; a tool that
+needs certainty takes two snapshots.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.cluster import ClusterView, GroupView
+from consumerd.errors import NotFoundError
 from consumerd.group import Assignment, partitions_of
-from consumerd.registry import Dialect, StaticSubscription, format_owner, group_path, id_path, owner_path
+from consumerd.registry import (
+    Dialect,
+    RegistryError,
+    StaticSubscription,
+    format_owner,
+    group_path,
+    id_path,
+    owner_path,
+)
 from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 
     from consumerd.partition import TopicPartition
     from consumerd.ports import NodeStat, ZooKeeper
-    from consumerd.registry import Broker
+    from consumerd.registry import Broker, Subscription
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]
@@ -29,8 +38,8 @@ Topics = dict[str, dict[int, int]]
 _CHILDREN = frozenset({"ids", "owners", "offsets"})
 
 
-class GroupSurvey(ABC):
-    """One look at a group of whatever dialect."""
+class GroupSnapshot(ABC):
+    """A snapshot of a group of either dialect."""
 
     __slots__ = ()
     dialect: ClassVar[Dialect]
@@ -67,6 +76,18 @@ class GroupSurvey(ABC):
     @abstractmethod
     def absence(self, partition: TopicPartition) -> str:
         """Why a partition does not exist: the end of a sentence."""
+
+    def subscriptions(self) -> dict[str, Subscription]:
+        """What each member wants. Raises RegistryError for one that cannot be read, NotFoundError without members."""
+        members = self.view.members.items()
+        found = {name: member.subscription for name, member in members if member.subscription is not None}
+        if len(found) < len(members):
+            raise RegistryError(f"group {self.group!r} cannot be planned: {self.view.problems[0]}")
+        if not found:
+            raise NotFoundError(
+                f"group {self.group!r} has no members now; `consumerd group describe` shows its committed offsets"
+            )
+        return found
 
     @property
     def rule_words(self) -> str:
@@ -106,7 +127,7 @@ class GroupSurvey(ABC):
 
 
 @dataclass(slots=True)
-class Survey(GroupSurvey):
+class V07GroupSnapshot(GroupSnapshot):
     """What was seen of a group of 0.7. `topics`: those that exist and that members want, own or committed."""
 
     dialect: ClassVar[Dialect] = Dialect.V07
@@ -147,8 +168,8 @@ class Survey(GroupSurvey):
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
-async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Survey:
-    """Look at `group`. Raises NotFoundError for one that never was, DialectError for brokers of 0.8+ (if `brokers`)."""
+async def read_v07_snapshot(zk: ZooKeeper, group: str, *, brokers: bool = True) -> V07GroupSnapshot:
+    """Take a snapshot. Raises NotFoundError for an unknown group, DialectError for brokers of 0.8+ (if `brokers`)."""
     cluster = ClusterView(zk)
     view = await cluster.read_group(group)
     named, every = named_topics(view)
@@ -156,7 +177,7 @@ async def survey_group(zk: ZooKeeper, group: str, *, brokers: bool = True) -> Su
     if every:
         wanted = {*view.subscribed(topics), *named}
         topics = {topic: counts for topic, counts in topics.items() if topic in wanted}
-    return Survey(
+    return V07GroupSnapshot(
         view,
         topics,
         await cluster.read_brokers() if brokers else {},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumerd.partition import TopicPartition
 
 
-class Found(NamedTuple):
+class SourceMessage(NamedTuple):
     """One message of the source. `payload` is None for a tombstone, which 0.7 does not have."""
 
     offset: int
@@ -30,14 +30,14 @@ class Unreadable(NamedTuple):
     problem: str
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Partitions to compare."""
 
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
         """All of them, with where they begin and end. Raises NotFoundError, ConfigError, BrokerError, ..."""
         ...
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Found] | Unreadable]:
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[SourceMessage] | Unreadable]:
         """What stands in [start, end), in order; both are boundaries of outermost messages.
 
         Raises BrokerError, CorruptDataError, and what the source's files say.

@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin import (
-    BrokerLogs,
-    ChangePlanner,
-    Coordinator,
-    Survey,
-    V08ChangePlanner,
-    V08Survey,
-    in_the_way,
-    survey_group,
-)
-from consumerd.cli.session import connector
+from consumerd.admin.changes import ChangePlanner
+from consumerd.admin.editing import in_the_way
+from consumerd.admin.logs import BrokerLogs
+from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.admin.v08.changes import V08ChangePlanner
+from consumerd.admin.v08.snapshot import Coordinator, V08GroupSnapshot
 from consumerd.cluster import ClusterView, GroupView
 from consumerd.errors import ConfigError, NotFoundError
 from consumerd.group import partitions_of
@@ -28,7 +23,11 @@ from consumerd.registry import Dialect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import Change, GroupOffsets, GroupSource, GroupSurvey, Target
+    from consumerd.admin.changes import Change, OffsetTarget
+    from consumerd.admin.offset_file import GroupOffsets
+    from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.net import Connector
     from consumerd.ports import ZooKeeper
 
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _RESTING = frozenset({"", "Dead", "Empty"})
 
 
-class Choice(NamedTuple):
+class PartitionChoice(NamedTuple):
     """Partitions of a group: those of `topics` (without any, of the group's), and of these those called as `names`."""
 
     group: str
@@ -47,29 +46,29 @@ class Choice(NamedTuple):
         """Those of `partitions` that are meant. Raises NotFoundError where none is."""
         chosen = [partition for partition in partitions if not self.names or partition.name in self.names]
         if not chosen:
-            what = f"topics {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"
-            raise NotFoundError(f"there are no such partitions of {what}; `consumerd topics list` shows what there is")
+            what = f"topic {', '.join(self.topics)}" if self.topics else f"group {self.group!r}"
+            raise NotFoundError(f"{what} has no such partitions; see `consumerd topics list`")
         return chosen
 
 
 @dataclass(slots=True)
-class Plan:
+class OffsetPlan:
     """Changes, and what speaks against them; `final` where not even force helps."""
 
     changes: list[Change]
     refusals: list[str]
     final: bool = False
 
-    def add(self, survey: GroupSurvey, changes: list[Change], *, force: bool) -> None:
+    def add(self, snapshot: GroupSnapshot, changes: list[Change], *, force: bool) -> None:
         """Add the changes of one group."""
         self.changes += changes
         moving = [change.partition for change in changes if change.moves]
-        state = survey.state if isinstance(survey, V08Survey) else ""
-        by_broker = isinstance(survey, V08Survey) and survey.coordinator is Coordinator.BROKER
+        state = snapshot.state if isinstance(snapshot, V08GroupSnapshot) else ""
+        by_broker = isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is Coordinator.BROKER
         if by_broker or not force:
-            alive = in_the_way(survey, moving)
+            alive = in_the_way(snapshot, moving)
             if by_broker and not alive and state not in _RESTING:
-                alive.append(f"group {survey.group} has members (it is {state})")
+                alive.append(f"group {snapshot.group} has members (its state is {state})")
             self.refusals += alive
             self.final = self.final or (by_broker and bool(alive))
         if not force:
@@ -77,43 +76,45 @@ class Plan:
             self.refusals += problems
 
 
-async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, broker_timeout: float) -> Plan:
+async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, connect: Connector) -> OffsetPlan:
     """Each group's partitions to the offsets that are named. Raises ConfigError for names of 0.8 and later."""
     _require_names(wanted, numbered=False)
-    plan = Plan([], [])
+    plan = OffsetPlan([], [])
     for group, offsets in wanted.items():
-        survey = await _survey(zk, group)
-        planner = await _planner(zk, survey, offsets, broker_timeout)
-        plan.add(survey, await planner.set_to(offsets), force=force)
+        snapshot = await _snapshot(zk, group)
+        planner = await _planner(zk, snapshot, offsets, connect)
+        plan.add(snapshot, await planner.set_to(offsets), force=force)
     return plan
 
 
-async def plan_reset(zk: ZooKeeper, choice: Choice, target: Target, force: bool, broker_timeout: float) -> Plan:
+async def plan_reset(
+    zk: ZooKeeper, choice: PartitionChoice, target: OffsetTarget, force: bool, connect: Connector
+) -> OffsetPlan:
     """The chosen partitions to `target`. Raises NotFoundError."""
-    survey = await _survey(zk, choice.group, must_exist=not choice.topics)
-    partitions = choice.of(await _partitions(zk, survey, choice.topics))
-    planner = await _planner(zk, survey, partitions, broker_timeout)
-    plan = Plan([], [])
-    plan.add(survey, await planner.reset(partitions, target), force=force)
+    snapshot = await _snapshot(zk, choice.group, must_exist=not choice.topics)
+    partitions = choice.of(await _partitions(zk, snapshot, choice.topics))
+    planner = await _planner(zk, snapshot, partitions, connect)
+    plan = OffsetPlan([], [])
+    plan.add(snapshot, await planner.reset(partitions, target), force=force)
     return plan
 
 
-async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> Plan:
+async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> OffsetPlan:
     """As `plan_set`, in a cluster of 0.8 or later. Raises ConfigError for names of 0.7."""
     _require_names(wanted, numbered=True)
-    plan = Plan([], [])
+    plan = OffsetPlan([], [])
     for group, offsets in wanted.items():
-        survey = await _v08_survey(source, group)
-        plan.add(survey, await V08ChangePlanner(survey, source.logs).set_to(offsets), force=force)
+        snapshot = await _v08_snapshot(source, group)
+        plan.add(snapshot, await V08ChangePlanner(snapshot, source.logs).set_to(offsets), force=force)
     return plan
 
 
-async def plan_v08_reset(source: GroupSource, choice: Choice, target: Target, force: bool) -> Plan:
+async def plan_v08_reset(source: GroupSource, choice: PartitionChoice, target: OffsetTarget, force: bool) -> OffsetPlan:
     """As `plan_reset`, in a cluster of 0.8 or later."""
-    survey = await _v08_survey(source, choice.group, must_exist=not choice.topics)
-    partitions = choice.of(await _v08_partitions(source, survey, choice.topics))
-    plan = Plan([], [])
-    plan.add(survey, await V08ChangePlanner(survey, source.logs).reset(partitions, target), force=force)
+    snapshot = await _v08_snapshot(source, choice.group, must_exist=not choice.topics)
+    partitions = choice.of(await _v08_partitions(source, snapshot, choice.topics))
+    plan = OffsetPlan([], [])
+    plan.add(snapshot, await V08ChangePlanner(snapshot, source.logs).reset(partitions, target), force=force)
     return plan
 
 
@@ -124,45 +125,47 @@ def dialect_of(wanted: GroupOffsets) -> Dialect | None:
 
 
 async def _planner(
-    zk: ZooKeeper, survey: Survey, partitions: Iterable[TopicPartition], broker_timeout: float
+    zk: ZooKeeper, snapshot: V07GroupSnapshot, partitions: Iterable[TopicPartition], connect: Connector
 ) -> ChangePlanner:
     topics = await ClusterView(zk).read_topics({partition.topic for partition in partitions})
-    return ChangePlanner(survey.view, topics, survey.brokers, BrokerLogs(survey.brokers, connector(broker_timeout)))
+    return ChangePlanner(snapshot.view, topics, snapshot.brokers, BrokerLogs(snapshot.brokers, connect))
 
 
-async def _survey(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> Survey:
+async def _snapshot(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> V07GroupSnapshot:
     """The group; one that never was has nothing in the way."""
     try:
-        return await survey_group(zk, group)
+        return await read_v07_snapshot(zk, group)
     except NotFoundError:
         if must_exist:
             raise
-        return Survey(GroupView(group), {}, await ClusterView(zk).read_brokers())
+        return V07GroupSnapshot(GroupView(group), {}, await ClusterView(zk).read_brokers())
 
 
-async def _partitions(zk: ZooKeeper, survey: Survey, topics: Sequence[str]) -> list[TopicPartition]:
+async def _partitions(zk: ZooKeeper, snapshot: V07GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
     """What a reset is about: all registered partitions, and those committed whose broker is away."""
-    registered = await ClusterView(zk).read_topics(topics) if topics else survey.topics
+    registered = await ClusterView(zk).read_topics(topics) if topics else snapshot.topics
     found = {partition for topic, brokers in registered.items() for partition in partitions_of(topic, brokers)}
-    found |= {partition for partition in survey.view.offsets if not topics or partition.topic in topics}
+    found |= {partition for partition in snapshot.view.offsets if not topics or partition.topic in topics}
     return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
 
-async def _v08_survey(source: GroupSource, group: str, *, must_exist: bool = False) -> V08Survey:
+async def _v08_snapshot(source: GroupSource, group: str, *, must_exist: bool = False) -> V08GroupSnapshot:
     """The group; one that never was has nothing in the way."""
     try:
-        return await source.survey(group)
+        return await source.snapshot(group)
     except NotFoundError:
         if must_exist:
             raise
-        return V08Survey(GroupView(group), {}, source.coordinator)
+        return V08GroupSnapshot(GroupView(group), {}, source.coordinator)
 
 
-async def _v08_partitions(source: GroupSource, survey: V08Survey, topics: Sequence[str]) -> list[TopicPartition]:
+async def _v08_partitions(
+    source: GroupSource, snapshot: V08GroupSnapshot, topics: Sequence[str]
+) -> list[TopicPartition]:
     """What a reset is about: all partitions there are, and those committed that are no more."""
     if not topics:
-        return survey.partitions()
-    found = {partition for partition in survey.view.offsets if partition.topic in topics}
+        return snapshot.partitions()
+    found = {partition for partition in snapshot.view.offsets if partition.topic in topics}
     for topic, numbers in (await source.topics(topics)).items():
         found |= {TopicPartition.numbered(topic, number) for number in numbers}
     return sorted(found)
@@ -172,5 +175,5 @@ def _require_names(wanted: GroupOffsets, *, numbered: bool) -> None:
     """Raise ConfigError for partitions that are named as those of another Kafka."""
     for partition in (partition for offsets in wanted.values() for partition in offsets):
         if (partition.broker == NO_BROKER) is not numbered:
-            here = "0.8 or later: name it TOPIC/PARTITION" if numbered else "0.7: name it TOPIC/BROKER-PARTITION"
-            raise ConfigError(f"{partition} is no name of a partition in a cluster of Kafka {here}")
+            here = "0.8 or later: use TOPIC/PARTITION" if numbered else "0.7: use TOPIC/BROKER-PARTITION"
+            raise ConfigError(f"{partition} is not a partition of Kafka {here}")

@@ -1,0 +1,115 @@
+"""`consumerd group doctor`: examine a group, fix what can be fixed from outside, and examine it again.
+
+Strategy: two snapshots some time apart tell what persists and who works. After a fix the group is examined until its
+members have acted on it, or the time for that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from consumerd.admin.diagnosis import diagnose_group
+from consumerd.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.admin.logs import BrokerLogs
+from consumerd.admin.mending import steps_for, take_step, withheld
+from consumerd.admin.snapshot import read_v07_snapshot
+from consumerd.admin.v08.diagnosis_input import read_diagnosis_input
+from consumerd.admin.v08.group_source import ZooKeeperGroups
+from consumerd.clock import SystemClock
+from consumerd.registry import make_consumer_id
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from consumerd.admin.findings import Fix, GroupFinding
+    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.net import Connector
+    from consumerd.ports import ZooKeeper
+
+#: Seconds that members have to act on a fix, and between the snapshots taken meanwhile.
+SETTLING = 10.0
+_PAUSE = 0.25
+
+
+class DoctorReport(NamedTuple):
+    """What was found, what would be done or was done about it, and what was still wrong afterwards."""
+
+    findings: list[GroupFinding]
+    steps: list[Fix]
+    withheld: list[GroupFinding]
+    #: None where nothing was done.
+    remaining: list[GroupFinding] | None
+
+
+class GroupDoctor:
+    """Examines one group by `take_snapshot`. `zk`: where the group can be fixed; None where a broker coordinates it."""
+
+    def __init__(
+        self, group: str, take_snapshot: Callable[[], Awaitable[DiagnosisInput]], zk: ZooKeeper | None
+    ) -> None:
+        self._group = group
+        self._take_snapshot = take_snapshot
+        self._zk = zk
+
+    @classmethod
+    def of_v07(cls, zk: ZooKeeper, group: str, connect: Connector) -> GroupDoctor:
+        """For a group of Kafka 0.7."""
+        return cls(group, partial(_look_at_v07, zk, group, connect), zk)
+
+    @classmethod
+    def of_v08(cls, source: GroupSource, group: str) -> GroupDoctor:
+        """For a group of Kafka 0.8 or later."""
+
+        async def take_snapshot() -> DiagnosisInput:
+            return await read_diagnosis_input(source, group, asyncio.get_running_loop().time())
+
+        return cls(group, take_snapshot, source.zk if isinstance(source, ZooKeeperGroups) else None)
+
+    async def run(self, interval: float, *, fix: bool, execute: bool, force: bool) -> DoctorReport:
+        """Examine the group; `fix` plans the steps, `execute` takes them, `force` includes those that are not safe.
+
+        `interval`: seconds between the two snapshots; 0 takes one only. Raises NotFoundError, ZooKeeperError,
+        BrokerError, RefusedError for a step that this ZooKeeper cannot do.
+        """
+        snapshot, findings = await self._examine(interval)
+        steps = steps_for(snapshot.snapshot, findings, force=force) if fix else []
+        kept = withheld(findings, force=force) if fix else []
+        if self._zk is None or not (execute and steps):
+            return DoctorReport(findings, steps, kept, None)
+        now = int(SystemClock().wall() * 1000)
+        name = make_consumer_id(self._group, socket.gethostname(), now, random.SystemRandom().getrandbits(64))
+        for step in steps:
+            await take_step(self._zk, self._group, step, name=name, dialect=snapshot.snapshot.dialect)
+        return DoctorReport(findings, steps, kept, await self._remaining(kept))
+
+    async def _examine(self, interval: float) -> tuple[DiagnosisInput, list[GroupFinding]]:
+        """The last snapshot taken, and the findings."""
+        first = await self._take_snapshot()
+        if not interval or not first.snapshot.view.members:
+            return first, diagnose_group(first)  # without members nothing moves
+        await asyncio.sleep(interval)
+        second = await self._take_snapshot()
+        return second, diagnose_group(first, second)
+
+    async def _remaining(self, kept: Sequence[GroupFinding]) -> list[GroupFinding]:
+        """What is still wrong once the members have had time to act; `kept`, which was not fixed, is not waited for."""
+        not_fixed = {(finding.kind, finding.subject) for finding in kept}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLING
+        while True:
+            _, findings = await self._examine(0)
+            pending = (each for each in findings if each.fix is not None and (each.kind, each.subject) not in not_fixed)
+            if loop.time() >= deadline or not any(pending):
+                return findings
+            await asyncio.sleep(_PAUSE)
+
+
+async def _look_at_v07(zk: ZooKeeper, group: str, connect: Connector) -> DiagnosisInput:
+    snapshot = await read_v07_snapshot(zk, group)
+    wanted = [partition for partition in snapshot.partitions() if snapshot.exists(partition)]
+    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(wanted)
+    return DiagnosisInput(snapshot, ranges, asyncio.get_running_loop().time())
