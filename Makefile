@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
 INPUT ?=
 SECONDS ?= 60
-SEEDS ?= 20000
+SEEDS ?= 100000
 
 .PHONY: setup gssapi demo test test-fast test-long check format bench dist spark-package clean lock
 
