@@ -101,7 +101,7 @@ def _data(options: Options, lines: list[bytes], number: int) -> list[ProducerDat
     for offset, line in enumerate(lines):
         key, found, payload = line.partition(separator)
         if not found:
-            raise InputError(f"line {number + offset} has no {options.key_separator!r} after a key.")
+            raise InputError(f"line {number + offset} has no key separator {options.key_separator!r}.")
         # As Java makes a String of bytes: what is not UTF-8 becomes U+FFFD.
         data.append(ProducerData(options.topic, [payload], key.decode(errors="replace"), options.partition))
     return data
