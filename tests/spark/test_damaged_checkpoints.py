@@ -157,7 +157,7 @@ def test_a_full_disk_is_followed_through_the_causes_of_java(spark: SparkSession)
     assert error.exit_code is ExitCode.SPARK
     denied = jvm.java.io.FileNotFoundException("/elsewhere/part-0 (Permission denied)")
     said = str(declared(Py4JJavaError("An error occurred while calling o241.parquet", denied), "/lake/p"))
-    assert said.startswith("/elsewhere/part-0 cannot be read or written (Permission denied): look")
+    assert said.startswith("/elsewhere/part-0 cannot be read or written (Permission denied): check free space")
 
 
 def test_a_file_of_ours_on_a_full_disk_is_named(tmp_path: Path) -> None:
