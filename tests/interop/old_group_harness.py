@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import defaultdict
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.client import error_of
 from consumerd.embedded.children import Child
 from consumerd.embedded.ledger import digest
+from consumerd.embedded.ports import free_port
 from consumerd.errors import BrokerError
 from consumerd.group import Spelling
 from consumerd.group.assignors import range_owners, roundrobin_owners
@@ -28,13 +31,13 @@ from consumerd.registry import (
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import Codec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
-from tests.interop.zk_group_account import COMMIT_INTERVAL, OldAccount
+from tests.interop.zk_group_account import COMMIT_INTERVAL, LOOK_TO_CLAIM, OldAccount
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from kazoo.client import KazooClient
 
@@ -63,6 +66,9 @@ class Scene:
     brokers: int = 1
     #: Offsets in Kafka and in ZooKeeper, as in a group that moves from one to the other.
     both: bool = False
+    topics: Mapping[str, int] = field(default_factory=lambda: TOPICS)
+    #: Seconds that each answer of ZooKeeper takes; for a `WideGroup`.
+    round_trip: float = 0.0
 
     def __str__(self) -> str:
         release = f"{self.version}-on-{self.broker}" if self.broker else self.version
@@ -79,6 +85,11 @@ class Scene:
     def streams(self, wanted: int) -> int:
         """Filters ask for one stream."""
         return 1 if self.filters else wanted
+
+    @property
+    def look_to_claim(self) -> float:
+        """A JVM reads the offsets of all its partitions, then claims them, one by one: twice what that takes."""
+        return LOOK_TO_CLAIM + 2 * (2 * self.round_trip * sum(self.topics.values()))
 
 
 class OldGroup(ZooKeeperGroup):
@@ -106,7 +117,7 @@ class OldGroup(ZooKeeperGroup):
 
     async def create(self) -> None:
         """The topics, as the tool writes them: the controller does the rest."""
-        for topic, count in TOPICS.items():
+        for topic, count in self.scene.topics.items():
             await self.set_partitions(topic, count)
 
     async def set_partitions(self, topic: str, count: int) -> None:
@@ -150,17 +161,27 @@ class OldGroup(ZooKeeperGroup):
         return b"%d:%d" % (place.partition, position)
 
     async def _send(self, place: TopicPartition, payloads: list[bytes], codec: Codec) -> None:
-        leader = await self.client.leader(place.topic, place.partition)
+        await self._append({place: payloads}, codec)
+
+    async def _append(self, sets: Mapping[TopicPartition, list[bytes]], codec: Codec) -> None:
+        """Send to partitions that have one leader, in one request."""
+        first = next(iter(sets))
+        leader = await self.client.leader(first.topic, first.partition)
         channel = await self.client.node_channel(leader.id)
         version = channel.versions.pick(PRODUCE, at_most=2)
         magic = int(version >= 2)
         times = int(time.time() * 1000) if magic else -1  # what is old is deleted
-        data = encode_message_set(payloads, magic=magic, codec=codec, timestamps=times)
-        part = {"partition": place.partition, "record_set": data}
-        body: dict[str, Any] = {"acks": -1, "timeout": 30_000, "topic_data": [{"topic": place.topic, "data": [part]}]}
+        parts: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for place, payloads in sets.items():
+            data = encode_message_set(payloads, magic=magic, codec=codec, timestamps=times)
+            parts[place.topic].append({"partition": place.partition, "record_set": data})
+        topics = [{"topic": topic, "data": data} for topic, data in parts.items()]
+        body: dict[str, Any] = {"acks": -1, "timeout": 30_000, "topic_data": topics}
         answer = await channel.call(PRODUCE, body, version=version)
-        if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
-            raise error  # of a broker that had not taken it
+        for topic in answer["responses"]:
+            for part in topic["partition_responses"]:
+                if error := error_of(part["error_code"], "produce"):
+                    raise error  # of a broker that had not taken it
 
     def is_gone(self, broker: KafkaBroker) -> bool:
         return str(broker.broker_id) not in self._read("/brokers/ids")
@@ -180,7 +201,9 @@ class OldGroup(ZooKeeperGroup):
     # -- members
 
     async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
-        wanted: dict[str, Any] = {"whitelist": "even.*"} if self.scene.filters else {"topics": dict.fromkeys(TOPICS, 1)}
+        wanted: dict[str, Any] = (
+            {"whitelist": "even.*"} if self.scene.filters else {"topics": dict.fromkeys(self.scene.topics, 1)}
+        )
         deal: dict[str, Any] = {"assignor": self.scene.assignor}
         if self.scene.assignor == "roundrobin":
             deal["roundrobin_as"] = "1.0" if self.scene.spelling is Spelling.DASH else "0.8"
@@ -195,7 +218,7 @@ class OldGroup(ZooKeeperGroup):
             source = Path(__file__).with_name("java") / "OldMember.java"
             await asyncio.to_thread(compile_java, self._java, [source], jars, classes)
             self._class_path = [classes, *jars]
-        wanted = "*even.*" if self.scene.filters else ",".join(f"{topic}={streams}" for topic in TOPICS)
+        wanted = "*even.*" if self.scene.filters else ",".join(f"{topic}={streams}" for topic in self.scene.topics)
         settings = {
             "auto.commit.interval.ms": int(1000 * COMMIT_INTERVAL),
             "partition.assignment.strategy": self.scene.assignor,
@@ -252,7 +275,55 @@ class OldGroup(ZooKeeperGroup):
         return digest(self._payload(place, offset)) == found
 
     def _check(self, place: TopicPartition, handed: Mapping[str, list[tuple[float, int | None]]]) -> None:
-        account = OldAccount(set(self.jvms), self.killed[place])
+        account = OldAccount(set(self.jvms), self.killed[place], look_to_claim=self.scene.look_to_claim)
         for name, entries in handed.items():
             account.add(name, entries)
         account.check(len(self.sent[place]))
+
+
+class WideGroup(OldGroup):
+    """Of many partitions on one broker, with a ZooKeeper that is far from all members, ours and the JVM's."""
+
+    async def create(self) -> None:
+        hosts, slash, chroot = self._zookeeper.partition("/")
+        port = free_port()
+        script = Path(__file__).with_name("clients") / "delaying_proxy.py"
+        target = hosts.rpartition(":")[2]
+        command = [sys.executable, str(script), str(port), target, str(self.scene.round_trip)]
+        proxy = Child(command, log=self._directory / "proxy.log", name="delaying_proxy", pipe=True)
+        self._stack.callback(proxy.end_now)
+        proxy.start()
+        await proxy.wait_for_line("READY".__eq__, 60.0)
+        self._zookeeper = f"127.0.0.1:{port}{slash}{chroot}"
+        await super().create()
+
+    async def _produce(self, stop: asyncio.Event) -> None:
+        """A message to each partition at once, twice a second."""
+        while not stop.is_set():
+            sets = {place: [self._payload(place, len(payloads))] for place, payloads in self.sent.items()}
+            await self._append(sets, Codec.NONE)
+            for place, payloads in sets.items():
+                self.sent[place] += payloads
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.5)
+
+    async def changed(self, change: Coroutine[Any, Any, object], *members: str) -> float:
+        """As `settled`, of a member that comes or goes. The seconds since ZooKeeper knows of it."""
+        names = {f"{GROUP}_{name}" for name in members}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(change)
+            await self.until(lambda: self._ids().keys() == names, f"ids of {', '.join(members)}")
+            seconds = await self.assigned(*members)
+        await self.settled(*members)
+        return seconds
+
+    def repeated(self, name: str) -> int:
+        """How many messages that member was handed although somebody had been before."""
+        members = (*self.daemons, *self.jvms)
+        handed = [(at, place, n, who) for who in members for at, place, n in self._handed(who) if n is not None]
+        seen: set[tuple[TopicPartition, int]] = set()
+        count = 0
+        for _, place, position, who in sorted(handed, key=lambda each: each[0]):
+            count += who == name and (place, position) in seen
+            seen.add((place, position))
+        return count

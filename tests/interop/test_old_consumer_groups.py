@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from functools import partial
@@ -25,7 +26,7 @@ from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import clean_environment, consumerd_command
 from consumerd.errors import ExitCode
 from consumerd.partition import TopicPartition
-from tests.interop.old_group_harness import DEFAULT_TIMES, OldGroup, Scene
+from tests.interop.old_group_harness import DEFAULT_TIMES, OldGroup, Scene, WideGroup
 from tests.interop.zk_group import GROUP
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.java import JavaRuntime
+
+log = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
 
@@ -61,7 +64,8 @@ async def group(
         release = scene.broker or scene.version
         brokers = [await kafka(release, partitions=1, config=config) for _ in range(scene.brokers)]
         client = await stack.enter_async_context(cluster_client(*brokers))
-        made = OldGroup(scene, brokers, client, tmp_path, zk_root, zk, java, stack)
+        kind = WideGroup if scene.round_trip else OldGroup
+        made = kind(scene, brokers, client, tmp_path, zk_root, zk, java, stack)
         await made.create()
         yield made
 
@@ -100,6 +104,37 @@ async def test_members_come_and_go(group: OldGroup) -> None:
         await group.kill("q")
         await group.settled("b", "x")
     await group.account()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "group",
+    [
+        Scene(version, times=DEFAULT_TIMES, topics={"events": 200}, round_trip=0.005)
+        for version in ("0.8.2.2", "0.10.2.2")
+    ],
+    indirect=True,
+    ids=str,
+)
+@pytest.mark.parametrize("first", ["ours", "the JVM's"])
+async def test_two_hundred_partitions_are_shared_far_from_zookeeper(group: WideGroup, first: str) -> None:
+    """A second member joins, takes half of the partitions, and leaves; each answer of ZooKeeper takes 5 ms."""
+    stays, comes = ("m", "q") if first == "ours" else ("q", "m")
+
+    async def join(name: str) -> None:
+        await (group.join_ours(name) if name == "m" else group.join_jvm(name))
+
+    async with group.producing():
+        alone = await group.changed(join(stays), stays)
+        shared = await group.changed(join(comes), stays, comes)
+        assert len(group.owned("m")) == len(group.owned("q")) == 100
+        again = await group.changed(group.leave(comes), stays)
+    sent = sum(map(len, group.sent.values()))
+    log.info("owned %.1f s, shared %.1f s, owned again %.1f s; %d messages", alone, shared, again, sent)
+    await group.account()
+    log.info("handed over again: %d to ours, %d to the JVM's", group.repeated("m"), group.repeated("q"))
+    assert group.repeated("m") <= 1  # what the stream of the JVM's held when it was asked to let go
+    assert "can't rebalance" not in group.jvms["q"].output()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ class Runs:
                 self.runs.append(run)
 
 
+@dataclass
 class OldAccount(Runs):
     """Of a partition of a group with old consumers of 0.8 to 1.1, where each message has an offset.
 
@@ -72,6 +73,9 @@ class OldAccount(Runs):
     - to a JVM member after one of ours: what ours handled lately, since old consumers read the committed offset before
       they claim the partition.
     """
+
+    #: Seconds from the one to the other.
+    look_to_claim: float = LOOK_TO_CLAIM
 
     def part(self) -> None:
         """Part the runs of JVM members where another member had the partition in between, from its claim to its end.
@@ -118,7 +122,7 @@ class OldAccount(Runs):
             return True
         if before.member in self.jvm:
             return offset == before.last
-        return run.member in self.jvm and second - first < COMMIT_INTERVAL + LOOK_TO_CLAIM
+        return run.member in self.jvm and second - first < COMMIT_INTERVAL + self.look_to_claim
 
 
 @dataclass
