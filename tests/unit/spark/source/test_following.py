@@ -185,7 +185,9 @@ def test_readers_travel_without_their_planners(tmp_path: Path) -> None:
     )
     lines = found.stdout.decode().splitlines()
     assert lines[:2] == ["10", "10"]
-    assert lines[2].split() == [f"consumerd.{name}" for name in ("errors", "partition", "spark", "storage", "wire")]
+    assert lines[2].split() == [
+        f"consumerd.{name}" for name in ("address", "errors", "partition", "spark", "storage", "wire")
+    ]
     assert lines[3] == "[]"
 
 
