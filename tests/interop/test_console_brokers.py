@@ -95,7 +95,7 @@ async def test_lines_there_and_back(version: str, kafka: Any, zk_root: str, tmp_
         refused(ExitCode.NOT_FOUND, "topics create --topic nothing", "consume", *at, "--topic", "nothing"),
         refused(ExitCode.NOT_FOUND, "it has 3, numbered from 0", *produce, "--partition", "3"),
         refused(ExitCode.NOT_FOUND, "it has 3, numbered from 0", *consume, "--partition", "3"),
-        refused(ExitCode.USAGE, "line 2 has no ':'", *produce, *by_key, stdin=b"a:1\nb\n"),
+        refused(ExitCode.USAGE, "line 2 has no key separator ':'", *produce, *by_key, stdin=b"a:1\nb\n"),
         refused(ExitCode.USAGE, "line 2 has 200000 bytes", *produce, stdin=b"short\n" + b"x" * 200_000),
         refused(ExitCode.USAGE, "line 1 has 10 bytes", *produce, *small, stdin=b"1234567890\n1"),
     )
@@ -103,7 +103,7 @@ async def test_lines_there_and_back(version: str, kafka: Any, zk_root: str, tmp_
     # Groups.
     group = ("--group", "g")
     if version == "0.8.2.2":
-        await refused(ExitCode.CONFIG, "leave --group out", *consume, *group)
+        await refused(ExitCode.CONFIG, "omit --group", *consume, *group)
     else:
         everything += [b"1", b"short"]
         assert len(await well(*consume, *group, "--max-messages", "400")) == 400
