@@ -1,0 +1,37 @@
+//! The native codec of consumerd: what is worth a boundary between languages, and nothing else.
+//!
+//! Strategy: native code handles what is whole, intact and within its limits, and stops in front of anything else, which
+//! the pure code then judges. So there is one place for every verdict and for every error's words, and a difference
+//! could only be something that is accepted here and refused there.
+use pyo3::prelude::*;
+
+mod inflate;
+mod limits;
+mod lines;
+mod message;
+mod payloads;
+
+/// Check the plain messages of `magic` from `position` on; returns where the first other thing stands, and how many passed.
+///
+/// A payload of more than `longest` bytes is another thing, and so is the last message of the data.
+#[pyfunction]
+fn verify(
+    py: Python<'_>,
+    data: &[u8],
+    position: usize,
+    longest: usize,
+    magic: u8,
+) -> (usize, usize) {
+    py.detach(|| message::verify(data, position, longest, magic))
+}
+
+/// The codec that `consumerd.native` loads.
+#[pymodule]
+fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // What `consumerd` checks before it uses any of this: raised with every change of a signature.
+    module.add("INTERFACE", 4)?;
+    module.add_function(wrap_pyfunction!(verify, module)?)?;
+    module.add_class::<limits::Limits>()?;
+    module.add_class::<payloads::Payloads>()
+}
